@@ -1,0 +1,174 @@
+"""Content of results and prompts: text, images, audio, resources (Tools, Tool Result)."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+def _base64(value: Any) -> Any:
+    return b64encode(value).decode("ascii") if isinstance(value, bytes | bytearray) else value
+
+
+Base64 = Annotated[str, BeforeValidator(_base64)]
+"""Bytes, or text that is already Base64."""
+
+
+class Wire(BaseModel):
+    """Base of what is written to the wire: camelCase there, snake_case here."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True)
+
+    def wire(self) -> dict[str, Any]:
+        """Give the object as plain JSON, without what is not set."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Annotations(Wire):
+    """Hints on who content is for and how much it matters (Resources, Annotations)."""
+
+    audience: list[Literal["user", "assistant"]] | None = None
+    priority: Annotated[float, Field(ge=0, le=1)] | None = None
+    last_modified: str | None = None
+
+
+class Icon(Wire):
+    """An icon of a server, tool, prompt or resource."""
+
+    src: str
+    mime_type: str | None = None
+    sizes: list[str] | None = None
+    theme: Literal["light", "dark"] | None = None
+
+
+class ToolAnnotations(Wire):
+    """Hints on what a tool does (Tools, Data Types). Clients take them as hints only."""
+
+    title: str | None = None
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+
+class Content(Wire):
+    """Base of the content blocks."""
+
+    annotations: Annotations | None = None
+    meta: dict[str, Any] | None = Field(default=None, alias="_meta")
+
+
+class TextContent(Content):
+    """Text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImageContent(Content):
+    """An image; `data` is bytes, or Base64 text."""
+
+    type: Literal["image"] = "image"
+    data: Base64
+    mime_type: str = "image/png"
+
+
+class AudioContent(Content):
+    """Audio; `data` is bytes, or Base64 text."""
+
+    type: Literal["audio"] = "audio"
+    data: Base64
+    mime_type: str = "audio/wav"
+
+
+class ResourceContents(Wire):
+    """What a resource holds: `text`, or `blob` as bytes or Base64 text. Without a `uri` it is the one that was read."""
+
+    uri: str = ""
+    mime_type: str | None = None
+    text: str | None = None
+    blob: Base64 | None = None
+    meta: dict[str, Any] | None = Field(default=None, alias="_meta")
+
+
+class EmbeddedResource(Content):
+    """A resource within a result."""
+
+    type: Literal["resource"] = "resource"
+    resource: ResourceContents
+
+
+class ResourceLink(Content):
+    """A link to a resource that the client can read."""
+
+    type: Literal["resource_link"] = "resource_link"
+    uri: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    icons: list[Icon] | None = None
+
+
+class ToolResult(Wire):
+    """A tool's result in full, for what a plain return value does not say.
+
+    Parameters:
+        content: blocks for the model; plain strings are taken as text.
+        structured_content: any JSON value.
+        is_error: whether the call failed.
+        meta: the result's `_meta`.
+    """
+
+    content: list[Any] = Field(default_factory=list)
+    structured_content: Any = None
+    is_error: bool = False
+    meta: dict[str, Any] | None = Field(default=None, alias="_meta")
+
+
+class Message(Wire):
+    """A message of a prompt; `content` is a block, or a string for text."""
+
+    role: Literal["user", "assistant"] = "user"
+    content: Any
+
+
+class PromptResult(Wire):
+    """A prompt's result in full: its messages, with a description of its own."""
+
+    messages: list[Any]
+    description: str | None = None
+    meta: dict[str, Any] | None = Field(default=None, alias="_meta")
+
+
+class Completion(Wire):
+    """Suggestions in full: the best values, how many there are in all, and whether there are more."""
+
+    values: list[str]
+    total: int | None = None
+    has_more: bool | None = None
+
+
+CONTENT_TYPES = frozenset({"text", "image", "audio", "resource", "resource_link"})
+
+
+def is_content(value: Any) -> bool:
+    """Say whether a value is a content block, of ours or of another library with pydantic models."""
+    return hasattr(value, "model_dump") and getattr(value, "type", None) in CONTENT_TYPES
+
+
+def block(value: Any) -> dict[str, Any]:
+    """Give a content block as plain JSON; a string becomes text."""
+    if isinstance(value, str):
+        return {"type": "text", "text": value}
+    if is_content(value):
+        return dict(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+    raise TypeError(f"{type(value).__name__} is no content: return a string, or a content object")
+
+
+def blocks(values: Sequence[Any]) -> list[dict[str, Any]]:
+    """Give content blocks as plain JSON."""
+    return [block(value) for value in values]

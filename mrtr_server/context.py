@@ -1,0 +1,247 @@
+"""What a handler receives besides its arguments."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from .asks import Ask, Confirm, Elicit, ElicitUrl, ListRoots, Root, Sample, Sampled
+from .errors import FlowError
+from .messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
+from .round import Round
+
+T = TypeVar("T")
+A1 = TypeVar("A1")
+A2 = TypeVar("A2")
+A3 = TypeVar("A3")
+A4 = TypeVar("A4")
+P = ParamSpec("P")
+
+Ongoing = Coroutine[Any, Any, T]
+
+
+class Context:
+    """The flow that a handler runs in: declare a parameter of this type to get it.
+
+    An ask that the client has not answered yet ends the round: it never returns, and the handler is run again from the
+    top when the answer is there. So whatever must happen once goes into `step`.
+    """
+
+    __slots__ = ("_outlet", "_round")
+
+    def __init__(self, round_: Round, outlet: Outlet) -> None:
+        self._round = round_
+        self._outlet = outlet
+
+    # Asks
+
+    def elicit(self, message: str, schema: type[T], *, key: str | None = None) -> Ongoing[T]:
+        """Ask the person to fill in a form.
+
+        Parameters:
+            message: why you ask, in words for the person.
+            schema: a pydantic model whose fields are the form's; `Elicited[Model]` to branch on decline and cancel.
+            key: names the ask; the model's name in snake case by default, then with `_2`, `_3`.
+
+        Returns:
+            The validated model (or the `Elicited`). A form that came back wrong is asked for again with the reason.
+        """
+        return self._one(lambda: Elicit(message, schema, key=key))
+
+    def confirm(self, message: str, *, key: str | None = None) -> Ongoing[bool]:
+        """Ask the person for a yes. Anything else ends the call; nothing after it runs.
+
+        Parameters:
+            message: what will happen, in words for the person.
+            key: names the ask; `confirm` by default, then `confirm_2`.
+
+        Returns:
+            True, always.
+        """
+        return self._one(lambda: Confirm(message, key=key))
+
+    def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Ongoing[bool]:
+        """Ask the person to open a page, for what must not pass through the client.
+
+        Parameters:
+            message: why, in words for the person.
+            url: the page, absolute.
+            key: names the ask; `open_url` by default.
+
+        Returns:
+            True: the person agreed to open the page. Whether they are done there is for your own code to check.
+        """
+        return self._one(lambda: ElicitUrl(message, url, key=key))
+
+    def sample(
+        self,
+        messages: Any,
+        *,
+        max_tokens: int = 1024,
+        system_prompt: str | None = None,
+        model_preferences: Mapping[str, Any] | None = None,
+        temperature: float | None = None,
+        stop_sequences: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        include_context: Literal["none", "thisServer", "allServers"] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Ongoing[Sampled]:
+        """Ask the client's model for a message. The parameters are those of `Sample`; `text` has the answer's text."""
+        return self._one(
+            lambda: Sample(
+                messages,
+                max_tokens=max_tokens,
+                system_prompt=system_prompt,
+                model_preferences=model_preferences,
+                temperature=temperature,
+                stop_sequences=stop_sequences,
+                metadata=metadata,
+                include_context=include_context,
+                tools=tools,
+                tool_choice=tool_choice,
+                key=key,
+            )
+        )
+
+    def list_roots(self, *, key: str | None = None) -> Ongoing[list[Root]]:
+        """Ask for the directories and files that the client works in."""
+        return self._one(lambda: ListRoots(key=key))
+
+    @overload
+    def ask(self, first: Ask[A1], second: Ask[A2], /) -> Ongoing[tuple[A1, A2]]: ...
+    @overload
+    def ask(self, first: Ask[A1], second: Ask[A2], third: Ask[A3], /) -> Ongoing[tuple[A1, A2, A3]]: ...
+    @overload
+    def ask(
+        self, first: Ask[A1], second: Ask[A2], third: Ask[A3], fourth: Ask[A4], /
+    ) -> Ongoing[tuple[A1, A2, A3, A4]]: ...
+    @overload
+    def ask(self, first: Ask[A1], /) -> Ongoing[tuple[A1]]: ...
+    @overload
+    def ask(self, /, *asks: Ask[Any]) -> Ongoing[tuple[Any, ...]]: ...
+    @overload
+    def ask(self, /, **asks: Ask[Any]) -> Ongoing[dict[str, Any]]: ...
+    def ask(self, /, *asks: Ask[Any], **named: Ask[Any]) -> Ongoing[Any]:
+        """Ask several things in one round.
+
+        Parameters:
+            asks: `Elicit(...)`, `Confirm(...)`, `ElicitUrl(...)`, `Sample(...)`, `ListRoots()`, in any mix.
+            named: the same by key; either all asks have a name here, or none.
+
+        Returns:
+            The answers in the order of the asks, or by key.
+        """
+        self._round.require_async("an ask")
+        return self._several(asks, named)
+
+    def _one(self, make: Callable[[], Ask[T]]) -> Ongoing[T]:
+        self._round.require_async("an ask")
+        return self._first(make)
+
+    async def _first(self, make: Callable[[], Ask[T]]) -> T:
+        answer: T = (await self._round.ask(lambda: [(None, make())]))[0]
+        return answer
+
+    async def _several(self, asks: tuple[Ask[Any], ...], named: dict[str, Ask[Any]]) -> Any:
+        if not named:
+            return tuple(await self._round.ask(lambda: [(None, ask) for ask in asks]))
+        if asks:
+            raise self._round.fail(FlowError("ctx.ask(...) takes asks in order or by name, not both"))
+        return dict(zip(named, await self._round.ask(lambda: list(named.items())), strict=True))
+
+    # Steps
+
+    @overload
+    def step(
+        self, function: Callable[..., Ongoing[T]], /, *args: Any, key: str, rerun: bool = False, **kwargs: Any
+    ) -> Ongoing[T]: ...
+    @overload
+    def step(self, function: Callable[..., Ongoing[T]], /, *args: Any, rerun: bool, **kwargs: Any) -> Ongoing[T]: ...
+    @overload
+    def step(
+        self, function: Callable[..., T], /, *args: Any, key: str, rerun: bool = False, **kwargs: Any
+    ) -> Ongoing[T]: ...
+    @overload
+    def step(self, function: Callable[..., T], /, *args: Any, rerun: bool, **kwargs: Any) -> Ongoing[T]: ...
+    @overload
+    def step(self, function: Callable[P, Ongoing[T]], /, *args: P.args, **kwargs: P.kwargs) -> Ongoing[T]: ...
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Ongoing[T]: ...
+    def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ongoing[Any]:
+        """Run a function once in the flow, however many rounds it takes. Everything with an effect belongs in one.
+
+        A step that failed is not recorded, and its exception is the handler's. Two replicas that are sent the same
+        state at once both run what comes after it.
+
+        Parameters:
+            function: sync (it runs in a thread) or async; it must not ask or run steps itself.
+            args, kwargs: its arguments. They must be the same in every round, or the flow ends with an error.
+            key: names the step; the function's name by default, then with `_2`, `_3`. A lambda needs one.
+            rerun: run the function again when its arguments have changed, since that does no harm.
+
+        Returns:
+            What it returned, after a way through JSON by its declared type: the same in the round in which it ran and
+            in all later ones.
+        """
+        self._round.require_async("a step")
+        key, rerun = kwargs.pop("key", None), kwargs.pop("rerun", False)
+        return self._round.step(function, args, kwargs, key, rerun)
+
+    # Notes
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+        """Tell the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
+
+        Parameters:
+            progress: grows with each note.
+            total: what `progress` will be at the end, if that is known.
+            message: what is being done, in words for the person.
+        """
+        token = self._round.call.progress_token
+        return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
+
+    def log(self, data: Any, *, level: LogLevel = "info", logger: str | None = None) -> Awaitable[None]:
+        """Send a message to the client's log, if it wants messages of that level. In a plain `def`, don't await it.
+
+        Parameters:
+            data: text or plain JSON; nothing secret.
+            level: how severe it is.
+            logger: names the part of the server that speaks.
+        """
+        least = self._round.call.log_level
+        if least is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(least):
+            return NOTHING
+        return self._outlet.send(LogMessage(level, data, logger))
+
+    # Who and what
+
+    @property
+    def client(self) -> Client:
+        """The client as it describes itself; `ctx.client.supports("sampling")` lets a tool choose another way first."""
+        return self._round.call.client
+
+    @property
+    def principal(self) -> Principal | None:
+        """On whose behalf the call is made; None without authentication."""
+        return self._round.call.principal
+
+    @property
+    def user(self) -> Any:
+        """What the authentication layer made of the credentials (Starlette's `request.user`); None without one."""
+        return self._round.call.user
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The request's `_meta`, as sent."""
+        meta = self._round.call.params.get("_meta")
+        return meta if isinstance(meta, dict) else {}
+
+    @property
+    def flow(self) -> str:
+        """The flow's id: the same in all its rounds, and no other flow's."""
+        return self._round.journal.flow
+
+    @property
+    def round(self) -> int:
+        """Which round of the flow this is, from 1."""
+        return self._round.journal.rounds + 1

@@ -1,0 +1,359 @@
+"""What the dialects share: JSON-RPC, and the reading of what is the same on every wire."""
+
+import math
+import re
+from abc import ABC, abstractmethod
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic_core import from_json, to_json
+
+from ..errors import (
+    Declined,
+    HandlerFailed,
+    HeaderMismatch,
+    InternalFault,
+    InvalidParams,
+    InvalidRequest,
+    MissingCapability,
+    OverBudget,
+    ParseError,
+    PayloadTooLarge,
+    RequestError,
+    UnknownMethod,
+    UnsupportedVersion,
+)
+from ..messages import JSON, Call, Note, Outcome, Principal, Progress, Subscription
+from ..schema import HeaderParameter
+
+METHOD_HEADER = "mcp-method"
+NAME_HEADER = "mcp-name"
+PARAMETER_HEADERS = "mcp-param-"
+
+NAME_FIELDS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""The parameter that `Mcp-Name` mirrors (Streamable HTTP, Standard Request Headers)."""
+
+DECLINED = -31001
+"""Our one code of our own: the user said no. Outside the range that JSON-RPC reserves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as it goes out: an HTTP status, and a body of single-line JSON."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """What a dialect must know of the server.
+
+    Parameters:
+        info: the server's name, version and so on, in the shape of `Implementation`.
+        versions: the protocol versions that are served, the preferred one first.
+        header_parameters: gives the parameters of a tool that headers mirror.
+    """
+
+    info: JSON
+    versions: list[str]
+    header_parameters: Callable[[str], tuple[HeaderParameter, ...]]
+
+
+@dataclass(slots=True)
+class Envelope:
+    """A JSON-RPC message with the protocol's headers.
+
+    Parameters:
+        message: the whole message.
+        method: its method.
+        id: its id; None for a notification.
+        params: its parameters.
+        headers: the headers that begin with `mcp-`, by lower-case name.
+        repeated: the name of a header that was there twice; empty if none was.
+    """
+
+    message: JSON
+    method: str
+    id: str | int | None
+    params: JSON
+    headers: Mapping[str, str]
+    repeated: str = ""
+
+
+class Dialect(ABC):
+    """One wire form: from an envelope to a call, from an outcome to bytes.
+
+    Parameters:
+        surface: what to know of the server.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[str] = ""
+    """The version that it advertises; empty for none."""
+
+    codes: ClassVar[Mapping[type[RequestError], tuple[int, int]]] = {
+        ParseError: (400, -32700),
+        InvalidRequest: (400, -32600),
+        PayloadTooLarge: (413, -32600),
+        UnknownMethod: (404, -32601),
+        OverBudget: (400, -32602),
+        InvalidParams: (400, -32602),
+        HeaderMismatch: (400, -32020),
+        MissingCapability: (400, -32021),
+        UnsupportedVersion: (400, -32022),
+        HandlerFailed: (200, -32603),
+        Declined: (200, DECLINED),
+        InternalFault: (500, -32603),
+        RequestError: (500, -32603),
+    }
+    """HTTP status and JSON-RPC code of each error; the nearest class in its ancestry counts."""
+
+    def __init__(self, surface: Surface) -> None:
+        self.surface = surface
+
+    @abstractmethod
+    def claims(self, envelope: Envelope) -> bool:
+        """Say whether a message is of this wire form."""
+
+    @abstractmethod
+    def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        """Check a request and give the call in it. Raises `RequestError`."""
+
+    @abstractmethod
+    def write(self, call: Call, outcome: Outcome) -> bytes:
+        """Give the response that carries an outcome."""
+
+    def error(self, request_id: str | int | None, error: RequestError) -> Reply:
+        """Give the response that carries an error. The id is left out where it could not be read, and never null."""
+        status, code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
+        body: JSON = {"jsonrpc": "2.0", "error": {"code": code, "message": error.message}}
+        if request_id is not None:
+            body["id"] = request_id
+        if error.data is not None:
+            body["error"]["data"] = error.data
+        return Reply(status, to_json(body))
+
+    def note(self, note: Note) -> bytes:
+        """Give the notification that carries a note."""
+        if isinstance(note, Progress):
+            fields = {"total": note.total, "message": note.message}
+            given = {name: value for name, value in fields.items() if value is not None}
+            params: JSON = {"progressToken": note.token, "progress": note.progress, **given}
+            return notification("notifications/progress", params)
+        named = {} if note.logger is None else {"logger": note.logger}
+        return notification("notifications/message", {"level": note.level, "data": note.data, **named})
+
+    def listening(self, call: Call, subscription: Subscription) -> "ListenWriter":
+        """Give what writes the messages of an open subscription. Raises `UnknownMethod` where there are none."""
+        raise UnknownMethod(call.method)
+
+
+class ListenWriter(ABC):
+    """Writes the messages of one subscription."""
+
+    @abstractmethod
+    def opened(self) -> bytes:
+        """The first message."""
+
+    @abstractmethod
+    def changed(self, change: Any) -> bytes:
+        """The message of one change."""
+
+    @abstractmethod
+    def closed(self) -> bytes:
+        """The last message, when the server ends the subscription."""
+
+
+def notification(method: str, params: JSON) -> bytes:
+    """Give a notification as bytes."""
+    return to_json({"jsonrpc": "2.0", "method": method, "params": params}, fallback=str)
+
+
+def result(call: Call, body: JSON) -> bytes:
+    """Give a response as bytes."""
+    return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body})
+
+
+# Reading
+
+_BIG_EXPONENT_OR_DIGITS = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+
+
+def read_envelope(body: bytes, headers: Mapping[str, str], repeated: str, depth: int) -> Envelope:
+    """Read a body as a JSON-RPC message.
+
+    Parameters:
+        body: the HTTP body.
+        headers: the protocol's headers, by lower-case name.
+        repeated: the name of one that was there twice.
+        depth: how deep arrays and objects may nest.
+
+    Raises:
+        ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
+        OverBudget: it nests too deep.
+        InvalidRequest: it is not a JSON-RPC request or notification; the error has its id, if one can be read.
+    """
+    try:
+        message = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        if "recursion limit" in str(error):
+            raise OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth) from None
+        raise ParseError("The body is not JSON") from None
+    # Counting bytes is enough to clear nearly every request of the walk.
+    if body.count(b"{") + body.count(b"[") > depth or _BIG_EXPONENT_OR_DIGITS.search(body):
+        _check(message, depth, depth)
+    if not isinstance(message, dict):
+        what = "a batch; send one request at a time" if isinstance(message, list) else "not an object"
+        raise InvalidRequest(f"The message is {what}")
+    request_id = message.get("id")
+    if type(request_id) not in (str, int):
+        request_id = None
+    problem = None
+    method = message.get("method")
+    params = message.get("params", {})
+    if message.get("jsonrpc") != "2.0":
+        problem = 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
+    elif not isinstance(method, str) or not method:
+        problem = "The message has no method"
+    elif "id" in message and request_id is None:
+        problem = "The id must be a string or an integer"
+    elif not isinstance(params, dict):
+        problem = "params must be an object"
+    if problem is not None:
+        raise InvalidRequest(problem, request_id)
+    return Envelope(message, str(method), request_id, params, headers, repeated)
+
+
+def _check(value: Any, depth: int, limit: int) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ParseError("The body holds a number that overflows")
+    elif isinstance(value, dict | list):
+        if depth == 0:
+            raise OverBudget(f"JSON nests deeper than {limit}", "json_depth", limit)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check(item, depth - 1, limit)
+
+
+def read_target(envelope: Envelope) -> str:
+    """Give the name or URI that a request is about; empty for methods that have none. Raises `InvalidParams`."""
+    field = NAME_FIELDS.get(envelope.method)
+    if field is None:
+        return ""
+    target = envelope.params.get(field)
+    if not isinstance(target, str):
+        raise InvalidParams(f"params.{field} must be a string")
+    return target
+
+
+def read_arguments(params: Mapping[str, Any]) -> JSON:
+    """Give the arguments of a request. Raises `InvalidParams`."""
+    arguments = params.get("arguments")
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        raise InvalidParams("params.arguments must be an object")
+    return arguments
+
+
+def read_answers(answers: Any) -> dict[str, JSON]:
+    """Give `inputResponses`, checked to be a map of objects. Raises `InvalidParams`."""
+    if not isinstance(answers, dict) or not all(isinstance(answer, dict) for answer in answers.values()):
+        raise InvalidParams("inputResponses must be an object whose values are objects")
+    return answers
+
+
+def read_progress_token(meta: Mapping[str, Any]) -> str | int | None:
+    """Give the progress token of a request's `_meta`. Raises `InvalidParams`."""
+    token = meta.get("progressToken")
+    if token is not None and type(token) not in (str, int):
+        raise InvalidParams("_meta.progressToken must be a string or an integer")
+    return token
+
+
+# Headers
+
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_INTEGER = re.compile(r"-?[0-9]{1,32}(\.0{1,32})?")
+_SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
+
+
+def decode_header(value: str) -> str | None:
+    """Decode a header's value: whitespace around it trimmed, the Base64 sentinel resolved (Value Encoding).
+
+    Returns:
+        The value, or None if it has characters that no header may have, or is not what the sentinel says it is.
+    """
+    value = value.strip(" \t")
+    if not _HEADER_VALUE.fullmatch(value):
+        return None
+    sentinel = _SENTINEL.fullmatch(value)
+    if sentinel is None:
+        return value
+    try:
+        return a2b_base64(sentinel[1], strict_mode=True).decode("utf-8")
+    except (Base64Error, ValueError):
+        return None
+
+
+def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> None:
+    """Check that the headers say what the body says (Streamable HTTP, Server Validation).
+
+    Parameters:
+        envelope: the request.
+        surface: knows which parameters headers mirror.
+        required: whether they must be there; those that are there must match in every dialect.
+
+    Raises:
+        HeaderMismatch: they do not.
+    """
+    if envelope.repeated:
+        raise HeaderMismatch(f"Header mismatch: {envelope.repeated} is there twice")
+    headers = envelope.headers
+    method = headers.get(METHOD_HEADER)
+    if method is None:
+        if required:
+            raise HeaderMismatch("Header mismatch: Mcp-Method is missing")
+    elif method.strip(" \t") != envelope.method:
+        raise HeaderMismatch("Header mismatch: Mcp-Method is not the method of the body")
+    field = NAME_FIELDS.get(envelope.method)
+    if field is None:
+        return
+    name = headers.get(NAME_HEADER)
+    if name is None:
+        if required:
+            raise HeaderMismatch("Header mismatch: Mcp-Name is missing")
+    elif decode_header(name) != envelope.params.get(field):
+        raise HeaderMismatch(f"Header mismatch: Mcp-Name is not params.{field} of the body")
+    if envelope.method == "tools/call":
+        _check_parameters(envelope, surface, required)
+
+
+def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> None:
+    tool = envelope.params.get("name")
+    mirrored = surface.header_parameters(tool) if isinstance(tool, str) else ()
+    for parameter in mirrored:
+        value: Any = envelope.params.get("arguments")
+        for part in parameter.path:
+            value = value.get(part) if isinstance(value, dict) else None
+        header = envelope.headers.get(parameter.header)
+        where = ".".join(parameter.path)
+        if header is None:
+            if required and value is not None:
+                raise HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
+        elif not _same(decode_header(header), value):
+            raise HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
+
+
+def _same(header: str | None, value: object) -> bool:
+    if header is None or value is None:
+        return False
+    if isinstance(value, bool):
+        return header == ("true" if value else "false")
+    if isinstance(value, int | float):
+        return _INTEGER.fullmatch(header) is not None and int(header.partition(".")[0]) == value
+    return header == value if isinstance(value, str) else False

@@ -1,0 +1,169 @@
+"""The ratified protocol of 2026-07-28: every request carries its version, its client and its capabilities."""
+
+from typing import Any
+
+from ..errors import HeaderMismatch, InvalidParams, UnsupportedVersion
+from ..messages import (
+    ASKING_METHODS,
+    JSON,
+    LOG_LEVELS,
+    Call,
+    Change,
+    Client,
+    Complete,
+    Discovery,
+    NeedsInput,
+    Outcome,
+    Principal,
+    Subscription,
+)
+from .base import (
+    Dialect,
+    Envelope,
+    ListenWriter,
+    Surface,
+    check_headers,
+    notification,
+    read_answers,
+    read_arguments,
+    read_progress_token,
+    read_target,
+    result,
+)
+
+VERSION = "2026-07-28"
+VERSION_HEADER = "mcp-protocol-version"
+HANDSHAKE_VERSIONS = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
+"""Versions that begin with a handshake; a header that names one is not of this dialect."""
+
+_PREFIX = "io.modelcontextprotocol/"
+_VERSION = _PREFIX + "protocolVersion"
+_CLIENT = _PREFIX + "clientInfo"
+_CAPABILITIES = _PREFIX + "clientCapabilities"
+_LOG_LEVEL = _PREFIX + "logLevel"
+_SERVER = _PREFIX + "serverInfo"
+_SUBSCRIPTION = _PREFIX + "subscriptionId"
+
+
+class ModernDialect(Dialect):
+    """The wire form of 2026-07-28."""
+
+    name = VERSION
+    version = VERSION
+
+    def __init__(self, surface: Surface) -> None:
+        super().__init__(surface)
+        self._meta = {_SERVER: surface.info}
+
+    def claims(self, envelope: Envelope) -> bool:
+        """A version in `_meta`, or a header that does not name a version with a handshake."""
+        meta = envelope.params.get("_meta")
+        if isinstance(meta, dict) and _VERSION in meta:
+            return True
+        header = envelope.headers.get(VERSION_HEADER)
+        return header is not None and header.strip(" \t") not in HANDSHAKE_VERSIONS
+
+    def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
+        params = envelope.params
+        header = envelope.headers.get(VERSION_HEADER)
+        if header is None:
+            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
+        meta = params.get("_meta")
+        if not isinstance(meta, dict):
+            raise InvalidParams(f"params._meta must be an object with {_VERSION} and {_CAPABILITIES}")
+        version, capabilities = meta.get(_VERSION), meta.get(_CAPABILITIES)
+        if not isinstance(version, str):
+            raise InvalidParams(f"params._meta must have {_VERSION}, a string")
+        if not isinstance(capabilities, dict):
+            raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
+        if header.strip(" \t") != version:
+            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
+        if version != VERSION:
+            raise UnsupportedVersion(version, self.surface.versions)
+        check_headers(envelope, self.surface, required=True)
+        info = meta.get(_CLIENT, {})
+        level = meta.get(_LOG_LEVEL)
+        if not isinstance(info, dict):
+            raise InvalidParams(f"params._meta.{_CLIENT} must be an object")
+        if level is not None and level not in LOG_LEVELS:
+            raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
+        asks = envelope.method in ASKING_METHODS
+        return Call(
+            method=envelope.method,
+            params=params,
+            target=read_target(envelope),
+            arguments=read_arguments(params) if asks else {},
+            answers=read_answers(params["inputResponses"]) if asks and "inputResponses" in params else None,
+            state=params.get("requestState") if asks else None,
+            client=Client(str(info.get("name", "")), str(info.get("version", "")), capabilities),
+            principal=principal,
+            user=user,
+            progress_token=read_progress_token(meta),
+            log_level=level,
+            request_id=envelope.id if envelope.id is not None else 0,
+        )
+
+    def write(self, call: Call, outcome: Outcome) -> bytes:
+        """Give the response that carries an outcome."""
+        if isinstance(outcome, NeedsInput):
+            body: JSON = {"resultType": "input_required"}
+            if outcome.questions:
+                body["inputRequests"] = {
+                    key: {"method": question.method, "params": question.params}
+                    for key, question in outcome.questions.items()
+                }
+            body["requestState"] = outcome.state
+        elif isinstance(outcome, Complete):
+            body = {"resultType": "complete", **outcome.body}
+            if outcome.ttl is not None:
+                body["ttlMs"] = int(outcome.ttl * 1000)
+                body["cacheScope"] = outcome.scope
+        else:
+            body = self._discovery(outcome)
+        body["_meta"] = {**body["_meta"], **self._meta} if "_meta" in body else self._meta
+        return result(call, body)
+
+    def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
+        """Give what writes the messages of an open subscription."""
+        return _ListenWriter(call, subscription, self._meta)
+
+    def _discovery(self, outcome: Any) -> JSON:
+        discovery: Discovery = outcome
+        body: JSON = {
+            "resultType": "complete",
+            "supportedVersions": self.surface.versions,
+            "capabilities": discovery.capabilities,
+            "ttlMs": int(discovery.ttl * 1000),
+            "cacheScope": discovery.scope,
+        }
+        if discovery.instructions:
+            body["instructions"] = discovery.instructions
+        return body
+
+
+class _ListenWriter(ListenWriter):
+    """Writes a subscription's messages; each carries the id of the request that opened it (Subscriptions)."""
+
+    def __init__(self, call: Call, subscription: Subscription, meta: JSON) -> None:
+        self._call = call
+        self._subscription = subscription
+        self._server = meta
+        self._meta = {_SUBSCRIPTION: call.request_id}
+
+    def opened(self) -> bytes:
+        kinds = {change.kind for change in self._subscription.wanted}
+        uris = sorted(change.uri for change in self._subscription.wanted if change.kind == "resource")
+        agreed: JSON = {f"{kind}ListChanged": True for kind in ("tools", "prompts", "resources") if kind in kinds}
+        if uris:
+            agreed["resourceSubscriptions"] = uris
+        params: JSON = {"_meta": self._meta, "notifications": agreed}
+        return notification("notifications/subscriptions/acknowledged", params)
+
+    def changed(self, change: Change) -> bytes:
+        if change.kind == "resource":
+            return notification("notifications/resources/updated", {"_meta": self._meta, "uri": change.uri})
+        return notification(f"notifications/{change.kind}/list_changed", {"_meta": self._meta})
+
+    def closed(self) -> bytes:
+        return result(self._call, {"resultType": "complete", "_meta": {**self._server, **self._meta}})

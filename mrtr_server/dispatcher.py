@@ -1,0 +1,343 @@
+"""From a call to its outcome: open the state, run the handler, seal what it leaves."""
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from .asks import Refusal
+from .errors import (
+    Declined,
+    HandlerFailed,
+    InternalFault,
+    InvalidParams,
+    NotFound,
+    OverBudget,
+    RequestError,
+    StateRefused,
+    ToolError,
+    UnknownMethod,
+    UnknownTarget,
+)
+from .fanout import Fanout
+from .handlers import Handler
+from .journal import Binding, Journal
+from .limits import Limits
+from .messages import JSON, Call, Change, Complete, Discovery, Listening, NeedsInput, Outcome, Outlet
+from .registry import Registry
+from .results import completion_body, failed, prompt_body, resource_body
+from .round import Round
+from .runner import Asking, run
+from .schema import Arguments, ArgumentsMisfit
+from .sealed_state import Codec
+from .signing import Cursors
+from .threads import Threads
+
+logger = logging.getLogger("mrtr_server")
+
+Scope = Literal["public", "private"]
+
+_REFUSED = {
+    "decline": "The user declined to answer, so the request was not carried out.",
+    "cancel": "The user dismissed the question without an answer, so the request was not carried out.",
+}
+
+_LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
+    "toolsListChanged": "tools",
+    "promptsListChanged": "prompts",
+    "resourcesListChanged": "resources",
+}
+_MOST_URIS = 1000
+
+
+class Dispatcher:
+    """Answers calls. It knows no version of the protocol and no transport.
+
+    Parameters:
+        registry: what can be called.
+        codec: seals and opens journals.
+        cursors: signs positions in lists.
+        fanout: carries change notifications.
+        threads: runs plain functions.
+        limits: what a flow may use.
+        audience: what states are bound to.
+        instructions: how a model should use the server.
+        page_size: entries of a page of a list.
+        list_ttl: how long a client may keep a list, in seconds.
+        list_scope: who may share a kept list.
+        debug: whether clients see what went wrong inside.
+        clock: gives the time in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        codec: Codec,
+        cursors: Cursors,
+        fanout: Fanout,
+        threads: Threads,
+        limits: Limits,
+        *,
+        audience: str,
+        instructions: str,
+        page_size: int,
+        list_ttl: float,
+        list_scope: Scope,
+        debug: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._registry = registry
+        self._codec = codec
+        self._cursors = cursors
+        self._fanout = fanout
+        self._threads = threads
+        self._limits = limits
+        self._audience = audience
+        self._instructions = instructions
+        self._page_size = page_size
+        self._list_ttl = list_ttl
+        self._list_scope: Scope = list_scope
+        self._debug = debug
+        self._clock = clock
+        self._methods: Mapping[str, Callable[[Call, Outlet], Awaitable[Outcome]]] = {
+            "tools/call": self._call_tool,
+            "prompts/get": self._get_prompt,
+            "resources/read": self._read_resource,
+            "tools/list": self._list("tools"),
+            "prompts/list": self._list("prompts"),
+            "resources/list": self._list("resources"),
+            "resources/templates/list": self._list("resourceTemplates"),
+            "completion/complete": self._complete,
+            "server/discover": self._discover,
+            "subscriptions/listen": self._listen,
+        }
+
+    async def dispatch(self, call: Call, outlet: Outlet) -> Outcome:
+        """Answer a call.
+
+        Parameters:
+            call: the request, read and checked by its dialect.
+            outlet: takes the notes that the handler sends on its way.
+
+        Returns:
+            The outcome.
+
+        Raises:
+            RequestError: why there is none, for the client. Whatever else went wrong is in the log by then.
+        """
+        method = self._methods.get(call.method)
+        if method is None:
+            raise UnknownMethod(call.method)
+        return await method(call, outlet)
+
+    # Requests that may ask
+
+    async def _call_tool(self, call: Call, outlet: Outlet) -> Outcome:
+        tool = self._registry.tools.get(call.target)
+        if tool is None:
+            raise UnknownTarget("tool", call.target)
+        try:
+            arguments = tool.arguments.read(call.arguments)
+        except ArgumentsMisfit as misfit:
+            return Complete(failed(_problems(call.target, misfit)))
+        try:
+            result = await self._run(tool.handler, arguments, call, outlet, tool.answer_within)
+            return result if isinstance(result, NeedsInput) else Complete(tool.write(result))
+        except ToolError as error:
+            return Complete(failed(str(error)))
+        except Refusal as refusal:
+            return Complete(failed(_REFUSED[refusal.action]))
+        except RequestError:
+            raise
+        except Exception as error:
+            return Complete(failed(self._fault(call, error).message))
+
+    async def _get_prompt(self, call: Call, outlet: Outlet) -> Outcome:
+        prompt = self._registry.prompts.get(call.target)
+        if prompt is None:
+            raise UnknownTarget("prompt", call.target)
+        result = await self._run_or_raise(
+            prompt.handler, prompt.arguments, call.arguments, call, outlet, prompt.answer_within
+        )
+        if isinstance(result, NeedsInput):
+            return result
+        return Complete(self._write(call, lambda: prompt_body(result, prompt.description)))
+
+    async def _read_resource(self, call: Call, outlet: Outlet) -> Outcome:
+        found = self._registry.find_resource(call.target)
+        if found is None:
+            raise UnknownTarget("resource", call.target)
+        resource, values = found
+        result = await self._run_or_raise(
+            resource.handler, resource.arguments, values, call, outlet, resource.answer_within
+        )
+        if isinstance(result, NeedsInput):
+            return result
+        body = self._write(call, lambda: resource_body(result, call.target, resource.mime_type))
+        if call.state is not None or call.answers:
+            return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
+        return Complete(body, resource.ttl, resource.scope)
+
+    async def _run_or_raise(
+        self, handler: Handler, reader: Arguments, raw: JSON, call: Call, outlet: Outlet, answer_within: float | None
+    ) -> Any:
+        """Run a handler whose failures are JSON-RPC errors, since its result has no way to say so."""
+        try:
+            arguments = reader.read(raw)
+        except ArgumentsMisfit as misfit:
+            raise InvalidParams(_problems(call.target, misfit), _named(call)) from None
+        try:
+            return await self._run(handler, arguments, call, outlet, answer_within)
+        except NotFound:
+            raise UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target) from None
+        except ToolError as error:
+            raise HandlerFailed(str(error)) from None
+        except Refusal as refusal:
+            raise Declined(_REFUSED[refusal.action], {"action": refusal.action}) from None
+        except RequestError:
+            raise
+        except Exception as error:
+            raise self._fault(call, error) from None
+
+    # Rounds
+
+    async def _run(
+        self, handler: Handler, arguments: JSON, call: Call, outlet: Outlet, answer_within: float | None
+    ) -> Any:
+        """Run one round; give the handler's result, or the need for input with the journal sealed."""
+        journal = self._open(call)
+        round_ = Round(call, journal, self._threads, early=call.state is None, is_async=handler.is_async)
+        result = await run(handler, arguments, round_, outlet, self._threads)
+        if not isinstance(result, Asking):
+            return result
+        try:
+            journal.count_round({key: question.digest for key, question in result.questions.items()}, self._limits)
+            seconds = self._limits.state_seconds if answer_within is None else answer_within
+            payload = journal.dump(Binding.of(self._audience, call), self._clock(), seconds, self._limits)
+        except OverBudget as error:
+            logger.warning("%s %r: %s", call.method, call.target, error.message)
+            raise
+        return NeedsInput(result.questions, self._codec.seal(payload))
+
+    def _open(self, call: Call) -> Journal:
+        if call.answers is not None and len(call.answers) > self._limits.answers:
+            message = f"More than {self._limits.answers} inputResponses"
+            raise OverBudget(message, "answers", self._limits.answers)
+        if call.state is None:
+            return Journal.begin(self._clock())
+        try:
+            if not isinstance(call.state, str):
+                raise StateRefused("not a string")
+            journal = Journal.load(self._codec.open(call.state), Binding.of(self._audience, call), self._clock())
+        except StateRefused as refused:
+            logger.warning("%s %r: refused a requestState: %s", call.method, call.target, refused.reason)
+            raise
+        journal.deliver(call.answers or {})
+        return journal
+
+    # Faults
+
+    def _fault(self, call: Call, error: Exception) -> InternalFault:
+        """Log what went wrong on our side under a reference; give what the client sees of it."""
+        reference = secrets.token_hex(4)
+        logger.error("%s %r failed (reference %s)", call.method, call.target, reference, exc_info=error)
+        return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
+
+    def _write(self, call: Call, write: Callable[[], JSON]) -> JSON:
+        try:
+            return write()
+        except Exception as error:
+            raise self._fault(call, error) from None
+
+    # Lists and the rest
+
+    def _list(self, listing: str) -> Callable[[Call, Outlet], Awaitable[Outcome]]:
+        async def list_entries(call: Call, outlet: Outlet) -> Outcome:
+            start = 0
+            cursor = call.params.get("cursor")
+            if cursor is not None:
+                offset = self._cursors.read(listing, cursor)
+                if offset is None:
+                    raise InvalidParams("The cursor is not one of this list; start again without it")
+                start = offset
+            entries = list(self._registry.entries(listing))
+            end = start + self._page_size
+            body: JSON = {listing: entries[start:end]}
+            if end < len(entries):
+                body["nextCursor"] = self._cursors.make(listing, end)
+            return Complete(body, self._list_ttl, self._list_scope)
+
+        return list_entries
+
+    async def _complete(self, call: Call, outlet: Outlet) -> Outcome:
+        kind, name, argument, value, known = _completion_params(call.params)
+        if kind == "prompt" and name not in self._registry.prompts:
+            raise UnknownTarget("prompt", name)
+        if kind == "resource" and name not in self._registry.templates and name not in self._registry.resources:
+            raise UnknownTarget("resource", name)
+        completer = self._registry.completers.get((kind, name, argument))
+        if completer is None:
+            return Complete({"completion": {"values": [], "total": 0, "hasMore": False}})
+        try:
+            return Complete(completion_body(await completer.suggest(value, known, self._threads)))
+        except ToolError as error:
+            raise HandlerFailed(str(error)) from None
+        except Exception as error:
+            raise self._fault(call, error) from None
+
+    async def _discover(self, call: Call, outlet: Outlet) -> Outcome:
+        capabilities: JSON = {
+            "tools": {"listChanged": True},
+            "prompts": {"listChanged": True},
+            "resources": {"listChanged": True, "subscribe": True},
+            "logging": {},
+        }
+        if self._registry.completers:
+            capabilities["completions"] = {}
+        return Discovery(capabilities, self._instructions, self._list_ttl, self._list_scope)
+
+    async def _listen(self, call: Call, outlet: Outlet) -> Outcome:
+        return Listening(self._fanout.subscribe(_wanted(call.params)))
+
+
+def _problems(target: str, misfit: ArgumentsMisfit) -> str:
+    lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
+    return "\n".join([f"The arguments of {target} do not fit:", *lines])
+
+
+def _named(call: Call) -> JSON:
+    return {"uri" if call.method == "resources/read" else "name": call.target}
+
+
+def _completion_params(params: Mapping[str, Any]) -> tuple[str, str, str, str, dict[str, str]]:
+    reference, argument = params.get("ref"), params.get("argument")
+    if not isinstance(reference, dict) or not isinstance(argument, dict):
+        raise InvalidParams("completion/complete needs ref and argument")
+    kind = {"ref/prompt": "prompt", "ref/resource": "resource"}.get(str(reference.get("type")))
+    name = reference.get("name" if kind == "prompt" else "uri")
+    argument_name, value = argument.get("name"), argument.get("value")
+    if kind is None or not all(isinstance(text, str) for text in (name, argument_name, value)):
+        raise InvalidParams("completion/complete needs a ref of a prompt or resource, and an argument's name and value")
+    context = params.get("context")
+    known = context.get("arguments") if isinstance(context, dict) else None
+    known = known if isinstance(known, dict) else {}
+    return kind, str(name), str(argument_name), str(value), {k: v for k, v in known.items() if isinstance(v, str)}
+
+
+def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:
+    asked = params.get("notifications")
+    if not isinstance(asked, dict):
+        raise InvalidParams("subscriptions/listen needs notifications, an object that says what to listen to")
+    wanted: set[Change] = set()
+    for field, kind in _LISTENED.items():
+        if not isinstance(asked.get(field, False), bool):
+            raise InvalidParams(f"notifications.{field} must be true or false")
+        if asked.get(field):
+            wanted.add(Change(kind))
+    uris = asked.get("resourceSubscriptions", [])
+    if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
+        raise InvalidParams("notifications.resourceSubscriptions must be a list of URIs")
+    if len(uris) > _MOST_URIS:
+        raise OverBudget(f"More than {_MOST_URIS} resourceSubscriptions", "resourceSubscriptions", _MOST_URIS)
+    return frozenset(wanted | {Change("resource", uri) for uri in uris})

@@ -1,0 +1,222 @@
+"""All that can go wrong, in one tree.
+
+    MRTRError
+    ├── SetupError              the author's or operator's mistake, found when the app is built or started
+    ├── ToolError               raised by a handler: its message is for the model
+    │   └── NotFound            raised by a resource's handler: the URI names nothing
+    ├── FlowError               a flow can't go on because of the handler's code; for the author
+    │   ├── KeyConflict         one key for two different things
+    │   ├── StepChanged         a recorded step was called with other arguments
+    │   └── MisplacedCall       an ask or step where there can be none
+    ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
+    └── RequestError            a request that can't be served; for the client
+        ├── ParseError          not JSON, or JSON that no request may hold
+        ├── InvalidRequest      JSON, but no JSON-RPC request
+        ├── PayloadTooLarge     over the body limit
+        ├── UnknownMethod
+        ├── InvalidParams
+        │   ├── UnknownTarget   no tool, prompt or resource of that name
+        │   ├── StateRefused    a requestState that does not open; one message, whatever the reason
+        │   └── OverBudget      over a limit of the flow
+        ├── HeaderMismatch      the headers do not say what the body says
+        ├── UnsupportedVersion  a protocol version that is not served
+        ├── MissingCapability   the client can't do what has to be asked of it
+        ├── HandlerFailed       a handler failed with a message of its own, where no tool result can say so
+        ├── Declined            the user said no, where no tool result can say so
+        └── InternalFault       our side's mistake; the client sees a reference into the log
+
+Errors carry meaning; each dialect chooses the codes and statuses for its wire.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class MRTRError(Exception):
+    """Base of every error that this package raises."""
+
+
+class SetupError(MRTRError):
+    """A mistake in how the server was written or configured. Raised by decorators, constructors and at start."""
+
+
+class ToolError(MRTRError):
+    """Raise it in a handler to fail the call with a message that the model sees.
+
+    In a tool it becomes a result with `isError: true`, in a prompt or a resource a JSON-RPC error.
+    """
+
+
+class NotFound(ToolError):
+    """Raise it in the handler of a resource template for a URI that fits the template and yet names nothing."""
+
+
+class FlowError(MRTRError):
+    """A flow that can't go on because of what the handler's code did. Logged for the author in full."""
+
+
+class KeyConflict(FlowError):
+    """One key was used for two different things in a flow."""
+
+
+class StepChanged(FlowError):
+    """A step that has already run was called with other arguments."""
+
+
+class MisplacedCall(FlowError):
+    """An ask or a step was made where there can be none."""
+
+
+class AnswerMisfit(MRTRError):
+    """An answer is not what was asked for.
+
+    Parameters:
+        reason: what is wrong with it, in words for the person who answered. Empty where there is nobody to tell.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RequestError(MRTRError):
+    """A request that can't be served.
+
+    Parameters:
+        message: one sentence for the client.
+        data: details that help the client to mend its request; plain JSON.
+    """
+
+    def __init__(self, message: str, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data = data
+
+
+class ParseError(RequestError):
+    """The body is not JSON, or holds what no request may hold."""
+
+
+class InvalidRequest(RequestError):
+    """The body is JSON, but not a JSON-RPC request.
+
+    Parameters:
+        message: one sentence for the client.
+        request_id: the message's id, where it could be read.
+    """
+
+    def __init__(self, message: str, request_id: str | int | None = None) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+
+class PayloadTooLarge(RequestError):
+    """The body is over the limit.
+
+    Parameters:
+        limit: bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The request body is over {limit} bytes", {"limit": limit})
+
+
+class UnknownMethod(RequestError):
+    """No such method."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"Method not found: {method[:200]}")
+
+
+class InvalidParams(RequestError):
+    """The parameters of a request do not fit."""
+
+
+class UnknownTarget(InvalidParams):
+    """No tool, prompt or resource of that name.
+
+    Parameters:
+        kind: "tool", "prompt" or "resource".
+        name: the name or URI, as asked for.
+    """
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"Unknown {kind}: {name[:200]}", {"uri" if kind == "resource" else "name": name})
+
+
+class StateRefused(InvalidParams):
+    """A `requestState` that does not open here. The client learns no more than that.
+
+    Parameters:
+        reason: which check failed; for the operator's log only.
+    """
+
+    MESSAGE = "requestState is not valid for this request; send the request again without it"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(self.MESSAGE)
+        self.reason = reason
+
+
+class OverBudget(InvalidParams):
+    """A flow or a request is over one of its limits.
+
+    Parameters:
+        message: what is over what.
+        limit: the limit's name in `Limits`.
+        value: the limit's value, in its unit.
+        more: further data for the client.
+    """
+
+    def __init__(self, message: str, limit: str, value: float, **more: Any) -> None:
+        super().__init__(message, {"limit": limit, "value": value, **more})
+
+
+class HeaderMismatch(RequestError):
+    """The HTTP headers do not say what the body says."""
+
+
+class UnsupportedVersion(RequestError):
+    """A protocol version that is not served here.
+
+    Parameters:
+        requested: the version that the client asked for.
+        supported: the versions that are served, the preferred one first.
+    """
+
+    def __init__(self, requested: str, supported: list[str]) -> None:
+        super().__init__(
+            f"Unsupported protocol version; this server speaks {', '.join(supported) or 'no versioned protocol'}",
+            {"supported": supported, "requested": requested[:200]},
+        )
+
+
+class MissingCapability(RequestError):
+    """The client did not declare what has to be asked of it.
+
+    Parameters:
+        required: the missing capabilities, in the shape of `ClientCapabilities`.
+    """
+
+    def __init__(self, required: dict[str, Any]) -> None:
+        super().__init__("The client lacks a capability that this request needs", {"requiredCapabilities": required})
+
+
+class HandlerFailed(RequestError):
+    """A prompt's or resource's handler raised a `ToolError`; the message is the handler's."""
+
+
+class Declined(RequestError):
+    """The user declined or dismissed a question that the request can't go on without."""
+
+
+class InternalFault(RequestError):
+    """A mistake on the server's side.
+
+    Parameters:
+        reference: names the entry in the server's log.
+        detail: what went wrong; only with `debug=True`.
+    """
+
+    def __init__(self, reference: str, detail: str = "") -> None:
+        super().__init__(detail or f"Internal error (reference {reference})", {"reference": reference})

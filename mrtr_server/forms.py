@@ -1,0 +1,156 @@
+"""Forms: the flat JSON Schema that a client renders, from a pydantic model (Elicitation, Requested Schema)."""
+
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, ValidationError
+
+from .digests import digest
+from .errors import AnswerMisfit, SetupError
+from .schema import TitleFreeSchema
+
+_FORMATS = {"email", "uri", "date", "date-time"}
+_KEYWORDS = {
+    "string": {"type", "title", "description", "default", "minLength", "maxLength", "format", "enum", "oneOf"},
+    "integer": {"type", "title", "description", "default", "minimum", "maximum"},
+    "number": {"type", "title", "description", "default", "minimum", "maximum"},
+    "boolean": {"type", "title", "description", "default"},
+    "array": {"type", "title", "description", "default", "minItems", "maxItems", "items"},
+}
+_ALLOWED = "a form has strings, numbers, booleans, choices of strings and lists of choices"
+
+
+class Form:
+    """The form of one model.
+
+    Parameters:
+        model: its fields are the form's fields.
+
+    Raises:
+        SetupError: a field is of a kind that no form can show; the message names it.
+    """
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self.model = model
+        try:
+            schema = model.model_json_schema(schema_generator=TitleFreeSchema, mode="validation")
+        except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
+            raise SetupError(f"{model.__name__} can't be a form: {error}") from error
+        definitions = schema.get("$defs", {})
+        required = set(schema.get("required", ()))
+        properties: dict[str, Any] = {}
+        for name, field in schema.get("properties", {}).items():
+            flat, optional = _flatten(f"{model.__name__}.{name}", field, definitions)
+            properties[name] = flat
+            if optional:
+                required.discard(name)
+        self.schema: dict[str, Any] = {"type": "object", "properties": properties}
+        if required:
+            self.schema["required"] = [name for name in properties if name in required]
+        self.shape = digest(["elicitation/create", {"requestedSchema": self.schema}])
+        self._optional = frozenset(properties) - required
+        self._needs_nulls = frozenset(
+            name for name, field in model.model_fields.items() if field.is_required() and name in self._optional
+        )
+
+    def read(self, content: Any) -> BaseModel:
+        """Validate the content of an accepted answer; fields that the form does not have are dropped.
+
+        Raises:
+            AnswerMisfit: it does not fit; the reason names each field.
+        """
+        if not isinstance(content, dict):
+            raise AnswerMisfit("The form came back empty.")
+        known = {name: value for name, value in content.items() if name in self.schema["properties"]}
+        for name in self._needs_nulls - known.keys():
+            known[name] = None
+        try:
+            return self.model.model_validate(known)
+        except ValidationError as error:
+            raise AnswerMisfit(describe(error)) from None
+
+
+def describe(error: ValidationError) -> str:
+    """Say what is wrong with each field, without repeating the values."""
+    parts = []
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        where = ".".join(str(part) for part in problem["loc"])
+        parts.append(f"{where}: {problem['msg']}" if where else problem["msg"])
+    return "; ".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def form(model: type[BaseModel]) -> Form:
+    """Give the form of a model, compiled once. Raises `SetupError` as `Form` does."""
+    return Form(model)
+
+
+def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Inline one field's schema and check that a form may hold it; say whether it may be left out."""
+    field = _resolve(field, definitions)
+    optional = False
+    if "anyOf" in field:
+        branches = [_resolve(branch, definitions) for branch in field["anyOf"]]
+        others = [branch for branch in branches if branch.get("type") != "null"]
+        optional = len(others) < len(branches)
+        if len(others) != 1:
+            raise SetupError(f"{where} is a union; {_ALLOWED}")
+        field = {**others[0], **{name: value for name, value in field.items() if name != "anyOf"}}
+        if field.get("default", ...) is None:
+            del field["default"]
+    return _plain(where, field, definitions), optional
+
+
+def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(const := field.pop("const", None), str):  # a Literal of one value
+        field = {**field, "type": "string", "enum": [const]}
+    elif const is not None:
+        raise SetupError(f"{where} is a constant that is no string; {_ALLOWED}")
+    kind = field.get("type")
+    if "oneOf" in field and kind is None:
+        kind = field["type"] = "string"
+    if not isinstance(kind, str) or kind not in _KEYWORDS:
+        raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
+    if kind != "string" and "enum" in field:
+        raise SetupError(f"{where} is a choice of values that are no strings; {_ALLOWED}")
+    if kind == "array":
+        field["items"] = _choices(where, _resolve(field.get("items", {}), definitions))
+    if kind == "integer":
+        _close_bounds(field)
+    if field.get("format", "email") not in _FORMATS:
+        del field["format"]
+    return {name: value for name, value in field.items() if name in _KEYWORDS[kind]}
+
+
+def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(const := items.get("const"), str):
+        items = {"type": "string", "enum": [const]}
+    if "anyOf" in items and all("const" in choice for choice in items["anyOf"]):
+        return {"anyOf": items["anyOf"]}
+    if items.get("type") != "string" or "enum" not in items:
+        raise SetupError(f"{where} is a list of {_name(items)}; {_ALLOWED}")
+    return {"type": "string", "enum": items["enum"]}
+
+
+def _close_bounds(field: dict[str, Any]) -> None:
+    """Forms know no exclusive bounds; between integers they can be said without."""
+    for exclusive, inclusive, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
+        if exclusive in field:
+            field.setdefault(inclusive, field[exclusive] + step)
+
+
+def _resolve(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    reference = field.get("$ref")
+    if reference is None:
+        return dict(field)
+    target = definitions[reference.rpartition("/")[2]]
+    inlined = {name: value for name, value in target.items() if name not in ("title", "description")}
+    return {**inlined, **{name: value for name, value in field.items() if name != "$ref"}}
+
+
+def _name(field: dict[str, Any]) -> str:
+    if field.get("type") == "object":
+        return "a nested object"
+    if field.get("type") == "array":
+        return "a nested list"
+    return "free text" if field.get("type") == "string" else f"of type {field.get('type', 'anything')}"

@@ -1,0 +1,275 @@
+"""What a flow remembers between its rounds."""
+
+import hmac
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, TypeAdapter
+from pydantic_core import from_json, to_json
+from typing_extensions import TypedDict
+
+from .digests import canonical, digest, digest_bytes
+from .errors import OverBudget, StateRefused
+from .limits import Limits
+from .messages import JSON, Call
+
+UNSET: Any = object()
+"""No handler state; None is one."""
+
+_FORMAT = 1
+_LEEWAY = 60.0
+
+
+class _Payload(TypedDict):
+    """A journal as it is sealed; single letters, since the client carries them back and forth."""
+
+    v: int
+    f: str
+    t: float
+    x: float
+    b: Annotated[list[str], Field(min_length=5, max_length=5)]
+    r: int
+    o: int
+    q: dict[str, str]
+    a: dict[str, tuple[str, dict[str, Any]]]
+    s: dict[str, tuple[dict[str, str], Any]]
+    h: NotRequired[Any]
+    d: NotRequired[str]
+
+
+_PAYLOAD: TypeAdapter[_Payload] = TypeAdapter(_Payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a sealed state belongs to. Each part is a string that must be the same when the state comes back."""
+
+    audience: str
+    principal: str
+    method: str
+    target: str
+    arguments: str
+
+    @classmethod
+    def of(cls, audience: str, call: Call) -> "Binding":
+        """Give the binding of a call on the server that is known as `audience`."""
+        who = call.principal
+        return cls(
+            digest_bytes(audience.encode()),
+            "" if who is None else digest([who.issuer, who.subject, who.client_id]),
+            call.method,
+            digest_bytes(call.target.encode()),
+            digest_bytes(canonical(call.arguments)),
+        )
+
+    def check(self, sealed: list[str]) -> None:
+        """Compare with the binding of a state, each part in constant time.
+
+        Raises:
+            StateRefused: a part differs; the reason names the first that does.
+        """
+        differing = [
+            name
+            for name, stored in zip(self.__slots__, sealed, strict=True)
+            if not hmac.compare_digest(getattr(self, name).encode(), stored.encode())
+        ]
+        if differing:
+            raise StateRefused(f"belongs to another {differing[0]}")
+
+    def parts(self) -> list[str]:
+        """The parts, in the order that `check` takes them."""
+        return [getattr(self, name) for name in self.__slots__]
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer that was kept.
+
+    Parameters:
+        digest: of the question that it answers. Without its first half (the message) where a pure function read an
+            answer to a question that it had not asked yet.
+        raw: what the client sent.
+    """
+
+    digest: str
+    raw: JSON
+
+
+@dataclass(slots=True)
+class Step:
+    """A step that has run.
+
+    Parameters:
+        arguments: a digest for each of its arguments, by name.
+        result: what it returned, as JSON.
+    """
+
+    arguments: dict[str, str]
+    result: Any
+
+
+@dataclass(slots=True)
+class Journal:
+    """The record of one flow. It travels sealed with the client, or lies in the row of a task.
+
+    Parameters:
+        flow: the flow's id; random.
+        started: when the flow began, in seconds since the epoch.
+        rounds: how many rounds ended with a need for input.
+        state_only: how many of them asked nothing.
+        asked: the digest of each question that the client has yet to answer, by key.
+        answers: the answers kept, by key.
+        steps: the steps that have run, by key.
+        state: the handler's own state as JSON; `UNSET` if there is none.
+        handed_over: whether the last round was state-only, and what the journal held then.
+    """
+
+    flow: str
+    started: float
+    rounds: int = 0
+    state_only: int = 0
+    asked: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    steps: dict[str, Step] = field(default_factory=dict)
+    state: Any = UNSET
+    handed_over: str = ""
+
+    @classmethod
+    def begin(cls, now: float) -> "Journal":
+        """Start the journal of a new flow."""
+        return cls(flow=urlsafe_b64encode(secrets.token_bytes(16))[:22].decode(), started=now)
+
+    # Answers
+
+    def deliver(self, answers: Mapping[str, JSON]) -> None:
+        """Keep the answers to what was asked. A key that was not asked is ignored."""
+        for key, raw in answers.items():
+            if key in self.asked:
+                self.answers[key] = Answer(self.asked.pop(key), raw)
+        self.asked.clear()
+
+    def keep(self, key: str, question: str, raw: JSON) -> None:
+        """Keep an answer that came before its question was asked."""
+        self.answers[key] = Answer(question, raw)
+
+    def answer(self, key: str, question: str) -> JSON | None:
+        """Give the answer kept for a key, if it answers the question of that digest."""
+        kept = self.answers.get(key)
+        return kept.raw if kept is not None and kept.digest == question else None
+
+    def answer_of_shape(self, key: str, shape: str) -> JSON | None:
+        """Give the answer kept for a key, if it answers some question of that shape."""
+        kept = self.answers.get(key)
+        return kept.raw if kept is not None and kept.digest.partition(".")[2] == shape else None
+
+    def forget(self, key: str) -> None:
+        """Drop the answer kept for a key: its question is to be asked again."""
+        self.answers.pop(key, None)
+
+    # Budgets
+
+    def count_round(self, asked: dict[str, str], limits: Limits) -> None:
+        """Note that a round ends with these questions; none means that the state is only handed over.
+
+        Raises:
+            OverBudget: the flow has used up its rounds.
+        """
+        self.rounds += 1
+        self.asked = asked
+        if self.rounds > limits.rounds:
+            raise OverBudget(f"The flow needs more than {limits.rounds} rounds", "rounds", limits.rounds)
+        if asked:
+            self.handed_over = ""
+            return
+        self.state_only += 1
+        if self.state_only > limits.state_only_rounds:
+            message = f"The flow was handed over more than {limits.state_only_rounds} times without a question"
+            raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
+        held = digest_bytes(to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]]))
+        if held == self.handed_over:
+            message = "The flow was handed over twice with nothing done in between"
+            raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
+        self.handed_over = held
+
+    # To and from a payload
+
+    def dump(self, binding: Binding, now: float, seconds: float, limits: Limits) -> bytes:
+        """Write the journal as the payload of a sealed state.
+
+        Parameters:
+            binding: what the state belongs to.
+            now: seconds since the epoch.
+            seconds: how long the state can be redeemed; the life of the whole flow may end it sooner.
+            limits: the size that is allowed.
+
+        Raises:
+            OverBudget: the journal is too large; the error names the largest entry.
+        """
+        expires = min(now + seconds, self.started + limits.flow_seconds)
+        fields: _Payload = {
+            "v": _FORMAT,
+            "f": self.flow,
+            "t": self.started,
+            "x": expires,
+            "b": binding.parts(),
+            "r": self.rounds,
+            "o": self.state_only,
+            "q": self.asked,
+            "a": self._answers(),
+            "s": self._steps(),
+        }
+        if self.state is not UNSET:
+            fields["h"] = self.state
+        if self.handed_over:
+            fields["d"] = self.handed_over
+        payload = to_json(fields, inf_nan_mode="constants")
+        if len(payload) > limits.state_bytes:
+            message = f"The flow's state is {len(payload)} bytes, over {limits.state_bytes}"
+            raise OverBudget(f"{message}; its largest entry is {self._largest()}", "state_bytes", limits.state_bytes)
+        return payload
+
+    @classmethod
+    def load(cls, payload: bytes, binding: Binding, now: float) -> "Journal":
+        """Read a payload back, for a call that it belongs to.
+
+        Raises:
+            StateRefused: it is no journal, has expired, or belongs to another call.
+        """
+        try:
+            fields = _PAYLOAD.validate_python(from_json(payload))
+        except ValueError:  # a ValidationError is one
+            raise StateRefused("not a journal of this version") from None
+        if fields["v"] != _FORMAT:
+            raise StateRefused("not a journal of this version")
+        binding.check(fields["b"])
+        if fields["x"] <= now:
+            raise StateRefused("expired")
+        if fields["t"] > now + _LEEWAY:
+            raise StateRefused("from the future; the replicas' clocks disagree")
+        return cls(
+            flow=fields["f"],
+            started=fields["t"],
+            rounds=fields["r"],
+            state_only=fields["o"],
+            asked=fields["q"],
+            answers={key: Answer(*parts) for key, parts in fields["a"].items()},
+            steps={key: Step(*parts) for key, parts in fields["s"].items()},
+            state=fields.get("h", UNSET),
+            handed_over=fields.get("d", ""),
+        )
+
+    def _answers(self) -> dict[str, tuple[str, JSON]]:
+        return {key: (kept.digest, kept.raw) for key, kept in self.answers.items()}
+
+    def _steps(self) -> dict[str, tuple[dict[str, str], Any]]:
+        return {key: (step.arguments, step.result) for key, step in self.steps.items()}
+
+    def _largest(self) -> str:
+        sizes = {f"the answer {key!r}": len(to_json(kept.raw)) for key, kept in self.answers.items()}
+        sizes |= {f"the step {key!r}": len(to_json(step.result)) for key, step in self.steps.items()}
+        if self.state is not UNSET:
+            sizes["the handler's own state"] = len(to_json(self.state))
+        return max(sizes, key=lambda name: sizes[name], default="the questions")

@@ -1,0 +1,42 @@
+"""How much a request and a flow may use."""
+
+from dataclasses import dataclass
+
+from .errors import SetupError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of requests and flows. Every default is safe to keep.
+
+    Parameters:
+        body_bytes: size of a request body, in bytes.
+        json_depth: how deep arrays and objects may nest in a request; 200 at most.
+        answers: how many `inputResponses` one request may carry.
+        rounds: how often a flow may ask for input. The official clients give up after 10.
+        state_only_rounds: how often a flow may hand its state over without a question.
+        state_bytes: size of a journal before it is sealed, in bytes.
+        state_seconds: how long a sealed state can be redeemed, in seconds; a tool's `answer_within` overrides it.
+        flow_seconds: how long a whole flow may take, in seconds.
+        threads: how many plain `def` handlers and steps run at once.
+
+    Raises:
+        SetupError: a limit is not positive, or `json_depth` is over what the parser takes.
+    """
+
+    body_bytes: int = 4 * 1024 * 1024
+    json_depth: int = 64
+    answers: int = 64
+    rounds: int = 10
+    state_only_rounds: int = 3
+    state_bytes: int = 256 * 1024
+    state_seconds: float = 3600.0
+    flow_seconds: float = 24 * 3600.0
+    threads: int = 40
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise SetupError(f"Limits({name}=...) must be positive")
+        if self.json_depth > 200:
+            raise SetupError("Limits(json_depth=...) can be 200 at most: the JSON parser stops there")

@@ -1,0 +1,257 @@
+"""What goes between a dialect and the engine: calls, outcomes and notes, the same in every version of the protocol."""
+
+from collections.abc import Awaitable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from .digests import digest
+
+JSON = dict[str, Any]
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The authenticated caller that a flow belongs to.
+
+    Parameters:
+        subject: who it is, as the issuer names them; never a display name.
+        issuer: who says so; empty where there is one issuer only.
+        client_id: the application that acts for the subject; empty where it is not known.
+    """
+
+    subject: str
+    issuer: str = ""
+    client_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The client behind a request, as it describes itself. Fine for display, never for a security decision.
+
+    Parameters:
+        name: the client's name, or an empty string.
+        version: the client's version, or an empty string.
+        capabilities: what it declared, in the shape of `ClientCapabilities`; None where the dialect has no
+            declarations and everything counts as supported.
+    """
+
+    name: str = ""
+    version: str = ""
+    capabilities: Mapping[str, Any] | None = field(default_factory=dict)
+
+    def supports(self, capability: str) -> bool:
+        """Say whether the client declared a capability.
+
+        Parameters:
+            capability: `"elicitation"` (forms), `"elicitation.form"`, `"elicitation.url"`, `"sampling"`,
+                `"sampling.tools"`, `"sampling.context"`, `"roots"`, or any dotted path into its capabilities.
+
+        Returns:
+            True if an ask that needs it may be sent. An empty `elicitation` object means forms only (Elicitation,
+            Capabilities).
+        """
+        if self.capabilities is None:
+            return True
+        if capability in ("elicitation", "elicitation.form"):
+            declared = self.capabilities.get("elicitation")
+            return isinstance(declared, Mapping) and (not declared or declared.get("form") is not None)
+        found: Any = self.capabilities
+        for part in capability.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found is not None
+
+
+@dataclass(slots=True)
+class Question:
+    """An ask as it goes to the client.
+
+    Parameters:
+        method: the request that the client is to fulfil, such as `"elicitation/create"`.
+        params: its parameters; a `message` in them is what the person reads.
+        needs: the capability that the client must have declared, as a dotted path.
+        shape: digest of all of `params` but the message.
+    """
+
+    method: str
+    params: JSON
+    needs: str
+    shape: str = ""
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        rest = {name: value for name, value in self.params.items() if name != "message"}
+        self.shape = self.shape or digest([self.method, rest])
+        self.digest = f"{digest(self.params.get('message', ''))}.{self.shape}"
+
+    def because(self, reason: str) -> "Question":
+        """The same question with a reason before its message; the digest stays, so that its answer still counts."""
+        if not reason or "message" not in self.params:
+            return self
+        again = Question(self.method, {**self.params, "message": f"{reason}\n\n{self.params['message']}"}, self.needs)
+        again.digest, again.shape = self.digest, self.shape
+        return again
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, read and checked by its dialect.
+
+    Parameters:
+        method: the protocol's method.
+        target: the tool's or prompt's name, or the resource's URI; empty for other methods.
+        arguments: the arguments of a tool or prompt, as sent.
+        params: all parameters, as sent.
+        answers: `inputResponses` by key, each an object; None where there are none.
+        state: `requestState`, as sent; None where there is none.
+        client: who sent it.
+        principal: on whose behalf.
+        user: what the authentication layer made of the credentials, if there is one.
+        progress_token: where progress is wanted.
+        log_level: the least severe messages that are wanted; None for none.
+        request_id: the JSON-RPC id.
+    """
+
+    method: str
+    params: Mapping[str, Any]
+    target: str = ""
+    arguments: JSON = field(default_factory=dict)
+    answers: Mapping[str, JSON] | None = None
+    state: Any = None
+    client: Client = field(default_factory=Client)
+    principal: Principal | None = None
+    user: Any = None
+    progress_token: str | int | None = None
+    log_level: LogLevel | None = None
+    request_id: str | int = 0
+
+
+@dataclass(slots=True)
+class Complete:
+    """The request is done.
+
+    Parameters:
+        body: the method's own result fields.
+        ttl: how long a client may keep it, in seconds; None where the method has no such hint.
+        scope: who may share a kept one.
+    """
+
+    body: JSON
+    ttl: float | None = None
+    scope: Literal["public", "private"] = "private"
+
+
+@dataclass(slots=True)
+class NeedsInput:
+    """The request is to be sent again.
+
+    Parameters:
+        questions: what the client is to fulfil first, by key; empty if it can retry at once.
+        state: the sealed journal.
+    """
+
+    questions: dict[str, Question]
+    state: str
+
+
+@dataclass(slots=True)
+class Discovery:
+    """What the server can do.
+
+    Parameters:
+        capabilities: in the shape of `ServerCapabilities`.
+        instructions: how a model should use the server; empty for none.
+        ttl: how long a client may keep it, in seconds.
+        scope: who may share a kept one.
+    """
+
+    capabilities: JSON
+    instructions: str
+    ttl: float
+    scope: Literal["public", "private"]
+
+
+@dataclass(slots=True)
+class Listening:
+    """The request stays open and carries changes.
+
+    Parameters:
+        changes: yields what has changed; its `close` ends the subscription.
+    """
+
+    changes: "Subscription"
+
+
+Outcome = Complete | NeedsInput | Discovery | Listening
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call has come (Progress). `progress` must grow from note to note."""
+
+    token: str | int
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A message for the client's log (Logging)."""
+
+    level: LogLevel
+    data: Any
+    logger: str | None = None
+
+
+Note = Progress | LogMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something changed on the server.
+
+    Parameters:
+        kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource.
+        uri: the resource, for `"resource"`.
+    """
+
+    kind: Literal["tools", "prompts", "resources", "resource"]
+    uri: str = ""
+
+
+class Subscription(Protocol):
+    """The changes that one listener asked for."""
+
+    wanted: frozenset[Change]
+
+    async def next(self) -> list[Change]:
+        """Wait for changes; each change that happened since the last call is there once."""
+        ...
+
+    def close(self) -> None:
+        """End the subscription. Safe to call twice."""
+        ...
+
+
+class Nothing:
+    """An awaitable with nothing to wait for; unlike a coroutine it may also be left alone."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+NOTHING = Nothing()
+
+
+class Outlet(Protocol):
+    """Where a running call sends its notes."""
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note. It is on its way when this returns; awaiting the result waits while the client is behind."""
+        ...

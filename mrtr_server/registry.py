@@ -1,0 +1,257 @@
+"""Tools, prompts, resources and completions as compiled records, and the lists of them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter, cleandoc
+from typing import Any, Literal
+
+from .content import Icon, ToolAnnotations
+from .errors import SetupError
+from .handlers import Handler
+from .messages import JSON
+from .results import Write, tool_results
+from .schema import Arguments, HeaderParameter, SignatureArguments, header_parameters
+from .threads import Threads
+from .uri_templates import UriTemplate
+
+NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+"""What names are made of (Tools, Tool Names)."""
+
+LISTINGS = ("tools", "prompts", "resources", "resourceTemplates")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool, ready to be called and listed."""
+
+    handler: Handler
+    arguments: Arguments
+    write: Write
+    headers: tuple[HeaderParameter, ...]
+    answer_within: float | None
+    entry: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt, ready to be got and listed."""
+
+    handler: Handler
+    arguments: Arguments
+    description: str | None
+    answer_within: float | None
+    entry: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource or a template of resources, ready to be read and listed.
+
+    Parameters:
+        template: what its URI is matched against; None for a fixed one.
+        ttl: how long a client may keep what was read, in seconds.
+        scope: who may share what was kept.
+    """
+
+    handler: Handler
+    arguments: Arguments
+    template: UriTemplate | None
+    mime_type: str | None
+    ttl: float
+    scope: Literal["public", "private"]
+    answer_within: float | None
+    entry: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a decorator was told for the lists."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    icons: Sequence[Icon | Mapping[str, Any]] = ()
+    meta: Mapping[str, Any] | None = None
+
+    def entry(self, **fields: Any) -> JSON:
+        """Give the entry of a list; what is None is left out."""
+        icons = [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in self.icons]
+        all_fields = {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "icons": icons or None,
+            "_meta": dict(self.meta) if self.meta else None,
+            **fields,
+        }
+        return {name: value for name, value in all_fields.items() if value is not None}
+
+
+def described(
+    function: Callable[..., Any],
+    name: str | None,
+    title: str | None,
+    description: str | None,
+    icons: Sequence[Icon | Mapping[str, Any]],
+    meta: Mapping[str, Any] | None,
+) -> Described:
+    """Complete what a decorator was told from the function: its name, and its docstring."""
+    name = name or getattr(function, "__name__", "")
+    if not name or not NAME_CHARACTERS.issuperset(name) or len(name) > 128:
+        raise SetupError(f"{name!r} is no name: 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name=")
+    docstring = cleandoc(function.__doc__) if function.__doc__ else None
+    return Described(name, title, description or docstring, icons, meta)
+
+
+def build_tool(
+    handler: Handler,
+    about: Described,
+    *,
+    annotations: ToolAnnotations | Mapping[str, Any] | None,
+    input_schema: Mapping[str, Any] | None,
+    answer_within: float | None,
+) -> Tool:
+    """Compile a tool. Raises `SetupError` for what can't be served."""
+    arguments: Arguments
+    if input_schema is None:
+        arguments = SignatureArguments(about.name, handler.parameters)
+    else:
+        from .raw_schema import RawArguments  # optional: needs jsonschema
+
+        arguments = RawArguments(about.name, input_schema, _raw_parameter(about.name, handler.parameters))
+    output_schema, write = tool_results(about.name, handler.returns)
+    hints = annotations.wire() if isinstance(annotations, ToolAnnotations) else annotations
+    entry = about.entry(
+        inputSchema=arguments.schema, outputSchema=output_schema, annotations=dict(hints) if hints else None
+    )
+    return Tool(handler, arguments, write, header_parameters(about.name, arguments.schema), answer_within, entry)
+
+
+def build_prompt(handler: Handler, about: Described, *, answer_within: float | None) -> Prompt:
+    """Compile a prompt. Raises `SetupError` for what can't be served."""
+    arguments = SignatureArguments(about.name, handler.parameters)
+    required = arguments.schema.get("required", ())
+    listed = []
+    for name, field in arguments.schema["properties"].items():
+        entry = {"name": name, "title": field.get("title"), "description": field.get("description")}
+        listed.append({k: v for k, v in entry.items() if v is not None} | {"required": name in required})
+    return Prompt(handler, arguments, about.description, answer_within, about.entry(arguments=listed or None))
+
+
+def build_resource(
+    handler: Handler,
+    about: Described,
+    uri: str,
+    *,
+    mime_type: str | None,
+    size: int | None,
+    annotations: Mapping[str, Any] | None,
+    ttl: float,
+    scope: Literal["public", "private"],
+    answer_within: float | None,
+) -> Resource:
+    """Compile a resource, or a template of resources if the URI has variables. Raises `SetupError`."""
+    if ":" not in uri:
+        raise SetupError(f"{uri!r} is no URI: it has no scheme")
+    template = UriTemplate(uri) if "{" in uri or "}" in uri else None
+    names = template.names if template else []
+    if unknown := set(names) - set(handler.parameters):
+        raise SetupError(f"{about.name}: {uri!r} has {min(unknown)!r}, the function has no such parameter")
+    for name, parameter in handler.parameters.items():
+        if name not in names and parameter.default is Parameter.empty:
+            raise SetupError(f"{about.name}: nothing fills the parameter {name!r}; {uri!r} has no {{{name}}}")
+    arguments = SignatureArguments(about.name, {name: handler.parameters[name] for name in names})
+    where = {"uriTemplate": uri} if template else {"uri": uri}
+    entry = about.entry(**where, mimeType=mime_type, size=size, annotations=dict(annotations) if annotations else None)
+    return Resource(handler, arguments, template, mime_type, ttl, scope, answer_within, entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Completer:
+    """Suggests values for one argument of a prompt or template: a function of (value) or of (value, arguments)."""
+
+    handler: Handler
+
+    async def suggest(self, value: str, known: dict[str, str], threads: Threads) -> Any:
+        """Give what the function returns for a value, and for the arguments that are known already."""
+        given = (value, known)[: len(self.handler.parameters)]
+        if self.handler.is_async:
+            return await self.handler.function(*given)
+        return await threads(partial(self.handler.function, *given))
+
+
+def build_completer(handler: Handler) -> Completer:
+    """Compile a completion. Raises `SetupError` if the function can't take what it is given."""
+    if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
+        raise SetupError(f"{handler.name}: a completion takes the value, and if it likes the known arguments")
+    return Completer(handler)
+
+
+class Registry:
+    """All that a server offers. What is registered later shows in the next list."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.prompts: dict[str, Prompt] = {}
+        self.resources: dict[str, Resource] = {}
+        self.templates: dict[str, Resource] = {}
+        self.completers: dict[tuple[str, str, str], Completer] = {}
+
+    def add_tool(self, tool: Tool) -> None:
+        """Register a tool. Raises `SetupError` if its name is taken."""
+        _add(self.tools, "tool", tool.handler.name, tool)
+
+    def add_prompt(self, prompt: Prompt) -> None:
+        """Register a prompt. Raises `SetupError` if its name is taken."""
+        _add(self.prompts, "prompt", prompt.handler.name, prompt)
+
+    def add_resource(self, resource: Resource) -> None:
+        """Register a resource or template. Raises `SetupError` if its URI is taken."""
+        if resource.template is None:
+            _add(self.resources, "resource", resource.entry["uri"], resource)
+        else:
+            _add(self.templates, "resource template", resource.entry["uriTemplate"], resource)
+
+    def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
+        """Register the completion of an argument. Raises `SetupError` if it has one."""
+        _add(self.completers, "completion of", (kind, name, argument), completer)
+
+    def find_resource(self, uri: str) -> tuple[Resource, dict[str, str]] | None:
+        """Find what serves a URI, with the values of its template; fixed URIs first, then templates in order."""
+        fixed = self.resources.get(uri)
+        if fixed is not None:
+            return fixed, {}
+        for resource in self.templates.values():
+            if resource.template is not None and (values := resource.template.match(uri)) is not None:
+                return resource, values
+        return None
+
+    def entries(self, listing: str) -> Iterable[JSON]:
+        """Give the entries of one of the `LISTINGS`, in the order of registration."""
+        records: Mapping[str, Tool | Prompt | Resource] = {
+            "tools": self.tools,
+            "prompts": self.prompts,
+            "resources": self.resources,
+            "resourceTemplates": self.templates,
+        }[listing]  # type: ignore[assignment]
+        return (record.entry for record in records.values())
+
+    def header_parameters(self, tool: str) -> tuple[HeaderParameter, ...]:
+        """Give the parameters of a tool that headers mirror; none for an unknown tool."""
+        found = self.tools.get(tool)
+        return found.headers if found is not None else ()
+
+
+def _add(records: dict[Any, Any], kind: str, name: object, record: Any) -> None:
+    if name in records:
+        raise SetupError(f"There is a {kind} {name!r} already")
+    records[name] = record
+
+
+def _raw_parameter(where: str, parameters: Mapping[str, Parameter]) -> str | None:
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    if len(parameters) != 1:
+        raise SetupError(f"{where}: with input_schema=, the function takes one dictionary, or **arguments")
+    return next(iter(parameters))

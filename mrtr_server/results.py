@@ -1,0 +1,153 @@
+"""From what a handler returns to the body of a result."""
+
+import types
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, isclass
+from types import NoneType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import to_json, to_jsonable_python
+
+from .content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
+from .messages import JSON
+from .schema import Structured
+
+MOST_VALUES = 100
+"""How many values a completion may have (Completion, Completion Results)."""
+
+Write = Callable[[Any], JSON]
+
+
+def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
+    """Compile how a tool's results are written.
+
+    Parameters:
+        where: the tool's name, for errors.
+        returns: its return annotation.
+
+    Returns:
+        The output schema, None if results are text and content; and the function that writes a result's body.
+
+    Raises:
+        SetupError: the declared type has no JSON Schema.
+    """
+    if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, union_members(returns))):
+        return None, _write_content
+    structured = Structured(where, returns)
+
+    def write(value: Any) -> JSON:
+        return _in_full(value) if isinstance(value, ToolResult) else _structured(structured.write(value))
+
+    return structured.schema, write
+
+
+def failed(message: str) -> JSON:
+    """Give the body of a tool result that failed with a message for the model."""
+    return {"content": [{"type": "text", "text": message}], "isError": True}
+
+
+def prompt_body(value: Any, description: str | None) -> JSON:
+    """Write what a prompt returned: a string, a message, a list of them, or a `PromptResult`.
+
+    Raises:
+        TypeError: it is none of that.
+    """
+    meta = None
+    if isinstance(value, PromptResult):
+        value, description, meta = value.messages, value.description or description, value.meta
+    several = value if isinstance(value, list | tuple) else [value]
+    body: JSON = {"messages": [_prompt_message(item) for item in several]}
+    if description:
+        body["description"] = description
+    if meta:
+        body["_meta"] = meta
+    return body
+
+
+def resource_body(value: Any, uri: str, mime_type: str | None) -> JSON:
+    """Write what a resource returned: text, bytes, JSON, `ResourceContents`, or a list of contents."""
+    is_list = isinstance(value, list | tuple) and any(isinstance(item, ResourceContents) for item in value)
+    return {"contents": [_contents(item, uri, mime_type) for item in (value if is_list else [value])]}
+
+
+def completion_body(value: Any) -> JSON:
+    """Write what a completion returned: a `Completion`, or values in the order of their rank."""
+    if not isinstance(value, Completion):
+        value = Completion(values=list(value or ()))
+    values = value.values[:MOST_VALUES]
+    total = len(value.values) if value.total is None else value.total
+    has_more = total > len(values) if value.has_more is None else value.has_more
+    return {"completion": {"values": values, "total": total, "hasMore": has_more}}
+
+
+def union_members(annotation: Any) -> tuple[Any, ...]:
+    """Give the members of a union, or the annotation alone."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _is_content_type(annotation: Any) -> bool:
+    """Whether results of this type are text or content, so that no schema describes them."""
+    if annotation is str or annotation is ToolResult:
+        return True
+    if isclass(annotation) and issubclass(annotation, BaseModel):
+        kind = annotation.model_fields.get("type")
+        return kind is not None and bool(CONTENT_TYPES.intersection(get_args(kind.annotation)))
+    if get_origin(annotation) in (list, tuple, Sequence):
+        members = [member for item in get_args(annotation) for member in union_members(item)]
+        return any(member is not str and _is_content_type(member) for member in members)
+    return False
+
+
+def _write_content(value: Any) -> JSON:
+    if type(value) is str:
+        return {"content": [{"type": "text", "text": value}], "isError": False}
+    if isinstance(value, ToolResult):
+        return _in_full(value)
+    if value is None:
+        return {"content": [], "isError": False}
+    if isinstance(value, str) or is_content(value):
+        return {"content": [block(value)], "isError": False}
+    if isinstance(value, list | tuple) and value and all(isinstance(v, str) or is_content(v) for v in value):
+        return {"content": [block(item) for item in value], "isError": False}
+    return _structured(to_jsonable_python(value, by_alias=True))
+
+
+def _structured(plain: Any) -> JSON:
+    text = plain if isinstance(plain, str) else to_json(plain).decode()
+    return {"content": [{"type": "text", "text": text}], "structuredContent": plain, "isError": False}
+
+
+def _in_full(result: ToolResult) -> JSON:
+    body: JSON = {"content": [block(item) for item in result.content], "isError": result.is_error}
+    if result.structured_content is not None:
+        body["structuredContent"] = to_jsonable_python(result.structured_content, by_alias=True)
+    if result.meta:
+        body["_meta"] = result.meta
+    return body
+
+
+def _prompt_message(item: Any) -> JSON:
+    if isinstance(item, Mapping):
+        return dict(item)
+    role = getattr(item, "role", "user")
+    return {"role": role, "content": block(item.content if hasattr(item, "role") else item)}
+
+
+def _contents(item: Any, uri: str, mime_type: str | None) -> JSON:
+    if isinstance(item, ResourceContents):
+        written = {"uri": uri, "mimeType": mime_type, **{k: v for k, v in item.wire().items() if v != ""}}
+        if "text" not in written and "blob" not in written:
+            written["text"] = ""
+        return {name: value for name, value in written.items() if value is not None}
+    if isinstance(item, bytes | bytearray):
+        content: JSON = {"blob": b64encode(item).decode("ascii")}
+        mime_type = mime_type or "application/octet-stream"
+    elif isinstance(item, str):
+        content = {"text": item}
+        mime_type = mime_type or "text/plain"
+    else:
+        content = {"text": to_json(item, by_alias=True).decode()}
+        mime_type = mime_type or "application/json"
+    return {"uri": uri, "mimeType": mime_type, **content}

@@ -1,0 +1,184 @@
+"""Run one round of one handler against a journal. Every style and every workflow is a way into here."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from .asks import InputRequired, Refusal, State
+from .context import Context
+from .errors import FlowError, MissingCapability
+from .handlers import Handler
+from .journal import UNSET
+from .messages import JSON, Outlet, Question
+from .round import Round, Threads
+
+logger = logging.getLogger("mrtr_server")
+
+SETTLE_TICKS = 5
+"""How many turns of the loop must pass without an ask or a step before a round with an open ask ends."""
+
+PATIENCE = 5.0
+"""How long a cancelled handler may take to end, in seconds."""
+
+
+class Asking:
+    """The round ended with questions, or with a state alone."""
+
+    __slots__ = ("questions",)
+
+    def __init__(self, questions: dict[str, Question]) -> None:
+        self.questions = questions
+
+
+async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, threads: Threads) -> Any:
+    """Run a handler from the top.
+
+    Parameters:
+        handler: what to run.
+        arguments: what the client fills, validated.
+        round_: the round; its journal is updated.
+        outlet: takes progress and log messages.
+        threads: runs a plain `def`.
+
+    Returns:
+        What the handler returned; or `Asking`, if the client has to answer or to retry first.
+
+    Raises:
+        Refusal: the person said no to what the handler can't do without.
+        MissingCapability: the client can't do what has to be asked of it.
+        FlowError: the handler's code made a mistake; it has been logged.
+        Exception: whatever the handler raised.
+    """
+    keywords = dict(arguments)
+    if handler.inputs is not None:
+        keywords[handler.inputs] = round_.inputs()
+    if handler.state is not None:
+        keywords[handler.state] = _own_state(handler, round_)
+    if handler.context is not None:
+        keywords[handler.context] = Context(round_, outlet)
+    result: Any = None
+    raised: BaseException | None = None
+    try:
+        if not handler.is_async:
+            result = await threads(partial(handler.function, **keywords))
+        elif handler.context is None:
+            result = await handler.function(**keywords)
+        else:
+            result = await _run_asking(handler.function(**keywords), round_)
+    except asyncio.CancelledError:
+        raise
+    except (Exception, Refusal) as error:
+        raised = error
+    finally:
+        round_.closed = True
+    # What the round came to goes before what the handler made of it, or an `except` could turn a no into a yes.
+    if isinstance(result, InputRequired) and not round_.asked:
+        _require(handler, result, round_)
+    if round_.fault is not None:
+        raise round_.fault
+    if round_.missing:
+        raise MissingCapability(_capabilities(round_.missing))
+    if round_.refusal is not None:
+        raise round_.refusal
+    if round_.asked or isinstance(result, InputRequired):
+        return Asking(round_.asked)
+    if raised is not None:
+        raise raised
+    return result
+
+
+async def _run_asking(coroutine: Coroutine[Any, Any, Any], round_: Round) -> Any:
+    """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
+    task = asyncio.create_task(coroutine)
+    round_.main = task
+    task.add_done_callback(round_.wake)
+    try:
+        while not task.done():
+            if not round_.parked or round_.running:
+                await round_.changed()
+            elif await _settled(task, round_):
+                break
+        await _finish_steps(round_)
+    except asyncio.CancelledError:  # the client is gone
+        await _end(task, round_)
+        await _finish_steps(round_)
+        raise
+    if not task.done():
+        await _end(task, round_)
+        return None
+    if task.cancelled():
+        raise RuntimeError(f"{round_.call.target!r} raised CancelledError, but nobody had cancelled it")
+    return task.result()
+
+
+async def _settled(task: asyncio.Task[Any], round_: Round) -> bool:
+    """Give branches that are about to ask or to start a step the time to do so; say whether none did."""
+    seen = round_.activity
+    for _ in range(SETTLE_TICKS):
+        await asyncio.sleep(0)
+        if task.done() or round_.activity != seen:
+            return False
+    return True
+
+
+async def _finish_steps(round_: Round) -> None:
+    while round_.running:
+        await asyncio.wait(round_.running)
+
+
+async def _end(task: asyncio.Task[Any], round_: Round) -> None:
+    """Cancel what is left of a handler."""
+    round_.closed = True
+    left = {each for each in (task, *round_.parked) if not each.done()}
+    if not left:
+        return
+    for each in left:
+        each.cancel()
+    done, stubborn = await asyncio.wait(left, timeout=PATIENCE)
+    for each in done:
+        if not each.cancelled() and each.exception() is None and each is task:
+            logger.warning(
+                "%r caught the end of its round and returned a value; the value is dropped", round_.call.target
+            )
+    if stubborn:
+        logger.error("%r does not end when it is cancelled; it is left behind", round_.call.target)
+
+
+def _own_state(handler: Handler, round_: Round) -> State[Any]:
+    stored = round_.journal.state
+    if stored is UNSET:
+        return State()
+    try:
+        return State(handler.stored_state.read(stored))
+    except ValidationError as error:
+        message = f"The kept state does not fit {handler.state!r} any more ({error.error_count()} problems)"
+        raise round_.fail(FlowError(message)) from None
+
+
+def _require(handler: Handler, required: InputRequired, round_: Round) -> None:
+    if required.state is not UNSET:
+        try:
+            round_.journal.state = handler.stored_state.write(required.state)
+        except PydanticSerializationError as error:
+            round_.fail(FlowError(f"InputRequired(state=...) can't be kept as its declared type: {error}"))
+    elif not required.asks:
+        round_.fail(FlowError("InputRequired() has neither an ask nor a state, so nothing would change"))
+    if round_.fault is None:
+        with suppress(FlowError):  # noted as the round's fault
+            round_.require(required)
+
+
+def _capabilities(missing: list[str]) -> JSON:
+    """Give dotted paths in the shape of `ClientCapabilities`."""
+    required: JSON = {}
+    for path in missing:
+        level = required
+        for part in path.split("."):
+            level = level.setdefault(part, {})
+    return required
