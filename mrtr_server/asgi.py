@@ -89,13 +89,19 @@ class Endpoint:
         await self._serve(scope, receive, send, head, body)
 
     def _refuse(self, head: "_Head") -> tuple[int, bytes] | None:
-        if head.origin is not None and not self._origin_allowed(head.origin):
+        if head.origin is not None and not self._origin_allowed(head.origin.decode("latin-1")):
             return 403, b'{"error":"Origin not allowed"}'
-        if self._hosts is not None and not {head.host.lower(), _hostname(head.host)} & self._hosts:
+        if self._hosts is not None and not self._host_allowed(head.headers.get(b"host", b"").decode("latin-1")):
             return 403, b'{"error":"Host not allowed"}'
-        if head.content_type.partition(b";")[0].strip().lower() != JSON_TYPE:
+        kind = head.headers.get(b"content-type", b"")
+        if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE:
             return 415, b'{"error":"Content-Type must be application/json"}'
         return None
+
+    def _host_allowed(self, host: str) -> bool:
+        host = host.lower()
+        name, _, port = host.rpartition(":")
+        return self._hosts is None or host in self._hosts or (port.isdigit() and name in self._hosts)
 
     def _origin_allowed(self, origin: str) -> bool:
         origin = origin.strip().lower()
@@ -112,7 +118,8 @@ class Endpoint:
     async def _read(self, head: "_Head", receive: Receive) -> bytes | None:
         """Read the body; None if the client left before it was all there."""
         limit = self._limits.body_bytes
-        if head.content_length > limit:
+        length = head.headers.get(b"content-length", b"")
+        if length.isdigit() and int(length[:32]) > limit:
             raise PayloadTooLarge(limit)
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body"):
@@ -136,7 +143,7 @@ class Endpoint:
         connection: _Connection | None = None
         request_id: str | int | None = None
         try:
-            envelope = read_envelope(body, head.protocol, head.repeated, self._limits.json_depth)
+            envelope = read_envelope(body, head.headers, head.repeated, self._limits.json_depth)
             request_id = envelope.id
             if request_id is None:  # a notification, and there is none that we would act on
                 await _respond(send, 202, b"")
@@ -169,42 +176,31 @@ class Endpoint:
         for dialect in self._dialects:
             if dialect.claims(envelope):
                 return dialect
-        requested = envelope.headers.get("mcp-protocol-version") or envelope.params.get("protocolVersion")
+        header = envelope.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+        requested = header or envelope.params.get("protocolVersion")
         if requested or envelope.method == "initialize" or not self._versions:
             raise UnsupportedVersion(str(requested or ""), self._versions)
         raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
 
 
 class _Head:
-    """The headers that matter, picked out in one pass."""
+    """The headers of a request; those of the protocol and of HTTP that matter are there once."""
 
-    __slots__ = ("accepts_sse", "content_length", "content_type", "host", "origin", "protocol", "repeated")
+    __slots__ = ("accepts_sse", "headers", "origin", "repeated")
 
     def __init__(self, scope: Scope) -> None:
-        self.accepts_sse = False
-        self.content_length = 0
-        self.content_type = b""
-        self.host = ""
-        self.origin: str | None = None
-        self.protocol: dict[str, str] = {}
+        listed: list[tuple[bytes, bytes]] = scope["headers"]
+        self.headers = headers = dict(listed)
         self.repeated = ""
-        for name, value in scope["headers"]:
-            if name[:4] == b"mcp-":
-                key = name.decode("latin-1")
-                if key in self.protocol:
-                    self.repeated = key
-                self.protocol[key] = value.decode("latin-1")
-            elif name == b"content-type":
-                self.content_type = value
-            elif name == b"accept":
-                self.accepts_sse = self.accepts_sse or SSE_TYPE in value.lower()
-            elif name == b"content-length":
-                self.content_length = int(value) if value.isdigit() else 0
-            elif name == b"host":
-                self.host = value.decode("latin-1")
-            elif name == b"origin":
-                # Two of them are joined, and what comes out is allowed nowhere.
-                self.origin = value.decode("latin-1") if self.origin is None else f"{self.origin}, {value!r}"
+        accept = headers.get(b"accept", b"")
+        self.origin = headers.get(b"origin")
+        if len(headers) != len(listed):
+            names = [name for name, _ in listed]
+            self.repeated = next((n.decode("latin-1") for n in headers if n[:4] == b"mcp-" and names.count(n) > 1), "")
+            accept = b",".join(value for name, value in listed if name == b"accept")
+            # Two of them are joined, and what comes out is allowed nowhere.
+            self.origin = b",".join(value for name, value in listed if name == b"origin") or None
+        self.accepts_sse = SSE_TYPE in accept.lower()
 
 
 class _Gone(Exception):
@@ -363,8 +359,3 @@ async def _respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, 
     kind = ((b"content-type", JSON_TYPE),) if body else ()
     await send({"type": "http.response.start", "status": status, "headers": [length, *kind, *headers]})
     await send({"type": "http.response.body", "body": body})
-
-
-def _hostname(host: str) -> str:
-    name, _, port = host.rpartition(":")
-    return (name if port.isdigit() and name else host).lower()

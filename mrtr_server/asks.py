@@ -1,13 +1,13 @@
 """Asks and answers: what a handler asks for, and what it gets."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_origin, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_camel
 
 from .content import blocks
 from .errors import AnswerMisfit, SetupError
@@ -142,8 +142,8 @@ class Elicit(Ask[T]):
     def __init__(self, message: str, schema: type[T], *, key: str | None = None) -> None:
         super().__init__(key)
         self.message = message
-        self._form, self._branches = _form_of(schema)
-        self.default_key = snake_case(self._form.model.__name__)
+        self._form, self._branches = _form_of(cast(Any, schema))
+        self.default_key = self._form.name
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
@@ -380,11 +380,7 @@ class Inputs:
         return Elicited("accept", answer) if branches and answer is not None else answer
 
 
-def snake_case(name: str) -> str:
-    """Give a class name in snake case; names that are one word stay one: `GitHubLogin` is `github_login`."""
-    return to_snake(_ONE_WORD.sub(lambda word: word[0].capitalize(), name))
-
-
+@lru_cache(maxsize=1024)
 def reader(asked: Any) -> tuple[str | None, Any, bool]:
     """Say how to read an answer for what a pure function gives to `Inputs.get`.
 
@@ -435,11 +431,6 @@ def sampling_message(message: Any) -> JSON:
     return {"role": role, "content": written if isinstance(content, list) else written[0]}
 
 
-_ONE_WORD = re.compile(
-    "BitBucket|ChatGPT|DevOps|FaceBook|GitHub|GitLab|GraphQL|JavaScript|LinkedIn|MySQL|OAuth|OpenAI|OpenID|PayPal|"
-    "PostgreSQL|TypeScript|WhatsApp|WordPress|YouTube"
-)
-
 _CONFIRMATION: JSON = {
     "requestedSchema": {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
 }
@@ -458,6 +449,7 @@ def _branches(asked: Any) -> bool:
     return get_origin(asked) is Elicited or (isinstance(asked, Elicit) and asked._branches)
 
 
+@lru_cache(maxsize=1024)
 def _form_of(schema: Any) -> tuple[Form, bool]:
     branches = get_origin(schema) is Elicited
     model = get_args(schema)[0] if branches else schema

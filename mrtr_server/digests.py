@@ -5,43 +5,39 @@ count, nor whether a whole number is written 1 or 1.0. RFC 8785 draws the same l
 refuses whole numbers past 2**53 and is several times slower.
 """
 
-import json
-from base64 import urlsafe_b64encode
 from hashlib import sha256
 from typing import Any
 
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+from pydantic_core import to_json
 
 
 def _normal(value: Any) -> Any:
-    if type(value) is float:
-        return int(value) if value.is_integer() else value
-    if type(value) is dict:
-        return {key: _normal(item) for key, item in value.items()}
-    if type(value) is list:
+    kind = type(value)
+    if kind is dict:
+        return {key: _normal(value[key]) for key in sorted(value)}
+    if kind is list:
         return [_normal(item) for item in value]
-    return value
+    return int(value) if kind is float and value.is_integer() else value
 
 
 def canonical(value: Any) -> bytes:
     """Write a JSON value in its canonical form.
 
     Parameters:
-        value: what a JSON parser gives: dict, list, str, int, finite float, bool, None.
+        value: what a JSON parser gives: dict, list, str, int, float, bool, None.
 
     Returns:
-        ASCII bytes, equal for equal values.
+        UTF-8 bytes, equal for equal values.
 
     Raises:
-        ValueError: a number is not finite.
-        TypeError: something is not JSON.
+        ValueError: something is not JSON.
     """
-    return _encode(_normal(value)).encode("ascii")
+    return to_json(_normal(value))
 
 
 def digest_bytes(data: bytes) -> str:
-    """Digest bytes to 128 bits, as 22 characters of URL-safe Base64."""
-    return urlsafe_b64encode(sha256(data).digest()[:16])[:22].decode("ascii")
+    """Digest bytes to 128 bits, as 32 hex digits."""
+    return sha256(data).hexdigest()[:32]
 
 
 def digest(value: Any) -> str:

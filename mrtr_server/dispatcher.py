@@ -22,7 +22,7 @@ from .errors import (
 )
 from .fanout import Fanout
 from .handlers import Handler
-from .journal import Binding, Journal
+from .journal import Journal, binding
 from .limits import Limits
 from .messages import JSON, Call, Change, Complete, Discovery, Listening, NeedsInput, Outcome, Outlet
 from .registry import Registry
@@ -214,7 +214,7 @@ class Dispatcher:
         try:
             journal.count_round({key: question.digest for key, question in result.questions.items()}, self._limits)
             seconds = self._limits.state_seconds if answer_within is None else answer_within
-            payload = journal.dump(Binding.of(self._audience, call), self._clock(), seconds, self._limits)
+            payload = journal.dump(binding(self._audience, call), self._clock(), seconds, self._limits)
         except OverBudget as error:
             logger.warning("%s %r: %s", call.method, call.target, error.message)
             raise
@@ -225,11 +225,11 @@ class Dispatcher:
             message = f"More than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
-            return Journal.begin(self._clock())
+            return Journal(self._clock())
         try:
             if not isinstance(call.state, str):
                 raise StateRefused("not a string")
-            journal = Journal.load(self._codec.open(call.state), Binding.of(self._audience, call), self._clock())
+            journal = Journal.load(self._codec.open(call.state), binding(self._audience, call), self._clock())
         except StateRefused as refused:
             logger.warning("%s %r: refused a requestState: %s", call.method, call.target, refused.reason)
             raise

@@ -1,9 +1,11 @@
 """Forms: the flat JSON Schema that a client renders, from a pydantic model (Elicitation, Requested Schema)."""
 
+import re
 from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, ValidationError
+from pydantic.alias_generators import to_snake
 
 from .digests import digest
 from .errors import AnswerMisfit, SetupError
@@ -17,6 +19,10 @@ _KEYWORDS = {
     "boolean": {"type", "title", "description", "default"},
     "array": {"type", "title", "description", "default", "minItems", "maxItems", "items"},
 }
+_ONE_WORD = re.compile(
+    "BitBucket|ChatGPT|DevOps|FaceBook|GitHub|GitLab|GraphQL|JavaScript|LinkedIn|MySQL|OAuth|OpenAI|OpenID|PayPal|"
+    "PostgreSQL|TypeScript|WhatsApp|WordPress|YouTube"
+)
 _ALLOWED = "a form has strings, numbers, booleans, choices of strings and lists of choices"
 
 
@@ -32,6 +38,7 @@ class Form:
 
     def __init__(self, model: type[BaseModel]) -> None:
         self.model = model
+        self.name = snake_case(model.__name__)
         try:
             schema = model.model_json_schema(schema_generator=TitleFreeSchema, mode="validation")
         except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
@@ -83,6 +90,11 @@ def describe(error: ValidationError) -> str:
 def form(model: type[BaseModel]) -> Form:
     """Give the form of a model, compiled once. Raises `SetupError` as `Form` does."""
     return Form(model)
+
+
+def snake_case(name: str) -> str:
+    """Give a class name in snake case; names that are one word stay one: `GitHubLogin` is `github_login`."""
+    return to_snake(_ONE_WORD.sub(lambda word: word[0].capitalize(), name))
 
 
 def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:

@@ -1,15 +1,13 @@
 """What a flow remembers between its rounds."""
 
-import hmac
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NotRequired
+from hmac import compare_digest
+from typing import Any
 
-from pydantic import Field, TypeAdapter
 from pydantic_core import from_json, to_json
-from typing_extensions import TypedDict
 
 from .digests import canonical, digest, digest_bytes
 from .errors import OverBudget, StateRefused
@@ -23,65 +21,28 @@ _FORMAT = 1
 _LEEWAY = 60.0
 
 
-class _Payload(TypedDict):
-    """A journal as it is sealed; single letters, since the client carries them back and forth."""
-
-    v: int
-    f: str
-    t: float
-    x: float
-    b: Annotated[list[str], Field(min_length=5, max_length=5)]
-    r: int
-    o: int
-    q: dict[str, str]
-    a: dict[str, tuple[str, dict[str, Any]]]
-    s: dict[str, tuple[dict[str, str], Any]]
-    h: NotRequired[Any]
-    d: NotRequired[str]
+BINDINGS = ("audience", "principal", "method", "target", "arguments")
+"""What a sealed state belongs to, in the order in which it is sealed."""
 
 
-_PAYLOAD: TypeAdapter[_Payload] = TypeAdapter(_Payload)
+def binding(audience: str, call: Call) -> list[str]:
+    """Give what a call's state is bound to: a string for each of the `BINDINGS`."""
+    who = call.principal
+    return [
+        audience,
+        "" if who is None else digest([who.issuer, who.subject, who.client_id]),
+        call.method,
+        call.target,
+        digest_bytes(canonical(call.arguments)),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What a sealed state belongs to. Each part is a string that must be the same when the state comes back."""
-
-    audience: str
-    principal: str
-    method: str
-    target: str
-    arguments: str
-
-    @classmethod
-    def of(cls, audience: str, call: Call) -> "Binding":
-        """Give the binding of a call on the server that is known as `audience`."""
-        who = call.principal
-        return cls(
-            digest_bytes(audience.encode()),
-            "" if who is None else digest([who.issuer, who.subject, who.client_id]),
-            call.method,
-            digest_bytes(call.target.encode()),
-            digest_bytes(canonical(call.arguments)),
-        )
-
-    def check(self, sealed: list[str]) -> None:
-        """Compare with the binding of a state, each part in constant time.
-
-        Raises:
-            StateRefused: a part differs; the reason names the first that does.
-        """
-        differing = [
-            name
-            for name, stored in zip(self.__slots__, sealed, strict=True)
-            if not hmac.compare_digest(getattr(self, name).encode(), stored.encode())
-        ]
-        if differing:
-            raise StateRefused(f"belongs to another {differing[0]}")
-
-    def parts(self) -> list[str]:
-        """The parts, in the order that `check` takes them."""
-        return [getattr(self, name) for name in self.__slots__]
+def _check_binding(sealed: list[str], expected: list[str]) -> None:
+    """Compare in constant time; only a binding that differs is worth the time to find out where."""
+    if not compare_digest(to_json(sealed), to_json(expected)):
+        parts = zip(BINDINGS, sealed, expected, strict=True)
+        differing = [name for name, one, other in parts if not compare_digest(one.encode(), other.encode())]
+        raise StateRefused(f"belongs to another {differing[0]}")
 
 
 @dataclass(slots=True)
@@ -116,8 +77,8 @@ class Journal:
     """The record of one flow. It travels sealed with the client, or lies in the row of a task.
 
     Parameters:
-        flow: the flow's id; random.
         started: when the flow began, in seconds since the epoch.
+        flow_id: the flow's id, random; empty until `flow` is first read.
         rounds: how many rounds ended with a need for input.
         state_only: how many of them asked nothing.
         asked: the digest of each question that the client has yet to answer, by key.
@@ -127,8 +88,8 @@ class Journal:
         handed_over: whether the last round was state-only, and what the journal held then.
     """
 
-    flow: str
     started: float
+    flow_id: str = ""
     rounds: int = 0
     state_only: int = 0
     asked: dict[str, str] = field(default_factory=dict)
@@ -137,10 +98,12 @@ class Journal:
     state: Any = UNSET
     handed_over: str = ""
 
-    @classmethod
-    def begin(cls, now: float) -> "Journal":
-        """Start the journal of a new flow."""
-        return cls(flow=urlsafe_b64encode(secrets.token_bytes(16))[:22].decode(), started=now)
+    @property
+    def flow(self) -> str:
+        """The flow's id. Made when it is first needed, since most calls are over in one round and never need one."""
+        if not self.flow_id:
+            self.flow_id = urlsafe_b64encode(secrets.token_bytes(16))[:22].decode()
+        return self.flow_id
 
     # Answers
 
@@ -196,11 +159,11 @@ class Journal:
 
     # To and from a payload
 
-    def dump(self, binding: Binding, now: float, seconds: float, limits: Limits) -> bytes:
+    def dump(self, bound_to: list[str], now: float, seconds: float, limits: Limits) -> bytes:
         """Write the journal as the payload of a sealed state.
 
         Parameters:
-            binding: what the state belongs to.
+            bound_to: what the state belongs to; see `binding`.
             now: seconds since the epoch.
             seconds: how long the state can be redeemed; the life of the whole flow may end it sooner.
             limits: the size that is allowed.
@@ -208,13 +171,13 @@ class Journal:
         Raises:
             OverBudget: the journal is too large; the error names the largest entry.
         """
-        expires = min(now + seconds, self.started + limits.flow_seconds)
-        fields: _Payload = {
+        # Single letters, since the client carries them back and forth.
+        fields: JSON = {
             "v": _FORMAT,
+            "b": bound_to,
+            "x": min(now + seconds, self.started + limits.flow_seconds),
             "f": self.flow,
             "t": self.started,
-            "x": expires,
-            "b": binding.parts(),
             "r": self.rounds,
             "o": self.state_only,
             "q": self.asked,
@@ -225,41 +188,45 @@ class Journal:
             fields["h"] = self.state
         if self.handed_over:
             fields["d"] = self.handed_over
-        payload = to_json(fields, inf_nan_mode="constants")
+        payload = to_json(fields)
         if len(payload) > limits.state_bytes:
             message = f"The flow's state is {len(payload)} bytes, over {limits.state_bytes}"
             raise OverBudget(f"{message}; its largest entry is {self._largest()}", "state_bytes", limits.state_bytes)
         return payload
 
     @classmethod
-    def load(cls, payload: bytes, binding: Binding, now: float) -> "Journal":
+    def load(cls, payload: bytes, bound_to: list[str], now: float) -> "Journal":
         """Read a payload back, for a call that it belongs to.
 
+        Only what a codec opened comes here, so it is what some version of this package sealed.
+
         Raises:
-            StateRefused: it is no journal, has expired, or belongs to another call.
+            StateRefused: it is of another version, has expired, or belongs to another call.
         """
         try:
-            fields = _PAYLOAD.validate_python(from_json(payload))
-        except ValueError:  # a ValidationError is one
-            raise StateRefused("not a journal of this version") from None
-        if fields["v"] != _FORMAT:
-            raise StateRefused("not a journal of this version")
-        binding.check(fields["b"])
-        if fields["x"] <= now:
+            fields = from_json(payload)
+            if fields["v"] != _FORMAT:
+                raise StateRefused("sealed by another version of the format")
+            _check_binding(fields["b"], bound_to)
+            expires, started = fields["x"], fields["t"]
+            journal = cls(
+                started=started,
+                flow_id=fields["f"],
+                rounds=fields["r"],
+                state_only=fields["o"],
+                asked=fields["q"],
+                answers={key: Answer(*parts) for key, parts in fields["a"].items()},
+                steps={key: Step(*parts) for key, parts in fields["s"].items()},
+                state=fields.get("h", UNSET),
+                handed_over=fields.get("d", ""),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise StateRefused("not a journal") from None
+        if expires <= now:
             raise StateRefused("expired")
-        if fields["t"] > now + _LEEWAY:
+        if started > now + _LEEWAY:
             raise StateRefused("from the future; the replicas' clocks disagree")
-        return cls(
-            flow=fields["f"],
-            started=fields["t"],
-            rounds=fields["r"],
-            state_only=fields["o"],
-            asked=fields["q"],
-            answers={key: Answer(*parts) for key, parts in fields["a"].items()},
-            steps={key: Step(*parts) for key, parts in fields["s"].items()},
-            state=fields.get("h", UNSET),
-            handed_over=fields.get("d", ""),
-        )
+        return journal
 
     def _answers(self) -> dict[str, tuple[str, JSON]]:
         return {key: (kept.digest, kept.raw) for key, kept in self.answers.items()}

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from .digests import digest
+from .digests import digest, digest_bytes
 
 JSON = dict[str, Any]
 
@@ -85,16 +85,17 @@ class Question:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        rest = {name: value for name, value in self.params.items() if name != "message"}
-        self.shape = self.shape or digest([self.method, rest])
-        self.digest = f"{digest(self.params.get('message', ''))}.{self.shape}"
+        if not self.shape:
+            self.shape = digest([self.method, {name: self.params[name] for name in self.params if name != "message"}])
+        self.digest = f"{digest_bytes(self.params.get('message', '').encode())}.{self.shape}"
 
     def because(self, reason: str) -> "Question":
         """The same question with a reason before its message; the digest stays, so that its answer still counts."""
         if not reason or "message" not in self.params:
             return self
-        again = Question(self.method, {**self.params, "message": f"{reason}\n\n{self.params['message']}"}, self.needs)
-        again.digest, again.shape = self.digest, self.shape
+        message = f"{reason}\n\n{self.params['message']}"
+        again = Question(self.method, {**self.params, "message": message}, self.needs, self.shape)
+        again.digest = self.digest
         return again
 
 

@@ -16,7 +16,8 @@ from .errors import FlowError, MissingCapability
 from .handlers import Handler
 from .journal import UNSET
 from .messages import JSON, Outlet, Question
-from .round import Round, Threads
+from .round import Round
+from .threads import Threads
 
 logger = logging.getLogger("mrtr_server")
 

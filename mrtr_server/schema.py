@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired, Protocol
 from pydantic import Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema, PydanticSerializationError, to_jsonable_python
+from pydantic_core import CoreSchema, from_json, to_json
 from typing_extensions import TypedDict
 
 from .errors import SetupError
@@ -113,12 +113,14 @@ class SignatureArguments:
             if default.is_required():
                 return annotation
             self._defaults[name] = default
-            default = default.get_default(call_default_factory=True, validated_data={})
+            if default.default_factory is not None:  # made anew for each call, so there is nothing to show
+                return NotRequired[annotation]
+            default = default.get_default()
         if default is Parameter.empty:
             return annotation
         try:
-            shown = {"default": to_jsonable_python(default)}
-        except PydanticSerializationError:
+            shown = {"default": from_json(to_json(default), allow_inf_nan=False)}
+        except ValueError:  # it is no JSON; a PydanticSerializationError is one
             shown = {}
         return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
 
@@ -136,10 +138,13 @@ class SignatureArguments:
         return arguments
 
 
+_SHOWN = ("title", "description", "examples", "json_schema_extra", "deprecated")
+
+
 def _without_default(field: FieldInfo) -> FieldInfo:
     copy: FieldInfo = Field()
     copy.metadata = field.metadata
-    for name in ("title", "description", "examples", "json_schema_extra", "deprecated"):
+    for name in ("alias", "alias_priority", "validation_alias", *_SHOWN):
         setattr(copy, name, getattr(field, name))
         if getattr(field, name) is not None:
             copy._attributes_set[name] = getattr(field, name)
@@ -188,12 +193,24 @@ def _collect(where: str, schema: Mapping[str, Any], path: tuple[str, ...], found
 
 
 def _count(schema: Any) -> int:
-    if isinstance(schema, Mapping):
-        marks = sum(
-            _count(value) for name, value in schema.items() if name not in ("default", "examples", "const", "enum")
-        )
-        return marks + (HEADER_KEYWORD in schema and not isinstance(schema[HEADER_KEYWORD], Mapping))
-    return sum(map(_count, schema)) if isinstance(schema, list) else 0
+    if isinstance(schema, list):
+        return sum(map(_count, schema))
+    if not isinstance(schema, Mapping):
+        return 0
+    marks = int(HEADER_KEYWORD in schema)
+    for keyword, value in schema.items():
+        if keyword in _NAMED and isinstance(value, Mapping):
+            marks += sum(map(_count, value.values()))
+        elif keyword not in _DATA:
+            marks += _count(value)
+    return marks
+
+
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+"""Keywords whose value has a schema under each name."""
+
+_DATA = frozenset({"default", "examples", "const", "enum"})
+"""Keywords whose value is no schema."""
 
 
 class Structured:

@@ -29,9 +29,10 @@ from ..errors import (
 from ..messages import JSON, Call, Note, Outcome, Principal, Progress, Subscription
 from ..schema import HeaderParameter
 
-METHOD_HEADER = "mcp-method"
-NAME_HEADER = "mcp-name"
-PARAMETER_HEADERS = "mcp-param-"
+METHOD_HEADER = b"mcp-method"
+NAME_HEADER = b"mcp-name"
+VERSION_HEADER = b"mcp-protocol-version"
+SESSION_HEADER = b"mcp-session-id"
 
 NAME_FIELDS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The parameter that `Mcp-Name` mirrors (Streamable HTTP, Standard Request Headers)."""
@@ -72,15 +73,15 @@ class Envelope:
         method: its method.
         id: its id; None for a notification.
         params: its parameters.
-        headers: the headers that begin with `mcp-`, by lower-case name.
-        repeated: the name of a header that was there twice; empty if none was.
+        headers: the HTTP headers, by lower-case name.
+        repeated: the name of a header of the protocol that was there twice; empty if none was.
     """
 
     message: JSON
     method: str
     id: str | int | None
     params: JSON
-    headers: Mapping[str, str]
+    headers: Mapping[bytes, bytes]
     repeated: str = ""
 
 
@@ -180,16 +181,18 @@ def result(call: Call, body: JSON) -> bytes:
 
 # Reading
 
-_BIG_EXPONENT_OR_DIGITS = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+# A number of 200 digits, or with an exponent of three: the only ones that can overflow. Each run of digits is looked at
+# once (the lookbehind), so that a body of digits costs no more than any other.
+_MAY_OVERFLOW = re.compile(rb"[0-9](?<![0-9][0-9])(?:[0-9]{199}|[0-9]*+[eE]\+?[0-9]{3})")
 
 
-def read_envelope(body: bytes, headers: Mapping[str, str], repeated: str, depth: int) -> Envelope:
+def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int) -> Envelope:
     """Read a body as a JSON-RPC message.
 
     Parameters:
         body: the HTTP body.
-        headers: the protocol's headers, by lower-case name.
-        repeated: the name of one that was there twice.
+        headers: the HTTP headers, by lower-case name.
+        repeated: the name of a header of the protocol that was there twice.
         depth: how deep arrays and objects may nest.
 
     Raises:
@@ -204,7 +207,7 @@ def read_envelope(body: bytes, headers: Mapping[str, str], repeated: str, depth:
             raise OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth) from None
         raise ParseError("The body is not JSON") from None
     # Counting bytes is enough to clear nearly every request of the walk.
-    if body.count(b"{") + body.count(b"[") > depth or _BIG_EXPONENT_OR_DIGITS.search(body):
+    if body.count(b"{") + body.count(b"[") > depth or _MAY_OVERFLOW.search(body):
         _check(message, depth, depth)
     if not isinstance(message, dict):
         what = "a batch; send one request at a time" if isinstance(message, list) else "not an object"
@@ -277,25 +280,23 @@ def read_progress_token(meta: Mapping[str, Any]) -> str | int | None:
 
 # Headers
 
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_HEADER_VALUE = re.compile(rb"[\t\x20-\x7e]*")
 _INTEGER = re.compile(r"-?[0-9]{1,32}(\.0{1,32})?")
-_SENTINEL = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 
 
-def decode_header(value: str) -> str | None:
+def decode_header(value: bytes) -> str | None:
     """Decode a header's value: whitespace around it trimmed, the Base64 sentinel resolved (Value Encoding).
 
     Returns:
         The value, or None if it has characters that no header may have, or is not what the sentinel says it is.
     """
-    value = value.strip(" \t")
+    value = value.strip(b" \t")
     if not _HEADER_VALUE.fullmatch(value):
         return None
-    sentinel = _SENTINEL.fullmatch(value)
-    if sentinel is None:
-        return value
+    if not (value.startswith(b"=?base64?") and value.endswith(b"?=") and len(value) >= 11):
+        return value.decode("ascii")
     try:
-        return a2b_base64(sentinel[1], strict_mode=True).decode("utf-8")
+        return a2b_base64(value[9:-2], strict_mode=True).decode("utf-8")
     except (Base64Error, ValueError):
         return None
 
@@ -318,7 +319,7 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> No
     if method is None:
         if required:
             raise HeaderMismatch("Header mismatch: Mcp-Method is missing")
-    elif method.strip(" \t") != envelope.method:
+    elif method.strip(b" \t") != envelope.method.encode():
         raise HeaderMismatch("Header mismatch: Mcp-Method is not the method of the body")
     field = NAME_FIELDS.get(envelope.method)
     if field is None:
@@ -340,7 +341,7 @@ def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> N
         value: Any = envelope.params.get("arguments")
         for part in parameter.path:
             value = value.get(part) if isinstance(value, dict) else None
-        header = envelope.headers.get(parameter.header)
+        header = envelope.headers.get(parameter.header.encode())
         where = ".".join(parameter.path)
         if header is None:
             if required and value is not None:

@@ -18,6 +18,7 @@ from ..messages import (
     Subscription,
 )
 from .base import (
+    VERSION_HEADER,
     Dialect,
     Envelope,
     ListenWriter,
@@ -32,8 +33,7 @@ from .base import (
 )
 
 VERSION = "2026-07-28"
-VERSION_HEADER = "mcp-protocol-version"
-HANDSHAKE_VERSIONS = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
+HANDSHAKE_VERSIONS = frozenset({b"2024-11-05", b"2025-03-26", b"2025-06-18", b"2025-11-25"})
 """Versions that begin with a handshake; a header that names one is not of this dialect."""
 
 _PREFIX = "io.modelcontextprotocol/"
@@ -61,7 +61,7 @@ class ModernDialect(Dialect):
         if isinstance(meta, dict) and _VERSION in meta:
             return True
         header = envelope.headers.get(VERSION_HEADER)
-        return header is not None and header.strip(" \t") not in HANDSHAKE_VERSIONS
+        return header is not None and header.strip(b" \t") not in HANDSHAKE_VERSIONS
 
     def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
@@ -77,7 +77,7 @@ class ModernDialect(Dialect):
             raise InvalidParams(f"params._meta must have {_VERSION}, a string")
         if not isinstance(capabilities, dict):
             raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
-        if header.strip(" \t") != version:
+        if header.strip(b" \t") != version.encode():
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
         if version != VERSION:
             raise UnsupportedVersion(version, self.surface.versions)

@@ -10,6 +10,8 @@ from typing import Any
 from ..errors import InvalidParams, UnknownMethod
 from ..messages import ASKING_METHODS, JSON, Call, Client, Complete, NeedsInput, Outcome, Principal
 from .base import (
+    SESSION_HEADER,
+    VERSION_HEADER,
     Dialect,
     Envelope,
     check_headers,
@@ -38,7 +40,7 @@ class SepDraftDialect(Dialect):
     def claims(self, envelope: Envelope) -> bool:
         """No version anywhere, no session, no handshake."""
         headers = envelope.headers
-        if "mcp-protocol-version" in headers or "mcp-session-id" in headers or envelope.method == "initialize":
+        if VERSION_HEADER in headers or SESSION_HEADER in headers or envelope.method == "initialize":
             return False
         meta = envelope.params.get("_meta")
         return not (isinstance(meta, dict) and "io.modelcontextprotocol/protocolVersion" in meta)

@@ -1,0 +1,1008 @@
+"""The rules of a flow, one test class for each."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from mrtr_server import (
+    Confirm,
+    Context,
+    Elicit,
+    Elicited,
+    ElicitUrl,
+    InputRequired,
+    Inputs,
+    KeyRing,
+    Limits,
+    ListRoots,
+    MRTRServer,
+    Root,
+    Sample,
+    Sampled,
+    State,
+    ToolError,
+)
+
+from .walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
+
+pytestmark = pytest.mark.anyio
+
+
+class Login(BaseModel):
+    name: str
+
+
+class Email(BaseModel):
+    address: str
+
+
+class Cart(BaseModel):
+    items: list[str] = []
+
+
+EFFECTS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def no_effects() -> Iterator[None]:
+    EFFECTS.clear()
+    yield
+
+
+def effect(what: str) -> str:
+    EFFECTS.append(what)
+    return what
+
+
+async def slow_effect(what: str) -> str:
+    await asyncio.sleep(0.02)
+    EFFECTS.append(what)
+    return what
+
+
+@pytest.fixture
+def app() -> MRTRServer:
+    return MRTRServer("rules", keys=KeyRing.generate())
+
+
+class TestEveryNeedForInputIsSealed:
+    async def test_even_when_the_handler_keeps_no_state(self, app: MRTRServer) -> None:
+        @app.tool
+        def greet(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            return f"hi {login.name}" if login else InputRequired(login=Elicit("who?", Login))
+
+        walk = Walk(app, target="greet")
+        assert await walk.questions() == {"login": "who?"}
+        assert walk.state
+        assert await walk.text({"login": accept(name="ann")}) == "hi ann"
+
+
+class TestAnswersArePinnedToQuestions:
+    async def test_an_answer_counts_while_the_question_is_the_same(self, app: MRTRServer) -> None:
+        version = {"message": "first?"}
+
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            login = await ctx.elicit(version["message"], Login)
+            await ctx.confirm("sure?")
+            return login.name
+
+        walk = Walk(app, target="ask")
+        await walk.questions()
+        assert await walk.questions({"login": accept(name="ann")}) == {"confirm": "sure?"}
+        version["message"] = "second?"
+        assert await walk.questions({"confirm": YES}) == {"login": "second?"}
+        # The confirmation was asked and answered while the first question stood; it still stands itself.
+        assert await walk.text({"login": accept(name="bob")}) == "bob"
+
+    async def test_a_changed_question_is_asked_again(self, app: MRTRServer) -> None:
+        amount = iter([3, 300, 300])
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm(f"Pay {next(amount)}?")
+            return effect("paid")
+
+        walk = Walk(app, target="pay")
+        assert await walk.questions() == {"confirm": "Pay 3?"}
+        assert await walk.questions({"confirm": YES}) == {"confirm": "Pay 300?"}
+        assert EFFECTS == []
+        assert await walk.text({"confirm": YES}) == "paid"
+
+    async def test_a_pure_function_can_pin_the_message_by_giving_the_ask(self, app: MRTRServer) -> None:
+        amount = iter([3, 300, 300])
+
+        @app.tool
+        def pay(inputs: Inputs) -> str | InputRequired:
+            sure = Confirm(f"Pay {next(amount)}?")
+            return effect("paid") if inputs.get("sure", sure) else InputRequired(sure=sure)
+
+        walk = Walk(app, target="pay")
+        assert await walk.questions() == {"sure": "Pay 3?"}
+        assert await walk.questions({"sure": YES}) == {"sure": "Pay 300?"}
+        assert await walk.text({"sure": YES}) == "paid"
+
+    async def test_keys_that_were_not_asked_are_ignored(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            login = await ctx.elicit("who?", Login)
+            email = await ctx.elicit("where?", Email)
+            return f"{login.name} {email.address}"
+
+        walk = Walk(app, target="ask")
+        await walk.questions()
+        # The second question has not been asked yet: an answer to it, sent along, does not count.
+        both = {"login": accept(name="ann"), "email": accept(address="planted")}
+        assert await walk.questions(both) == {"email": "where?"}
+        assert await walk.text({"email": accept(address="true")}) == "ann true"
+
+    async def test_an_answer_that_does_not_fit_is_asked_for_again_with_the_reason(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            return login.name if login else InputRequired(login=Elicit("who?", Login))
+
+        for target in ("ask", "pure"):
+            walk = Walk(app, target=target)
+            await walk.questions()
+            assert await walk.questions({"login": accept(nom="ann")}) == {"login": "name: Field required\n\nwho?"}
+            # The reason is not part of the question: its answer counts.
+            assert await walk.text({"login": accept(name="ann", more="dropped")}) == "ann"
+
+    async def test_a_pure_function_may_ask_the_same_again(self, app: MRTRServer) -> None:
+        @app.tool
+        def guess(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            if login is None or login.name != "ann":
+                return InputRequired(login=Elicit("who?", Login))
+            return "found"
+
+        walk = Walk(app, target="guess")
+        await walk.questions()
+        assert await walk.questions({"login": accept(name="bob")}) == {"login": "who?"}
+        assert await walk.text({"login": accept(name="ann")}) == "found"
+
+    async def test_kept_answers_are_not_asked_for_again(self, app: MRTRServer) -> None:
+        @app.tool
+        def all_at_once(inputs: Inputs) -> str | InputRequired:
+            login, email = inputs.get("login", Login), inputs.get("email", Email)
+            if login is None or email is None:
+                return InputRequired(login=Elicit("who?", Login), email=Elicit("where?", Email))
+            return f"{login.name} {email.address}"
+
+        walk = Walk(app, target="all_at_once")
+        assert set(await walk.questions()) == {"login", "email"}
+        assert await walk.questions({"login": accept(name="ann")}) == {"email": "where?"}
+        assert await walk.text({"email": accept(address="here")}) == "ann here"
+
+
+class TestAnswersWithoutAState:
+    async def test_count_for_the_questions_asked_in_that_run(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        assert await Walk(app, target="ask").text({"login": accept(name="ann"), "other": {}}) == "ann"
+
+    async def test_are_kept_for_later_rounds(self, app: MRTRServer) -> None:
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            if login is None:
+                return InputRequired(login=Elicit("who?", Login))
+            email = inputs.get("email", Email)
+            if email is None:
+                return InputRequired(email=Elicit("where?", Email))
+            return f"{login.name} {email.address}"
+
+        walk = Walk(app, target="ask")
+        assert await walk.questions({"login": accept(name="ann")}) == {"email": "where?"}
+        assert await walk.text({"email": accept(address="here")}) == "ann here"
+
+    async def test_never_count_for_confirmations_and_pages(self, app: MRTRServer) -> None:
+        @app.tool
+        async def confirm(ctx: Context) -> str:
+            await ctx.confirm("sure?")
+            return effect("done")
+
+        @app.tool
+        async def page(ctx: Context) -> str:
+            await ctx.elicit_url("log in", "https://example.com/login")
+            return effect("done")
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            return effect("done") if inputs.get("confirm", Confirm) else InputRequired(confirm=Confirm("sure?"))
+
+        @app.tool
+        def pure_page(inputs: Inputs) -> str | InputRequired:
+            ask = ElicitUrl("log in", "https://example.com/login")
+            return effect("done") if inputs.get("open_url", ElicitUrl) else InputRequired(open_url=ask)
+
+        for target in ("confirm", "page", "pure", "pure_page"):
+            walk = Walk(app, target=target)
+            assert await walk.questions({"confirm": YES, "open_url": {"action": "accept"}})
+            assert EFFECTS == []
+            assert await walk.text({"confirm": YES, "open_url": {"action": "accept"}}) == "done"
+            EFFECTS.clear()
+
+
+class TestSteps:
+    async def test_run_once_in_a_flow(self, app: MRTRServer) -> None:
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            image = await ctx.step(effect, "build")
+            await ctx.confirm("first?", key="first")
+            await ctx.confirm("second?", key="second")
+            return image + await ctx.step(effect, "roll out")
+
+        walk = Walk(app, target="deploy")
+        await walk.questions()
+        await walk.questions({"first": YES})
+        assert await walk.text({"second": YES}) == "buildroll out"
+        assert EFFECTS == ["build", "roll out"]
+
+    async def test_are_numbered_in_the_order_of_calls(self, app: MRTRServer) -> None:
+        @app.tool
+        async def three(ctx: Context) -> str:
+            done = [await ctx.step(effect, str(n)) for n in range(3)]
+            await ctx.confirm("sure?")
+            return ",".join(done + [await ctx.step(effect, "3")])
+
+        walk = Walk(app, target="three")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "0,1,2,3"
+        assert EFFECTS == ["0", "1", "2", "3"]
+
+    async def test_side_by_side_replay_the_same(self, app: MRTRServer) -> None:
+        delays = iter([(0.0, 0.02), (0.02, 0.0)])
+
+        @app.tool
+        async def branches(ctx: Context) -> str:
+            first, second = next(delays)
+
+            async def branch(name: str, delay: float) -> str:
+                await asyncio.sleep(delay)  # the outside decides which branch is first
+                one = await ctx.step(effect, name)
+                return one + await ctx.step(effect, name + "2")
+
+            both = await asyncio.gather(branch("a", first), branch("b", second))
+            await ctx.confirm("sure?")
+            return ",".join(both)
+
+        walk = Walk(app, target="branches")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "aa2,bb2"
+        assert sorted(EFFECTS) == ["a", "a2", "b", "b2"]
+
+    async def test_a_lambda_needs_a_key(self, app: MRTRServer) -> None:
+        @app.tool
+        async def without(ctx: Context) -> str:
+            return str(await ctx.step(lambda: effect("x")))
+
+        @app.tool
+        async def with_key(ctx: Context) -> str:
+            return await ctx.step(lambda: effect("x"), key="x")
+
+        assert "reference" in await Walk(app, target="without").failure()
+        assert await Walk(app, target="with_key").text() == "x"
+
+    async def test_the_first_run_returns_the_value_as_it_comes_back(self, app: MRTRServer) -> None:
+        seen: list[Any] = []
+
+        def plain():  # type: ignore[no-untyped-def]  # no declared type: plain JSON
+            return {"at": (1, 2)}
+
+        def typed() -> Cart:
+            return Cart(items=["x"])
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            seen.append((await ctx.step(plain), await ctx.step(typed)))
+            await ctx.confirm("sure?")
+            return "done"
+
+        walk = Walk(app, target="run")
+        await walk.questions()
+        await walk.text({"confirm": YES})
+        assert seen[0] == seen[1] == ({"at": [1, 2]}, Cart(items=["x"]))
+
+    async def test_a_step_that_failed_is_not_recorded(self, app: MRTRServer) -> None:
+        def flaky() -> str:
+            effect("tried")
+            if len(EFFECTS) == 1:
+                raise OSError("down")
+            return "up"
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            try:
+                await ctx.step(flaky)
+            except OSError:
+                await ctx.confirm("again?")
+                return await ctx.step(flaky, key="again")
+            return "first"
+
+        walk = Walk(app, target="run")
+        await walk.questions()
+        # In the second round the step runs again, for it was not recorded, and this time it succeeds.
+        assert await walk.text({"confirm": YES}) == "first"
+        assert EFFECTS == ["tried", "tried"]
+
+    async def test_changed_arguments_end_the_flow_and_name_the_argument(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tries = iter([1, 2])
+        account = "-".join(["secret", "account"])  # a traceback shows the source
+
+        def charge(account: str, amount: int) -> str:
+            return effect(f"{account} {amount}")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.step(charge, account, next(tries))
+            await ctx.confirm("sure?")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        assert "reference" in await walk.failure({"confirm": YES})
+        assert EFFECTS == ["secret-account 1"]
+        assert "another value of 'amount'" in caplog.text
+        assert "secret-account" not in caplog.text
+
+    async def test_rerun_lets_a_step_run_again(self, app: MRTRServer) -> None:
+        tries = iter([1, 2])
+
+        @app.tool
+        async def look(ctx: Context) -> str:
+            seen = await ctx.step(effect, str(next(tries)), rerun=True)
+            await ctx.confirm("sure?")
+            return seen
+
+        walk = Walk(app, target="look")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "2"
+
+    async def test_the_same_key_at_once_runs_once(self, app: MRTRServer) -> None:
+        @app.tool
+        async def twice(ctx: Context) -> str:
+            return "".join(await asyncio.gather(*(ctx.step(slow_effect, "x", key="one") for _ in range(2))))
+
+        assert await Walk(app, target="twice").text() == "xx"
+        assert EFFECTS == ["x"]
+
+
+class TestAnUnansweredAskParks:
+    async def test_asks_side_by_side_go_out_in_one_round(self, app: MRTRServer) -> None:
+        @app.tool
+        async def gathered(ctx: Context) -> str:
+            login, said = await asyncio.gather(ctx.elicit("who?", Login), ctx.sample("capital?"))
+            return f"{login.name} {said.text}"
+
+        @app.tool
+        async def grouped(ctx: Context) -> str:
+            async with asyncio.TaskGroup() as group:
+                login = group.create_task(ctx.elicit("who?", Login))
+                said = group.create_task(ctx.sample("capital?"))
+            return f"{login.result().name} {said.result().text}"
+
+        @app.tool
+        async def nested(ctx: Context) -> str:
+            async def inner() -> Sampled:
+                (said,) = await asyncio.gather(ctx.sample("capital?"))
+                return said
+
+            login, said = await asyncio.gather(ctx.elicit("who?", Login), inner())
+            return f"{login.name} {said.text}"
+
+        @app.tool
+        async def asked(ctx: Context) -> str:
+            login, said = await ctx.ask(Elicit("who?", Login), Sample("capital?"))
+            return f"{login.name} {said.text}"
+
+        @app.tool
+        async def named(ctx: Context) -> str:
+            answers = await ctx.ask(login=Elicit("who?", Login), sample=Sample("capital?"))
+            return f"{answers['login'].name} {answers['sample'].text}"
+
+        for target in ("gathered", "grouped", "nested", "asked", "named"):
+            walk = Walk(app, target=target)
+            assert set(await walk.questions()) == {"login", "sample"}, target
+            assert await walk.text({"login": accept(name="ann"), "sample": sampled("Oslo")}) == "ann Oslo"
+
+    async def test_a_step_beside_an_ask_finishes_and_is_recorded(self, app: MRTRServer) -> None:
+        @app.tool
+        async def beside(ctx: Context) -> str:
+            login, done = await asyncio.gather(ctx.elicit("who?", Login), ctx.step(slow_effect, "work"))
+            return f"{login.name} {done}"
+
+        walk = Walk(app, target="beside")
+        await walk.questions()
+        assert EFFECTS == ["work"]
+        assert await walk.text({"login": accept(name="ann")}) == "ann work"
+        assert EFFECTS == ["work"]
+
+    async def test_steps_in_a_row_beside_an_ask_all_finish(self, app: MRTRServer) -> None:
+        @app.tool
+        async def beside(ctx: Context) -> str:
+            async def work() -> str:
+                one = await ctx.step(slow_effect, "one")
+                return one + await ctx.step(effect, "two")
+
+            async with asyncio.TaskGroup() as group:
+                asking = group.create_task(ctx.elicit("who?", Login))
+                working = group.create_task(work())
+            return asking.result().name + working.result()
+
+        walk = Walk(app, target="beside")
+        await walk.questions()
+        assert EFFECTS == ["one", "two"]
+        assert await walk.text({"login": accept(name="ann")}) == "annonetwo"
+        assert EFFECTS == ["one", "two"]
+
+    @pytest.mark.parametrize("answer", [None, DECLINE, CANCEL, NO, {"action": "accept"}, accept(confirm="maybe")])
+    async def test_nothing_swallows_it(self, app: MRTRServer, answer: dict[str, Any] | None) -> None:
+        @app.tool
+        async def excepting(ctx: Context) -> str:
+            try:
+                await ctx.confirm("sure?")
+            except Exception:
+                effect("except")
+            return effect("after")
+
+        @app.tool
+        async def gathering(ctx: Context) -> str:
+            await asyncio.gather(ctx.confirm("sure?"), return_exceptions=True)
+            return effect("after")
+
+        @app.tool
+        async def grouping(ctx: Context) -> str:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(ctx.confirm("sure?"))
+            except* Exception:
+                effect("except")
+            return effect("after")
+
+        @app.tool
+        async def shielding(ctx: Context) -> str:
+            await asyncio.shield(ctx.confirm("sure?"))
+            return effect("after")
+
+        @app.tool
+        async def hurrying(ctx: Context) -> str:
+            try:
+                await asyncio.wait_for(ctx.confirm("sure?"), timeout=0.3)
+            except TimeoutError:
+                effect("timeout")
+            return effect("after")
+
+        @app.tool
+        async def catching_all(ctx: Context) -> str:
+            try:
+                await ctx.confirm("sure?")
+            except BaseException:
+                await ctx.step(effect, "after")
+            return "done"
+
+        @app.tool
+        async def leaving_it_behind(ctx: Context) -> str:
+            asking = asyncio.create_task(ctx.confirm("sure?"))
+            await asyncio.sleep(0)
+            return "done" if not asking.done() else effect("after")
+
+        for target in (
+            "excepting",
+            "gathering",
+            "grouping",
+            "shielding",
+            "hurrying",
+            "catching_all",
+            "leaving_it_behind",
+        ):
+            walk = Walk(app, target=target)
+            assert await walk.questions() == {"confirm": "sure?"}
+            if answer is not None:
+                result = (await walk.send({"confirm": answer}))["result"]
+                assert result["resultType"] == "input_required" or result["isError"], target
+            assert EFFECTS == [], target
+
+    async def test_a_yes_goes_on(self, app: MRTRServer) -> None:
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            await ctx.confirm("sure?")
+            return effect("after")
+
+        walk = Walk(app, target="deploy")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "after"
+
+    async def test_an_error_beside_an_open_ask_waits_for_the_answer(self, app: MRTRServer) -> None:
+        @app.tool
+        async def failing(ctx: Context) -> str:
+            async def fail() -> None:
+                raise ToolError("broken")
+
+            await asyncio.gather(ctx.elicit("who?", Login), fail())
+            return "done"
+
+        walk = Walk(app, target="failing")
+        await walk.questions()
+        assert await walk.failure({"login": accept(name="ann")}) == "broken"
+
+    async def test_a_handler_that_catches_everything_is_refused_and_logged(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def stubborn(ctx: Context) -> str:
+            try:
+                await ctx.confirm("sure?")
+            except BaseException:
+                pass
+            await ctx.step(effect, "after")
+            return "done"
+
+        await Walk(app, target="stubborn").questions()
+        assert EFFECTS == []
+        assert "went on after its round had ended" in caplog.text
+
+    async def test_a_plain_def_is_told_to_use_another_style(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        def plain(ctx: Context) -> str:
+            ctx.confirm("sure?")  # type: ignore[unused-coroutine]
+            return effect("after")
+
+        assert "reference" in await Walk(app, target="plain").failure()
+        assert "async def" in caplog.text
+
+    async def test_asks_and_steps_inside_a_step_are_refused(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def nested(ctx: Context) -> str:
+            async def inner() -> str:
+                await ctx.confirm("sure?")
+                return effect("after")
+
+            return await ctx.step(inner)
+
+        assert "reference" in await Walk(app, target="nested").failure()
+        assert "inside the step 'inner'" in caplog.text
+        assert EFFECTS == []
+
+
+class TestDecliningIsNeverSilent:
+    @pytest.mark.parametrize(("answer", "word"), [(DECLINE, "declined"), (CANCEL, "dismissed")])
+    async def test_a_handler_that_wants_the_model_ends(
+        self, app: MRTRServer, answer: dict[str, Any], word: str
+    ) -> None:
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            await ctx.elicit("who?", Login)
+            return effect("after")
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            try:
+                login = inputs.get("login", Login)
+            except Exception:
+                return effect("swallowed")
+            return effect("after") if login else InputRequired(login=Elicit("who?", Login))
+
+        for target in ("inline", "pure"):
+            walk = Walk(app, target=target)
+            await walk.questions()
+            assert word in await walk.failure({"login": answer})
+            assert EFFECTS == []
+
+    async def test_a_no_can_not_be_swallowed_by_a_pure_function(self, app: MRTRServer) -> None:
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            try:
+                login = inputs.get("login", Login)
+            except BaseException:
+                return "carried out"
+            return "after" if login else InputRequired(login=Elicit("who?", Login))
+
+        walk = Walk(app, target="pure")
+        await walk.questions()
+        assert "declined" in await walk.failure({"login": DECLINE})
+
+    async def test_elicited_branches(self, app: MRTRServer) -> None:
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            done = await ctx.elicit("who?", Elicited[Login])
+            return f"{done.action} {done.content.name if done.content else None}"
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            done = inputs.get("login", Elicited[Login])
+            if done is None:
+                return InputRequired(login=Elicit("who?", Elicited[Login]))
+            return f"{done.action} {done.content.name if done.content else None}"
+
+        for target in ("inline", "pure"):
+            for answer, text in ((DECLINE, "decline None"), (CANCEL, "cancel None"), (accept(name="a"), "accept a")):
+                walk = Walk(app, target=target)
+                await walk.questions()
+                assert await walk.text({"login": answer}) == text
+
+    async def test_prompts_and_resources_end_with_a_code_of_our_own(self, app: MRTRServer) -> None:
+        @app.prompt
+        async def letter(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        @app.resource("letters://mine")
+        async def letters(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        for method, target in (("prompts/get", "letter"), ("resources/read", "letters://mine")):
+            walk = Walk(app, target=target, method=method)
+            await walk.questions()
+            error = await walk.error({"login": DECLINE})
+            assert not -32768 <= error["code"] <= -32000
+            assert error["data"] == {"action": "decline"}
+
+
+class TestOrderChangesFailLoudly:
+    async def test_an_ask_under_the_key_of_a_step(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        version = {"new": False}
+
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            if version["new"]:
+                await ctx.confirm("sure?", key="effect")
+            else:
+                await ctx.step(effect, "x")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="deploy")
+        await walk.questions()
+        version["new"] = True
+        assert "reference" in await walk.failure({"really": YES})
+        assert "The ask 'effect' has the key of the step 'effect'" in caplog.text
+
+    async def test_a_step_under_the_key_of_an_ask(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        version = {"new": False}
+
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            if version["new"]:
+                await ctx.step(effect, "x", key="first")
+            else:
+                await ctx.confirm("sure?", key="first")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="deploy")
+        await walk.questions()
+        await walk.questions({"first": YES})
+        version["new"] = True
+        assert "reference" in await walk.failure({"really": YES})
+        assert "The step 'first' has the key of the ask 'first'" in caplog.text
+        assert EFFECTS == []
+
+    async def test_the_same_key_twice_is_the_same_question(self, app: MRTRServer) -> None:
+        @app.tool
+        async def same(ctx: Context) -> str:
+            one = await ctx.elicit("who?", Login, key="who")
+            two = await ctx.elicit("who?", Login, key="who")
+            return one.name + two.name
+
+        walk = Walk(app, target="same")
+        assert await walk.questions() == {"who": "who?"}
+        assert await walk.text({"who": accept(name="a")}) == "aa"
+
+    async def test_or_an_error_for_the_author(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool
+        async def different(ctx: Context) -> str:
+            await asyncio.gather(
+                ctx.elicit("who?", Login, key="who"), ctx.elicit("whom?", Login, key="who"), return_exceptions=True
+            )
+            return "done"
+
+        assert "reference" in await Walk(app, target="different").failure()
+        assert "'who' is used for two different questions" in caplog.text
+
+    async def test_default_keys_are_numbered(self, app: MRTRServer) -> None:
+        @app.tool
+        async def twice(ctx: Context) -> str:
+            one, two = await asyncio.gather(ctx.elicit("first?", Login), ctx.elicit("second?", Login))
+            third = await ctx.elicit("third?", Login)
+            return f"{one.name} {two.name} {third.name}"
+
+        walk = Walk(app, target="twice")
+        assert await walk.questions() == {"login": "first?", "login_2": "second?"}
+        answers = {"login": accept(name="a"), "login_2": accept(name="b")}
+        assert await walk.questions(answers) == {"login_3": "third?"}
+        assert await walk.text({"login_3": accept(name="c")}) == "a b c"
+
+
+class TestBudgets:
+    async def test_rounds_of_a_flow(self) -> None:
+        app = MRTRServer("rules", keys=KeyRing.generate(), limits=Limits(rounds=3))
+
+        @app.tool
+        async def endless(ctx: Context) -> str:
+            for n in range(100):
+                await ctx.confirm(f"{n}?", key=f"c{n}")
+            return "done"
+
+        walk = Walk(app, target="endless")
+        for n in range(3):
+            assert await walk.questions({f"c{n - 1}": YES}) == {f"c{n}": f"{n}?"}
+        error = await walk.error({"c2": YES})
+        assert (error["code"], error["data"]) == (-32602, {"limit": "rounds", "value": 3})
+
+    async def test_the_official_clients_patience_is_enough_for_the_default(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ten(ctx: Context) -> str:
+            for n in range(10):
+                await ctx.confirm(f"{n}?", key=f"c{n}")
+            return "done"
+
+        walk = Walk(app, target="ten")
+        await walk.questions()
+        for n in range(9):
+            await walk.questions({f"c{n}": YES})
+        assert await walk.text({"c9": YES}) == "done"
+
+    async def test_state_only_rounds(self, app: MRTRServer) -> None:
+        @app.tool
+        def counting(state: State[int]) -> str | InputRequired:
+            return InputRequired(state=(state.value or 0) + 1)
+
+        walk = Walk(app, target="counting")
+        for _ in range(3):
+            assert await walk.questions() == {}
+        assert (await walk.error())["data"]["limit"] == "state_only_rounds"
+
+    async def test_never_two_without_anything_new(self, app: MRTRServer) -> None:
+        @app.tool
+        def stuck(state: State[int]) -> str | InputRequired:
+            return InputRequired(state=1)
+
+        walk = Walk(app, target="stuck")
+        assert await walk.questions() == {}
+        assert (await walk.error())["data"]["limit"] == "state_only_rounds"
+
+    async def test_the_life_of_a_state_and_of_a_flow(self) -> None:
+        now = {"is": 1_000_000.0}
+        limits = Limits(state_seconds=100, flow_seconds=150)
+        app = MRTRServer("rules", keys=KeyRing.generate(), limits=limits, clock=lambda: now["is"])
+
+        @app.tool
+        async def two(ctx: Context) -> str:
+            await ctx.confirm("first?", key="first")
+            await ctx.confirm("second?", key="second")
+            return "done"
+
+        @app.tool(answer_within=5)
+        async def hurried(ctx: Context) -> str:
+            await ctx.confirm("first?", key="first")
+            return "done"
+
+        walk = Walk(app, target="two")
+        await walk.questions()
+        now["is"] += 99
+        await walk.questions({"first": YES})
+        now["is"] += 52  # within the state's life, past the flow's
+        assert (await walk.error({"second": YES}))["code"] == -32602
+        walk = Walk(app, target="two")
+        await walk.questions()
+        now["is"] += 101
+        assert (await walk.error({"first": YES}))["code"] == -32602
+        walk = Walk(app, target="hurried")
+        await walk.questions()
+        now["is"] += 6
+        assert (await walk.error({"first": YES}))["code"] == -32602
+
+    async def test_the_size_of_a_state_names_the_largest_entry(self) -> None:
+        app = MRTRServer("rules", keys=KeyRing.generate(), limits=Limits(state_bytes=2000))
+
+        @app.tool
+        async def big(ctx: Context) -> str:
+            await ctx.step(lambda: "x" * 3000, key="download")
+            await ctx.confirm("sure?")
+            return "done"
+
+        error = await Walk(app, target="big").error()
+        assert error["data"] == {"limit": "state_bytes", "value": 2000}
+        assert "the step 'download'" in error["message"]
+
+
+class TestCapabilitiesGateWhatIsSent:
+    @pytest.mark.parametrize(
+        ("capabilities", "missing"),
+        [
+            ({}, {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}),
+            ({"elicitation": {}}, {"elicitation": {"url": {}}, "sampling": {"tools": {}}, "roots": {}}),
+            ({"elicitation": {"url": {}}, "roots": {}}, {"elicitation": {"form": {}}, "sampling": {"tools": {}}}),
+            ({"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}, {"sampling": {"tools": {}}}),
+        ],
+    )
+    async def test_in_every_style_and_exactly(
+        self, app: MRTRServer, capabilities: dict[str, Any], missing: dict[str, Any]
+    ) -> None:
+        def asks() -> dict[str, Any]:
+            return {
+                "form": Elicit("who?", Login),
+                "page": ElicitUrl("open", "https://example.com"),
+                "said": Sample("hi", tools=[]),
+                "roots": ListRoots(),
+            }
+
+        @app.tool
+        def pure() -> str | InputRequired:
+            return InputRequired(asks())
+
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            await ctx.ask(**asks())
+            return "done"
+
+        @app.tool
+        async def gathered(ctx: Context) -> str:
+            each = [ctx.ask(**{key: ask}) for key, ask in asks().items()]
+            await asyncio.gather(*each, return_exceptions=True)
+            return "done"
+
+        for target in ("pure", "inline", "gathered"):
+            error = await Walk(app, target=target, capabilities=capabilities).error()
+            assert (error["code"], error["data"]) == (-32021, {"requiredCapabilities": missing})
+
+    async def test_an_answer_that_is_there_counts(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        assert await Walk(app, target="ask", capabilities={}).text({"login": accept(name="ann")}) == "ann"
+
+    async def test_a_tool_can_choose_another_way(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name if ctx.client.supports("elicitation") else "anonymous"
+
+        assert await Walk(app, target="ask", capabilities={"sampling": {}}).text() == "anonymous"
+
+
+class TestAnyReplicaServesAnyRound:
+    async def test_three_of_them_in_every_style(self) -> None:
+        ring = KeyRing.generate()
+
+        def replica() -> MRTRServer:
+            app = MRTRServer("fleet", keys=ring)
+
+            @app.tool
+            async def inline(ctx: Context) -> str:
+                done = await ctx.step(effect, "once")
+                login = await ctx.elicit("who?", Login)
+                roots = await ctx.list_roots()
+                return f"{done} {login.name} {roots[0].uri}"
+
+            @app.tool
+            def pure(inputs: Inputs, state: State[Cart]) -> str | InputRequired:
+                cart = state.value or Cart()
+                login = inputs.get("login", Login)
+                if login is None:
+                    return InputRequired(login=Elicit("who?", Login), state=Cart(items=[*cart.items, "a"]))
+                roots = inputs.get("roots", ListRoots())
+                if roots is None:
+                    return InputRequired(roots=ListRoots(), state=Cart(items=[*cart.items, "b"]))
+                return f"{''.join(cart.items)} {login.name} {roots[0].uri}"
+
+            @app.prompt
+            async def letter(to: str, ctx: Context) -> str:
+                login = await ctx.elicit("who?", Login)
+                roots = await ctx.list_roots()
+                return f"{to} {login.name} {roots[0].uri}"
+
+            return app
+
+        fleet = [replica() for _ in range(3)]
+        listed = {"roots": {"roots": [{"uri": "file:///x"}]}}
+        for target, text in (("inline", "once ann file:///x"), ("pure", "ab ann file:///x")):
+            walk = Walk(*fleet, target=target)
+            assert set(await walk.questions()) == {"login"}
+            assert set(await walk.questions({"login": accept(name="ann")})) == {"roots"}
+            assert await walk.text(listed) == text
+        assert EFFECTS == ["once"]
+        walk = Walk(*fleet, target="letter", arguments={"to": "Bo"}, method="prompts/get")
+        await walk.questions()
+        await walk.questions({"login": accept(name="ann")})
+        reply = await walk.send(listed)
+        assert reply["result"]["messages"][0]["content"]["text"] == "Bo ann file:///x"
+
+    async def test_a_state_of_another_tool_argument_set_server_or_ring_is_refused(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ring = KeyRing.generate()
+
+        def replica(name: str, keys: KeyRing) -> MRTRServer:
+            app = MRTRServer(name, keys=keys)
+
+            async def ask(ctx: Context, n: int = 0) -> str:
+                return (await ctx.elicit("who?", Login)).name
+
+            app.tool(name="one")(ask)
+            app.tool(name="two")(ask)
+            app.prompt(name="one")(ask)
+            return app
+
+        home = replica("home", ring)
+        walk = Walk(home, target="one", arguments={"n": 1})
+        await walk.questions()
+        state = walk.state
+        others = {
+            "belongs to another target": Walk(home, target="two", arguments={"n": 1}),
+            "belongs to another arguments": Walk(home, target="one", arguments={"n": 2}),
+            "belongs to another method": Walk(home, target="one", arguments={"n": 1}, method="prompts/get"),
+            "belongs to another audience": Walk(replica("away", ring), target="one", arguments={"n": 1}),
+            "a key that is not in the ring": Walk(
+                replica("home", KeyRing.generate()), target="one", arguments={"n": 1}
+            ),
+        }
+        errors = []
+        for reason, other in others.items():
+            caplog.clear()
+            other.state = state
+            errors.append(await other.error({"login": accept(name="mallory")}))
+            assert reason in caplog.text
+            assert "mallory" not in caplog.text
+        assert all(error == errors[0] for error in errors)
+        same = Walk(home, target="one", arguments={"n": 1.0})
+        same.state = state
+        assert await same.text({"login": accept(name="ann")}) == "ann"
+
+
+class TestHandlersFaults:
+    async def test_the_client_sees_a_reference_and_the_log_has_the_traceback(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        def broken() -> str:
+            raise RuntimeError("the database password is hunter2")
+
+        text = await Walk(app, target="broken").failure()
+        assert "hunter2" not in text
+        reference = text.rpartition(" ")[2].rstrip(")")
+        assert reference in caplog.text
+        assert "hunter2" in caplog.text
+
+    async def test_debug_shows_it(self) -> None:
+        app = MRTRServer("rules", keys=KeyRing.generate(), debug=True)
+
+        @app.tool
+        def broken() -> str:
+            raise RuntimeError("hunter2")
+
+        assert await Walk(app, target="broken").failure() == "RuntimeError: hunter2"
+
+    async def test_tool_errors_are_for_the_model(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool
+        def broken() -> str:
+            raise ToolError("no such city")
+
+        with caplog.at_level(logging.WARNING):
+            assert await Walk(app, target="broken").failure() == "no such city"
+        assert not caplog.records
+
+
+def test_roots_and_samples_read_well() -> None:
+    answers = Inputs({"roots": [Root(uri="file:///x")], "said": Sampled(content={"type": "text", "text": "hi"})})
+    said = answers.get("said", Sampled)
+    assert said is not None
+    assert said.text == "hi"
