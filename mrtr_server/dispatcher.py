@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from .asks import Refusal
+from .asks import InputRequired, Refusal
 from .errors import (
     Declined,
     HandlerFailed,
@@ -28,7 +28,7 @@ from .messages import JSON, Call, Change, Complete, Discovery, Listening, NeedsI
 from .registry import Registry
 from .results import completion_body, failed, prompt_body, resource_body
 from .round import Round
-from .runner import Asking, run
+from .runner import Asking, call_function, conclude, run
 from .schema import Arguments, ArgumentsMisfit
 from .sealed_state import Codec
 from .signing import Cursors
@@ -113,7 +113,7 @@ class Dispatcher:
             "subscriptions/listen": self._listen,
         }
 
-    async def dispatch(self, call: Call, outlet: Outlet) -> Outcome:
+    def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
 
         Parameters:
@@ -129,7 +129,7 @@ class Dispatcher:
         method = self._methods.get(call.method)
         if method is None:
             raise UnknownMethod(call.method)
-        return await method(call, outlet)
+        return method(call, outlet)
 
     # Requests that may ask
 
@@ -206,9 +206,18 @@ class Dispatcher:
         self, handler: Handler, arguments: JSON, call: Call, outlet: Outlet, answer_within: float | None
     ) -> Any:
         """Run one round; give the handler's result, or the need for input with the journal sealed."""
-        journal = self._open(call)
-        round_ = Round(call, journal, self._threads, early=call.state is None, is_async=handler.is_async)
-        result = await run(handler, arguments, round_, outlet, self._threads)
+        early = call.state is None
+        if handler.is_simple and early and call.answers is None:  # most calls have nothing to remember
+            result = await call_function(handler, arguments, self._threads)
+            if not isinstance(result, InputRequired):
+                return result
+            journal = self._open(call)
+            round_ = Round(call, journal, self._threads, early=early, is_async=handler.is_async)
+            result = conclude(handler, round_, result, None)
+        else:
+            journal = self._open(call)
+            round_ = Round(call, journal, self._threads, early=early, is_async=handler.is_async)
+            result = await run(handler, arguments, round_, outlet, self._threads)
         if not isinstance(result, Asking):
             return result
         try:

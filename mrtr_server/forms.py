@@ -2,6 +2,7 @@
 
 import re
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, ValidationError
@@ -44,7 +45,11 @@ class Form:
         except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
             raise SetupError(f"{model.__name__} can't be a form: {error}") from error
         definitions = schema.get("$defs", {})
-        required = set(schema.get("required", ()))
+        schema = _resolve(schema, definitions)  # a model that refers to itself is among the definitions, too
+        if schema.get("type") != "object":
+            raise SetupError(f"{model.__name__} can't be a form: it has no fields of its own")
+        always = frozenset(schema.get("required", ()))
+        required = set(always)
         properties: dict[str, Any] = {}
         for name, field in schema.get("properties", {}).items():
             flat, optional = _flatten(f"{model.__name__}.{name}", field, definitions)
@@ -55,10 +60,7 @@ class Form:
         if required:
             self.schema["required"] = [name for name in properties if name in required]
         self.shape = digest(["elicitation/create", {"requestedSchema": self.schema}])
-        self._optional = frozenset(properties) - required
-        self._needs_nulls = frozenset(
-            name for name, field in model.model_fields.items() if field.is_required() and name in self._optional
-        )
+        self._needs_nulls = always - required
 
     def read(self, content: Any) -> BaseModel:
         """Validate the content of an accepted answer; fields that the form does not have are dropped.
@@ -108,8 +110,6 @@ def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> 
         if len(others) != 1:
             raise SetupError(f"{where} is a union; {_ALLOWED}")
         field = {**others[0], **{name: value for name, value in field.items() if name != "anyOf"}}
-        if field.get("default", ...) is None:
-            del field["default"]
     return _plain(where, field, definitions), optional
 
 
@@ -129,6 +129,8 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
         field["items"] = _choices(where, _resolve(field.get("items", {}), definitions))
     if kind == "integer":
         _close_bounds(field)
+    if field.get("default", ...) in (None, inf, -inf):  # none of these can be shown in a field
+        del field["default"]
     if field.get("format", "email") not in _FORMATS:
         del field["format"]
     return {name: value for name, value in field.items() if name in _KEYWORDS[kind]}
@@ -140,15 +142,16 @@ def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in items and all("const" in choice for choice in items["anyOf"]):
         return {"anyOf": items["anyOf"]}
     if items.get("type") != "string" or "enum" not in items:
-        raise SetupError(f"{where} is a list of {_name(items)}; {_ALLOWED}")
+        raise SetupError(f"{where} is a list of {_name(items).removeprefix('of ')}; {_ALLOWED}")
     return {"type": "string", "enum": items["enum"]}
 
 
 def _close_bounds(field: dict[str, Any]) -> None:
     """Forms know no exclusive bounds; between integers they can be said without."""
-    for exclusive, inclusive, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
-        if exclusive in field:
-            field.setdefault(inclusive, field[exclusive] + step)
+    if "exclusiveMinimum" in field:
+        field["minimum"] = max(field["exclusiveMinimum"] + 1, field.get("minimum", -inf))
+    if "exclusiveMaximum" in field:
+        field["maximum"] = min(field["exclusiveMaximum"] - 1, field.get("maximum", inf))
 
 
 def _resolve(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

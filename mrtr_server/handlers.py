@@ -39,6 +39,11 @@ class Handler:
     parameters: Mapping[str, Parameter]
     returns: Any
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
+        return self.context is None and self.inputs is None and self.state is None
+
 
 def compile_handler(function: Callable[..., Any], name: str, namespace: Mapping[str, Any]) -> Handler:
     """Read a function's signature.

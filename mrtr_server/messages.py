@@ -30,20 +30,28 @@ class Principal:
     client_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Client:
     """The client behind a request, as it describes itself. Fine for display, never for a security decision.
 
     Parameters:
-        name: the client's name, or an empty string.
-        version: the client's version, or an empty string.
+        info: its `Implementation`: name, version and so on, as sent.
         capabilities: what it declared, in the shape of `ClientCapabilities`; None where the dialect has no
             declarations and everything counts as supported.
     """
 
-    name: str = ""
-    version: str = ""
-    capabilities: Mapping[str, Any] | None = field(default_factory=dict)
+    info: JSON = field(default_factory=dict)
+    capabilities: JSON | None = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name, or an empty string."""
+        return str(self.info.get("name", ""))
+
+    @property
+    def version(self) -> str:
+        """Its version, or an empty string."""
+        return str(self.info.get("version", ""))
 
     def supports(self, capability: str) -> bool:
         """Say whether the client declared a capability.
@@ -60,10 +68,10 @@ class Client:
             return True
         if capability in ("elicitation", "elicitation.form"):
             declared = self.capabilities.get("elicitation")
-            return isinstance(declared, Mapping) and (not declared or declared.get("form") is not None)
+            return isinstance(declared, dict) and (not declared or declared.get("form") is not None)
         found: Any = self.capabilities
         for part in capability.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
+            found = found.get(part) if isinstance(found, dict) else None
         return found is not None
 
 

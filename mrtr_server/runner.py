@@ -66,18 +66,28 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
     result: Any = None
     raised: BaseException | None = None
     try:
-        if not handler.is_async:
-            result = await threads(partial(handler.function, **keywords))
-        elif handler.context is None:
-            result = await handler.function(**keywords)
-        else:
+        if handler.is_async and handler.context is not None:
             result = await _run_asking(handler.function(**keywords), round_)
+        else:
+            result = await call_function(handler, keywords, threads)
     except asyncio.CancelledError:
         raise
     except (Exception, Refusal) as error:
         raised = error
     finally:
         round_.closed = True
+    return conclude(handler, round_, result, raised)
+
+
+async def call_function(handler: Handler, keywords: JSON, threads: Threads) -> Any:
+    """Call a handler that can't park: in a thread if it is a plain `def`."""
+    if handler.is_async:
+        return await handler.function(**keywords)
+    return await threads(partial(handler.function, **keywords))
+
+
+def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException | None) -> Any:
+    """Say what a round came to, from what the handler returned or raised; returns and raises as `run` does."""
     # What the round came to goes before what the handler made of it, or an `except` could turn a no into a yes.
     if isinstance(result, InputRequired) and not round_.asked:
         _require(handler, result, round_)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired, Protocol
 from pydantic import Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema, from_json, to_json
+from pydantic_core import CoreSchema, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
 from .errors import SetupError
@@ -17,6 +17,8 @@ TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHI
 """The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
 
 HEADER_KEYWORD = "x-mcp-header"
+
+_NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
 
 class TitleFreeSchema(GenerateJsonSchema):
@@ -96,7 +98,7 @@ class SignatureArguments:
         try:
             self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(TypedDict("Arguments", fields))  # type: ignore[operator]
             schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
-        except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
+        except _NO_SCHEMA as error:
             raise SetupError(f"{where}: the parameters have no JSON Schema: {error}") from error
         schema.pop("title", None)
         schema.setdefault("properties", {})
@@ -228,7 +230,7 @@ class Structured:
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
             self.schema = self._adapter.json_schema(schema_generator=TitleFreeSchema, mode="serialization")
-        except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
+        except _NO_SCHEMA as error:
             raise SetupError(f"{where}: results of type {annotation!r} have no JSON Schema: {error}") from error
 
     def write(self, value: Any) -> Any:

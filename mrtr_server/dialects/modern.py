@@ -43,6 +43,7 @@ _CAPABILITIES = _PREFIX + "clientCapabilities"
 _LOG_LEVEL = _PREFIX + "logLevel"
 _SERVER = _PREFIX + "serverInfo"
 _SUBSCRIPTION = _PREFIX + "subscriptionId"
+_NOBODY: JSON = {}
 
 
 class ModernDialect(Dialect):
@@ -82,7 +83,7 @@ class ModernDialect(Dialect):
         if version != VERSION:
             raise UnsupportedVersion(version, self.surface.versions)
         check_headers(envelope, self.surface, required=True)
-        info = meta.get(_CLIENT, {})
+        info = meta.get(_CLIENT, _NOBODY)
         level = meta.get(_LOG_LEVEL)
         if not isinstance(info, dict):
             raise InvalidParams(f"params._meta.{_CLIENT} must be an object")
@@ -90,18 +91,18 @@ class ModernDialect(Dialect):
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
         asks = envelope.method in ASKING_METHODS
         return Call(
-            method=envelope.method,
-            params=params,
-            target=read_target(envelope),
-            arguments=read_arguments(params) if asks else {},
-            answers=read_answers(params["inputResponses"]) if asks and "inputResponses" in params else None,
-            state=params.get("requestState") if asks else None,
-            client=Client(str(info.get("name", "")), str(info.get("version", "")), capabilities),
-            principal=principal,
-            user=user,
-            progress_token=read_progress_token(meta),
-            log_level=level,
-            request_id=envelope.id if envelope.id is not None else 0,
+            envelope.method,
+            params,
+            read_target(envelope),
+            read_arguments(params) if asks else {},
+            read_answers(params["inputResponses"]) if asks and "inputResponses" in params else None,
+            params.get("requestState") if asks else None,
+            Client(info, capabilities),
+            principal,
+            user,
+            read_progress_token(meta),
+            level,
+            envelope.id if envelope.id is not None else 0,
         )
 
     def write(self, call: Call, outcome: Outcome) -> bytes:

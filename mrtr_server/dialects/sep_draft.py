@@ -30,6 +30,7 @@ _METHODS = ASKING_METHODS | {
     "completion/complete",
 }
 _EVERYTHING = Client(capabilities=None)
+_ABSENT: Any = object()
 
 
 class SepDraftDialect(Dialect):
@@ -52,14 +53,14 @@ class SepDraftDialect(Dialect):
             raise UnknownMethod(envelope.method)
         params = envelope.params
         asks = envelope.method in ASKING_METHODS
-        answers = _either(envelope, "inputResponses") if asks else None
+        answers = _either(envelope, "inputResponses", _ABSENT) if asks else _ABSENT
         meta = params.get("_meta")
         return Call(
             method=envelope.method,
             params=params,
             target=read_target(envelope),
             arguments=read_arguments(params) if asks else {},
-            answers=None if answers is None else {k: _bare(raw) for k, raw in read_answers(answers).items()},
+            answers=None if answers is _ABSENT else {k: _bare(raw) for k, raw in read_answers(answers).items()},
             state=_either(envelope, "requestState") if asks else None,
             client=_EVERYTHING,
             principal=principal,
@@ -82,12 +83,12 @@ class SepDraftDialect(Dialect):
         return result(call, outcome.body)
 
 
-def _either(envelope: Envelope, field: str) -> Any:
+def _either(envelope: Envelope, field: str, absent: Any = None) -> Any:
     """Give a field from `params` or from the top level; one that is in both must be the same."""
     places = [place[field] for place in (envelope.params, envelope.message) if field in place]
     if len(places) == 2 and places[0] != places[1]:
         raise InvalidParams(f"{field} is in params and at the top level of the message, and they differ")
-    return places[0] if places else None
+    return places[0] if places else absent
 
 
 def _bare(raw: JSON) -> JSON:
