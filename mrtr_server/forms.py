@@ -2,7 +2,7 @@
 
 import re
 from functools import lru_cache
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, ValidationError
@@ -129,8 +129,9 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
         field["items"] = _choices(where, _resolve(field.get("items", {}), definitions))
     if kind == "integer":
         _close_bounds(field)
-    if field.get("default", ...) in (None, inf, -inf):  # none of these can be shown in a field
-        del field["default"]
+    default = field.get("default")
+    if default is None or (isinstance(default, float) and not isfinite(default)):  # no field can show it
+        field.pop("default", None)
     if field.get("format", "email") not in _FORMATS:
         del field["format"]
     return {name: value for name, value in field.items() if name in _KEYWORDS[kind]}

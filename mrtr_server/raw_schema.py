@@ -15,8 +15,7 @@ except ImportError as error:  # pragma: no cover  tests run with every extra
     raise SetupError("input_schema= needs jsonschema: pip install 'mrtr_server[schemas]'") from error
 
 
-class _Unknown(Draft202012Validator):
-    pass
+_UNKNOWN: Any = object()
 
 
 class RawArguments:
@@ -39,8 +38,8 @@ class RawArguments:
         self.schema = dict(schema)
         self._parameter = parameter
         dialect = self.schema.get("$schema", Draft202012Validator.META_SCHEMA["$schema"])
-        validator = validator_for({"$schema": dialect}, default=_Unknown)
-        if validator is _Unknown:
+        validator = validator_for({"$schema": dialect}, default=_UNKNOWN)
+        if validator is _UNKNOWN:
             raise SetupError(f"{where}: the schema dialect {dialect!r} is not known")
         try:
             validator.check_schema(self.schema)

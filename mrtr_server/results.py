@@ -5,10 +5,10 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, isclass
 from types import NoneType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 from .content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
 from .messages import JSON
@@ -18,6 +18,8 @@ MOST_VALUES = 100
 """How many values a completion may have (Completion, Completion Results)."""
 
 Write = Callable[[Any], JSON]
+
+_LISTS = (list, tuple, Sequence)
 
 
 def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
@@ -33,8 +35,10 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
     Raises:
         SetupError: the declared type has no JSON Schema.
     """
-    if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, union_members(returns))):
-        return None, _write_content
+    members = union_members(returns)
+    if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members)):
+        lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
+        return None, _write_blocks if lists else _write_content
     structured = Structured(where, returns)
 
     def write(value: Any) -> JSON:
@@ -89,15 +93,21 @@ def union_members(annotation: Any) -> tuple[Any, ...]:
 
 def _is_content_type(annotation: Any) -> bool:
     """Whether results of this type are text or content, so that no schema describes them."""
+    if get_origin(annotation) is Annotated:
+        return _is_content_type(get_args(annotation)[0])
     if annotation is str or annotation is ToolResult:
         return True
     if isclass(annotation) and issubclass(annotation, BaseModel):
         kind = annotation.model_fields.get("type")
         return kind is not None and bool(CONTENT_TYPES.intersection(get_args(kind.annotation)))
-    if get_origin(annotation) in (list, tuple, Sequence):
+    if get_origin(annotation) in _LISTS:
         members = [member for item in get_args(annotation) for member in union_members(item)]
         return any(member is not str and _is_content_type(member) for member in members)
     return False
+
+
+def _write_blocks(value: Any) -> JSON:
+    return {"content": [], "isError": False} if value in ([], ()) else _write_content(value)
 
 
 def _write_content(value: Any) -> JSON:
@@ -115,14 +125,24 @@ def _write_content(value: Any) -> JSON:
 
 
 def _structured(plain: Any) -> JSON:
-    text = plain if isinstance(plain, str) else to_json(plain).decode()
+    text = plain if isinstance(plain, str) else _json(plain)
     return {"content": [{"type": "text", "text": text}], "structuredContent": plain, "isError": False}
+
+
+def _json(value: Any) -> str:
+    text = to_json(value, by_alias=True)
+    if b"NaN" in text or b"Infinity" in text:
+        try:
+            from_json(text, allow_inf_nan=False)
+        except ValueError:
+            raise ValueError("the result holds NaN or an infinity, and JSON has neither") from None
+    return text.decode()
 
 
 def _in_full(result: ToolResult) -> JSON:
     body: JSON = {"content": [block(item) for item in result.content], "isError": result.is_error}
     if result.structured_content is not None:
-        body["structuredContent"] = to_jsonable_python(result.structured_content, by_alias=True)
+        body["structuredContent"] = from_json(_json(result.structured_content))
     if result.meta:
         body["_meta"] = result.meta
     return body
@@ -148,6 +168,6 @@ def _contents(item: Any, uri: str, mime_type: str | None) -> JSON:
         content = {"text": item}
         mime_type = mime_type or "text/plain"
     else:
-        content = {"text": to_json(item, by_alias=True).decode()}
+        content = {"text": _json(item)}
         mime_type = mime_type or "application/json"
     return {"uri": uri, "mimeType": mime_type, **content}

@@ -67,7 +67,7 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
     raised: BaseException | None = None
     try:
         if handler.is_async and handler.context is not None:
-            result = await _run_asking(handler.function(**keywords), round_)
+            result = await _run_asking(call_function(handler, keywords, threads), round_)
         else:
             result = await call_function(handler, keywords, threads)
     except asyncio.CancelledError:
@@ -80,10 +80,13 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
 
 
 async def call_function(handler: Handler, keywords: JSON, threads: Threads) -> Any:
-    """Call a handler that can't park: in a thread if it is a plain `def`."""
-    if handler.is_async:
-        return await handler.function(**keywords)
-    return await threads(partial(handler.function, **keywords))
+    """Call a handler: on the loop if it is an `async def`, otherwise in a thread."""
+    try:
+        if handler.is_async:
+            return await handler.function(**keywords)
+        return await threads(partial(handler.function, **keywords))
+    except SystemExit as error:  # would end the whole server
+        raise RuntimeError(f"{handler.name!r} called sys.exit()") from error
 
 
 def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException | None) -> Any:

@@ -12,8 +12,7 @@ answers that the client chooses, and its length shows.
 """
 
 import os
-from base64 import urlsafe_b64encode
-from binascii import a2b_base64
+from binascii import a2b_base64, b2a_base64
 from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -29,6 +28,7 @@ NONCE_BYTES = 24
 _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
 _SHORTEST = _HEADER_BYTES + NONCE_BYTES + 16
+_TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 # To the standard alphabet; what only that one has becomes what none has.
 _TO_STANDARD = bytes.maketrans(b"-_+/=", b"+/!!!")
 # The last characters that leave no bits over, by the length modulo 4: any other would alias one of them.
@@ -106,7 +106,7 @@ class SealedCodec:
         """
         nonce = os.urandom(NONCE_BYTES)
         sealed = self._sealing.encrypt(nonce, payload, self._header)
-        return urlsafe_b64encode(self._header + nonce + sealed).rstrip(b"=").decode("ascii")
+        return b2a_base64(self._header + nonce + sealed, newline=False).translate(_TO_URL_SAFE, b"=").decode("ascii")
 
     def open(self, token: str) -> bytes:
         """Give the payload of a token that this ring sealed for this purpose.

@@ -3,10 +3,9 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Container
-from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast, get_type_hints
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -116,12 +115,15 @@ class Steps:
 
     async def _run_step(self, key: str, stored: Stored, digests: dict[str, str], function: partial[Any]) -> Any:
         current_step.set(key)
-        if inspect.iscoroutinefunction(function.func):
-            value = await function()
-        else:
-            value = await self._threads(function)
-            if inspect.isawaitable(value):
-                value = await value
+        try:
+            if inspect.iscoroutinefunction(function.func):
+                value = await function()
+            else:
+                value = await self._threads(function)
+                if inspect.isawaitable(value):
+                    value = await value
+        except SystemExit as error:  # would end the whole server
+            raise RuntimeError(f"The step {key!r} called sys.exit()") from error
         try:
             written = stored.write(value)
             value = stored.read(written)
@@ -171,32 +173,32 @@ class Steps:
         return str(number)
 
 
-@lru_cache(maxsize=1024)
 def _stored(function: Callable[..., Any]) -> Stored:
     """Find the declared type of a step's result. A class is its own type; what declares nothing gives plain JSON."""
     if inspect.isclass(function):
-        return Stored(function)
-    try:
-        annotation = inspect.signature(function, eval_str=True).return_annotation
-    except (TypeError, ValueError, NameError):
-        annotation = inspect.Signature.empty
-    return Stored(Any if annotation is inspect.Signature.empty else annotation)
+        return _stored_as(cast(Any, function))
+    target = getattr(function, "__func__", function)
+    annotation = getattr(target, "__annotations__", {}).get("return", Any)
+    if isinstance(annotation, str):
+        try:
+            annotation = get_type_hints(target).get("return", Any)
+        except (NameError, TypeError):
+            annotation = Any
+    return _stored_as(annotation)
 
 
-@lru_cache(maxsize=1024)
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
+@lru_cache(maxsize=256)
+def _stored_as(annotation: Any) -> Stored:
+    return Stored(annotation)
 
 
 def _argument_digests(function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON) -> dict[str, str]:
-    named: JSON = {**{str(position): value for position, value in enumerate(args, 1)}, **kwargs}
-    signature = _signature(function)
-    if signature is not None:
-        with suppress(TypeError):  # the call itself will say what is wrong
-            named = dict(signature.bind(*args, **kwargs).arguments)
+    """Digest each argument, by its parameter's name where the function tells it, otherwise by its position."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount] if code is not None else ()
+    names = names[1:] if inspect.ismethod(function) else names
+    positions = (str(position) for position in range(len(names) + 1, len(args) + 1))
+    named = {**dict(zip((*names, *positions), args, strict=False)), **kwargs}
     return {name: _digest_argument(value) for name, value in named.items()}
 
 

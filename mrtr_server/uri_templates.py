@@ -14,17 +14,18 @@ class UriTemplate:
 
     Parameters:
         template: simple expressions `{name}`, which match up to the next slash, and reserved ones `{+name}`, which
-            match everything.
+            match everything. A value ends where the text that follows its expression first comes.
 
     Raises:
-        SetupError: an expression is of another kind, or a name is there twice.
+        SetupError: an expression is of another kind, a name is there twice, or nothing parts two expressions.
     """
 
     def __init__(self, template: str) -> None:
         self.template = template
         self.names: list[str] = []
         pattern, end = "", 0
-        for expression in _EXPRESSION.finditer(template):
+        expressions = list(_EXPRESSION.finditer(template))
+        for expression, following in zip(expressions, [*expressions[1:], None], strict=True):
             variable = _VARIABLE.fullmatch(expression[1])
             if variable is None:
                 raise SetupError(f"{template!r}: {{{expression[1]}}} is not supported; use {{name}} or {{+name}}")
@@ -33,12 +34,18 @@ class UriTemplate:
                 raise SetupError(f"{template!r} has {name!r} twice")
             self.names.append(name)
             pattern += re.escape(template[end : expression.start()])
-            pattern += f"(?P<{name}>.+)" if reserved else f"(?P<{name}>[^/?#]+)"
             end = expression.end()
-        rest = template[end:]
-        if "{" in rest or "}" in rest:
+            character = "." if reserved else "[^/?#]"
+            if following is None:
+                pattern += f"(?P<{name}>{character}+)"
+                continue
+            if following.start() == end:
+                raise SetupError(f"{template!r}: nothing says where {name!r} ends; put some text after it")
+            # No way back into a value: matching takes no longer than the URI is, whatever a client sends.
+            pattern += f"(?P<{name}>(?:(?!{re.escape(template[end : following.start()])}){character})++)"
+        if {"{", "}"} & set(_EXPRESSION.sub("", template)):
             raise SetupError(f"{template!r} has a brace without its other half")
-        self._pattern = re.compile(pattern + re.escape(rest), re.DOTALL)
+        self._pattern = re.compile(pattern + re.escape(template[end:]), re.DOTALL)
 
     def match(self, uri: str) -> dict[str, str] | None:
         """Give the values in a URI, percent-decoded, or None if it does not fit.

@@ -1006,3 +1006,58 @@ def test_roots_and_samples_read_well() -> None:
     said = answers.get("said", Sampled)
     assert said is not None
     assert said.text == "hi"
+
+
+class TestNothingEndsTheServer:
+    async def test_not_even_sys_exit(self, app: MRTRServer) -> None:
+        @app.tool
+        def plain() -> str:
+            raise SystemExit(1)
+
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            raise SystemExit(1)
+
+        @app.tool
+        async def step(ctx: Context) -> str:
+            def leave() -> None:
+                raise SystemExit(1)
+
+            await ctx.step(leave)
+            return "done"
+
+        for target in ("plain", "inline", "step"):
+            assert "reference" in await Walk(app, target=target).failure()
+
+
+class TestStepsOfEveryKind:
+    async def test_methods_classes_and_closures_are_named_and_compared(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Account:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def charge(self, amount: int, *, currency: str = "EUR") -> Cart:
+                return Cart(items=[effect(f"{self.name} {amount} {currency}")])
+
+        amounts = iter([1, 1, 2])
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            def closure(amount: int) -> str:
+                return effect(f"closure {amount}")
+
+            cart = await ctx.step(Account("a").charge, 1, currency="NOK")
+            other = await ctx.step(Cart, items=["made"])
+            text = await ctx.step(closure, next(amounts))
+            await ctx.confirm("sure?", key="one")
+            await ctx.confirm("really?", key="two")
+            return " ".join([*cart.items, *other.items, text])
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.questions({"one": YES})
+        assert EFFECTS == ["a 1 NOK", "closure 1"]
+        assert "reference" in await walk.failure({"two": YES})
+        assert "The step 'closure' has run in an earlier round with another value of 'amount'" in caplog.text

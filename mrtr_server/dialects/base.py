@@ -171,12 +171,13 @@ class ListenWriter(ABC):
 
 def notification(method: str, params: JSON) -> bytes:
     """Give a notification as bytes."""
-    return to_json({"jsonrpc": "2.0", "method": method, "params": params}, fallback=str)
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    return to_json(message, fallback=str, inf_nan_mode="null")  # one NaN would make it unreadable
 
 
 def result(call: Call, body: JSON) -> bytes:
     """Give a response as bytes."""
-    return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body})
+    return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")
 
 
 # Reading

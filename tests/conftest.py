@@ -1,0 +1,40 @@
+"""Fixtures that all tests share. What they hand out is in `serving.py` (servers) and `wire.py` (messages)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from .serving import in_thread
+from .wire import Inspected, Wire
+
+Serve = Callable[..., Wire]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Asynchronous tests run on asyncio, as the package does."""
+    return "asyncio"
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serve an application over real HTTP until the test is over: `wire = serve(app)`.
+
+    Every reply to a modern request is checked against the official schema and the official models as it passes; what
+    is wrong fails the test when it ends. Keywords are options of uvicorn's, besides `path`.
+    """
+    inspected: list[Inspected] = []
+    with ExitStack() as stack:
+
+        def start(app: ASGIApp, *, path: str = "/mcp", **options: Any) -> Wire:
+            inspected.append(Inspected(app))
+            port = stack.enter_context(in_thread(inspected[-1], **options))
+            wire = Wire(f"http://127.0.0.1:{port}{path}")
+            stack.callback(wire.close)
+            return wire
+
+        yield start
+    assert not (problems := [problem for each in inspected for problem in each.problems]), problems

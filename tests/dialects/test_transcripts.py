@@ -1,0 +1,98 @@
+"""Golden transcripts: what goes over the wire in each dialect, message by message.
+
+A transcript is a file in `transcripts/`, which opens with a sentence that says what it guards. Those of the drafts hold
+the messages that the drafts print; each request is posted with nothing but a content type.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..serving import in_thread
+from ..wire import JSON, Reply, Wire
+
+HERE = Path(__file__).with_name("transcripts")
+STATE = "<state>"
+
+
+def transcripts(dialect: str) -> list[Any]:
+    """Give the transcripts of a dialect, each named after its file."""
+    paths = sorted((HERE / dialect).glob("*.json"))
+    assert paths, f"no transcripts of {dialect}"
+    return [pytest.param(json.loads(path.read_text()), id=path.stem) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def wire_to() -> Iterator[Callable[[str], Wire]]:
+    """Serve the application of an import string over real HTTP, once for all transcripts that are about it."""
+    wires: dict[str, Wire] = {}
+    with ExitStack() as stack:
+
+        def start(target: str) -> Wire:
+            if target not in wires:
+                module, _, name = target.partition(":")
+                port = stack.enter_context(in_thread(getattr(importlib.import_module(module), name)))
+                wires[target] = Wire(f"http://127.0.0.1:{port}/mcp")
+                stack.callback(wires[target].close)
+            return wires[target]
+
+        yield start
+
+
+def up_to_what_differs(answer: JSON) -> JSON:
+    """Leave out what the design lists under "As printed, up to": the state, the mode of a form, the id."""
+    answer = json.loads(json.dumps({**answer, "id": None}))
+    answer["result"].pop("requestState", None)
+    for asked in answer["result"].get("inputRequests", {}).values():
+        assert asked["params"].pop("mode", "form") == "form"
+    return answer
+
+
+@pytest.mark.parametrize("transcript", transcripts("draft"))
+def test_the_drafts_are_answered_as_printed(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
+    wire, state = wire_to(transcript["app"]), None
+    assert next(iter(transcript)) == "guards"
+    for exchange in transcript["exchanges"]:
+        request = json.loads(json.dumps(exchange["request"]))
+        for place in (request, request["params"]):
+            if "requestState" in place:  # the printed one stands for what the server gave
+                place["requestState"] = state
+        reply = wire.draft(request)
+        assert reply.status == 200, reply.body
+        assert reply.headers["content-type"] == "application/json"
+        assert reply.json["id"] == request["id"], "the id is echoed, whatever the print says"
+        assert up_to_what_differs(reply.json) == up_to_what_differs(exchange["answer"])
+        state = reply.result.get("requestState")
+        assert ("inputRequests" in reply.result) == isinstance(state, str), "whoever is asked gets a state"
+
+
+def with_state(message: Any, state: str | None) -> Any:
+    """Put a state where a transcript has a mark for it."""
+    if isinstance(message, dict):
+        return {name: with_state(value, state) for name, value in message.items()}
+    if isinstance(message, list):
+        return [with_state(item, state) for item in message]
+    return state if message == STATE else message
+
+
+def state_of(reply: Reply) -> str | None:
+    state: str | None = reply.json.get("result", {}).get("requestState")
+    return state
+
+
+@pytest.mark.parametrize("transcript", transcripts("modern"))
+def test_the_ratified_protocol_is_served_as_recorded(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
+    wire, state = wire_to(transcript["app"]), None
+    assert next(iter(transcript)) == "guards"
+    for exchange in transcript["exchanges"]:
+        reply = wire.post(with_state(exchange["request"], state), exchange.get("headers"))
+        assert reply.status == exchange.get("status", 200)
+        state = state_of(reply)
+        expected = exchange["stream"] if "stream" in exchange else [exchange["answer"]]
+        assert reply.is_stream == ("stream" in exchange)
+        assert reply.messages == with_state(expected, state)

@@ -1,0 +1,1 @@
+"""The examples hold what their first lines promise, and so do the scripts that show them."""

@@ -1,0 +1,121 @@
+"""Real servers for the tests: uvicorn on a free port of the loopback, in a thread or in a process of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 20.0
+"""How long a server may take to start or to stop, in seconds. None takes a second."""
+
+KEYS = "00" * 32
+"""A ring for `MRTR_KEYS` that everybody knows."""
+
+
+def wait_until(true: Any, what: str, seconds: float = PATIENCE) -> None:
+    """Wait until a function gives something true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.005)
+
+
+@contextmanager
+def in_thread(app: ASGIApp, **options: Any) -> Iterator[int]:
+    """Serve an application in a thread; give its port.
+
+    Parameters:
+        app: the application.
+        options: of `uvicorn.Config`.
+    """
+    defaults = {"port": 0, "log_level": "warning", "ws": "none", "access_log": False, "timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(uvicorn.Config(app, **{**defaults, **options}))
+    thread = threading.Thread(target=server.run, name="server")
+    thread.start()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive(), "the server to start")
+        assert server.started, "the server did not start"
+        yield int(server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+    assert not thread.is_alive(), "the server did not stop"
+
+
+@dataclass
+class Process:
+    """A server in a process of its own.
+
+    Parameters:
+        process: uvicorn, or the parent of its workers.
+        log: the file that it writes to.
+        port: where it listens; 0 if it did not come that far.
+    """
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    port: int = 0
+
+    @property
+    def text(self) -> str:
+        """All that it has logged so far."""
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """Wait for its end; give the exit code."""
+        return self.process.wait(seconds)
+
+    def stop(self, seconds: float = PATIENCE) -> int:
+        """Ask it to end as an orchestrator does; give the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait(seconds)
+
+
+@contextmanager
+def in_process(target: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
+    """Run the command `uvicorn`; give the process once it listens, or has ended.
+
+    Parameters:
+        target: the import string of the application.
+        arguments: further ones of the command.
+        log: where its output goes.
+        environment: variables besides the ones of the tests; `MRTR_KEYS` is set only if it is here.
+    """
+    variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
+    command = [sys.executable, "-m", "uvicorn", target, "--port", "0", "--ws", "none", *arguments]
+    output: IO[bytes]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**variables, **(environment or {})}, stdout=output, stderr=output
+        )
+    server = Process(process, log)
+
+    def listening() -> bool:
+        found = re.search(r"running on http://127\.0\.0\.1:(\d+)", server.text)
+        workers = "--workers" not in arguments or server.text.count("Application startup complete") >= 2
+        server.port = int(found[1]) if found and workers else 0
+        return server.port > 0 or process.poll() is not None
+
+    try:
+        wait_until(listening, f"{target} to listen")
+        yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

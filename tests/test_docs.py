@@ -1,0 +1,146 @@
+"""The documentation runs: every Python block, and the commands that the README tells people to type."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BIN = Path(sys.executable).parent
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for kind, code in FENCE.findall(page.read_text()) if kind == language]
+
+
+PYTHON = [pytest.param(code, id=f"{page.name}-{n}") for page in PAGES for n, code in enumerate(blocks(page, "python"))]
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_every_python_block_runs(code: str, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=60, env=clean_environment()
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_every_python_block_is_strictly_typed(code: str, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(code.replace("str: ...", 'str:\n    return ""'))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", f"--config-file={ROOT / 'pyproject.toml'}", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_link_into_the_tree_leads_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
+    return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(command: str, cwd: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server's command, as the README has it, on a free port, until the block is left."""
+    process = subprocess.Popen(
+        ["bash", "-c", f"{command} --port {port} --log-level warning"],
+        cwd=cwd,
+        env=clean_environment(),
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/mcp")
+                break
+            except httpx.TransportError:
+                assert process.poll() is None, "the server ended"
+                time.sleep(0.05)
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(10)
+
+
+@pytest.fixture
+def readme_app(tmp_path: Path) -> Path:
+    """A folder with the README's first tool, saved under the name that the README gives it."""
+    (tmp_path / "weather.py").write_text(blocks(ROOT / "README.md", "python")[0])
+    return tmp_path
+
+
+def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> None:
+    commands = blocks(ROOT / "README.md", "sh")
+    serve = next(block for block in commands if block.strip() == "uvicorn weather:app").strip()
+    calls = [block for block in commands if block.startswith("curl")]
+    printed = [json.loads(re.sub(r"\n\s*", "", block)) for block in blocks(ROOT / "README.md", "json")]
+    assert len(calls) == len(printed) == 2
+    port = free_port()
+    with running(serve, readme_app, port):
+        for call, expected in zip(calls, printed, strict=True):
+            done = subprocess.run(
+                ["bash", "-c", call.replace("localhost:8000", f"127.0.0.1:{port}")],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=True,
+            )
+            reply = json.loads(done.stdout)
+            if "requestState" in expected["result"]:
+                expected["result"]["requestState"] = reply["result"]["requestState"]
+            assert reply == expected
+
+
+def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Path) -> None:
+    (command,) = (block for block in blocks(ROOT / "README.md", "sh") if "--workers" in block)
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "get_weather", "arguments": {"location": "Oslo"}},
+    }
+    answer = {"github_login": {"action": "accept", "content": {"name": "octocat"}}}
+    port = free_port()
+    with running(command.strip(), readme_app, port):
+        url = f"http://127.0.0.1:{port}/mcp"
+        for _ in range(12):  # each request on a connection of its own, so to any of the workers
+            state = httpx.post(url, json=body).json()["result"]["requestState"]
+            params = {**body["params"], "requestState": state, "inputResponses": answer}  # type: ignore[dict-item]
+            done = httpx.post(url, json={**body, "id": 2, "params": params}).json()
+            assert "octocat" in done["result"]["content"][0]["text"]
+
+
+def test_the_two_commands_are_there() -> None:
+    for command in ("scripts/demo", "scripts/test", ".ci/run"):
+        assert os.access(ROOT / command, os.X_OK), command
