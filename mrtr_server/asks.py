@@ -449,8 +449,15 @@ def _branches(asked: Any) -> bool:
     return get_origin(asked) is Elicited or (isinstance(asked, Elicit) and asked._branches)
 
 
-@lru_cache(maxsize=1024)
 def _form_of(schema: Any) -> tuple[Form, bool]:
+    try:
+        return _form_of_type(schema)
+    except TypeError:  # not even hashable
+        raise SetupError(f"{schema!r} is no form: give a pydantic model, or Elicited[Model]") from None
+
+
+@lru_cache(maxsize=1024)
+def _form_of_type(schema: Any) -> tuple[Form, bool]:
     branches = get_origin(schema) is Elicited
     model = get_args(schema)[0] if branches else schema
     if not (isinstance(model, type) and issubclass(model, BaseModel)):

@@ -1,7 +1,6 @@
 """What a flow remembers between its rounds."""
 
 import secrets
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -102,7 +101,7 @@ class Journal:
     def flow(self) -> str:
         """The flow's id. Made when it is first needed, since most calls are over in one round and never need one."""
         if not self.flow_id:
-            self.flow_id = urlsafe_b64encode(secrets.token_bytes(16))[:22].decode()
+            self.flow_id = secrets.token_hex(16)
         return self.flow_id
 
     # Answers

@@ -4,6 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any, Literal, TypeVar, overload
 
 from starlette.authentication import AuthenticationBackend, AuthenticationError
@@ -452,8 +453,11 @@ def _icon(icon: Icon | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compile(function: Callable[..., Any], name: str) -> Handler:
-    # Two frames up is where the decorator stands; its local names resolve annotations that are strings.
-    return compile_handler(function, name, sys._getframe(2).f_locals)
+    # The local names where the decorator stands resolve annotations that are strings.
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return compile_handler(function, name, frame.f_locals if frame is not None else {})
 
 
 def _route(scope: Scope) -> str:

@@ -25,7 +25,7 @@ class UriTemplate:
         self.names: list[str] = []
         pattern, end = "", 0
         expressions = list(_EXPRESSION.finditer(template))
-        for expression, following in zip(expressions, [*expressions[1:], None], strict=True):
+        for expression, following in zip(expressions, [*expressions[1:], None], strict=False):
             variable = _VARIABLE.fullmatch(expression[1])
             if variable is None:
                 raise SetupError(f"{template!r}: {{{expression[1]}}} is not supported; use {{name}} or {{+name}}")

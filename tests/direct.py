@@ -93,7 +93,8 @@ class Exchange:
     @property
     def reply(self) -> Reply:
         """What the application has sent so far; status 0 for nothing."""
-        start = next((m for m in self.sent if m["type"] == "http.response.start"), {"status": 0, "headers": []})
+        nothing: Message = {"status": 0, "headers": []}
+        start = next((message for message in self.sent if message["type"] == "http.response.start"), nothing)
         headers = {name.decode(): value.decode() for name, value in start["headers"]}
         return Reply(start["status"], headers, b"".join(message.get("body", b"") for message in self.sent))
 

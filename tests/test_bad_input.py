@@ -9,7 +9,6 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -480,7 +479,8 @@ def test_answers_that_are_missing_or_not_as_asked_bring_the_question_again(
     wire: Wire, answers: JSON, with_state: bool
 ) -> None:
     first = wire.call("greet")
-    reply = wire.call("greet", answers=answers, **({"state": first.state} if with_state else {}))
+    state: JSON = {"state": first.state} if with_state else {}
+    reply = wire.call("greet", answers=answers, **state)
     assert reply.status == 200
     assert list(reply.result["inputRequests"]) == ["login"]
     again, asked = (each.result["inputRequests"]["login"]["params"] for each in (reply, first))
@@ -714,7 +714,7 @@ def broken_requests(draw: st.DrawFn) -> tuple[JSON, bool]:
             key: ANSWERS[key] for key in draw(st.lists(st.sampled_from(list(ANSWERS)), unique=True))
         }
     if draw(st.booleans()):
-        more["requestState"] = STATES.get((method, params.get("name", params.get("uri"))), "x")
+        more["requestState"] = STATES.get((method, target(params)), "x")
     in_modern = draw(st.booleans())
     message = (modern if in_modern else request)(method, {**params, **more})
     message = json.loads(json.dumps(message))
@@ -735,6 +735,11 @@ def broken_requests(draw: st.DrawFn) -> tuple[JSON, bool]:
 STATES: dict[tuple[str, str], str] = {}
 
 
+def target(params: JSON) -> str:
+    """Give the name or URI that a request is about; empty for none."""
+    return str(params.get("name", params.get("uri", "")))
+
+
 class Errors(logging.Handler):
     """Collects what the package logs as an error: a fault on the server's side, whatever the client was told."""
 
@@ -750,11 +755,11 @@ class Errors(logging.Handler):
 def runner() -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as loop:
         for method, params in REQUESTS:
-            if "name" in params or "uri" in params:
+            if target(params):
                 body = json.dumps(request(method, params)).encode()
                 result = loop.run(exchange(strict, body, _plain())).json.get("result", {})
                 if "requestState" in result:
-                    STATES[method, params.get("name", params.get("uri"))] = result["requestState"]
+                    STATES[method, target(params)] = result["requestState"]
         assert len(STATES) == 8
         yield loop
 

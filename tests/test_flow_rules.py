@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -48,9 +48,8 @@ EFFECTS: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def no_effects() -> Iterator[None]:
+def no_effects() -> None:
     EFFECTS.clear()
-    yield
 
 
 def effect(what: str) -> str:
@@ -256,7 +255,7 @@ class TestSteps:
         async def three(ctx: Context) -> str:
             done = [await ctx.step(effect, str(n)) for n in range(3)]
             await ctx.confirm("sure?")
-            return ",".join(done + [await ctx.step(effect, "3")])
+            return ",".join([*done, await ctx.step(effect, "3")])
 
         walk = Walk(app, target="three")
         await walk.questions()
@@ -545,10 +544,8 @@ class TestAnUnansweredAskParks:
     ) -> None:
         @app.tool
         async def stubborn(ctx: Context) -> str:
-            try:
+            with suppress(BaseException):
                 await ctx.confirm("sure?")
-            except BaseException:
-                pass
             await ctx.step(effect, "after")
             return "done"
 

@@ -154,7 +154,8 @@ class TestMeta:
 
         wire = serve(app)
         (name,) = needs
-        for declared in ({}, {} if needs[name] == {} else {name: {}}):
+        less: list[JSON] = [{}, {} if needs[name] == {} else {name: {}}]
+        for declared in less:
             refused = wire.call("needy", capabilities=declared)
             assert (refused.status, refused.code) == (400, -32021)
             assert refused.error["data"] == {"requiredCapabilities": needs}

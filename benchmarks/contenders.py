@@ -1,0 +1,52 @@
+"""Who is compared: the packages, the application and the scenarios of each."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One server.
+
+    name: what `--only` calls it.
+    title: its name in the report.
+    environment: the virtual environment that it runs in.
+    target: what uvicorn imports, from `servers/`; called first when `factory`.
+    scenarios: the scenarios that it serves.
+    """
+
+    name: str
+    title: str
+    environment: str
+    target: str
+    scenarios: tuple[str, ...] = ("call", "flow", "sync")
+    factory: bool = True
+
+
+ENVIRONMENTS: dict[str, tuple[str, ...]] = {
+    "ours": ("--editable", f"{HERE.parent}[fast]"),
+    "mcp": ("mcp==2.3.0",),
+    "fastmcp": ("fastmcp==4.1.2",),
+    "starlette": ("starlette",),
+    "asgi": ("pydantic",),
+}
+"""What pip installs into each virtual environment, besides uvicorn, uvloop and httptools."""
+
+CONTENDERS = {
+    contender.name: contender
+    for contender in (
+        Contender(OURS, "mrtr_server", "ours", "ours:app", factory=False),
+        Contender("mcp", "mcp", "mcp", "sdk:fastest"),
+        Contender("fastmcp", "fastmcp", "fastmcp", "fastmcp_server:fastest"),
+        Contender("starlette", "bare Starlette route", "starlette", "starlette_route:app", ("call",), factory=False),
+        Contender("asgi", "bare ASGI app", "asgi", "bare_asgi:app", ("call",), factory=False),
+        Contender("mcp-defaults", "mcp, default settings", "mcp", "sdk:defaults"),
+        Contender("fastmcp-defaults", "fastmcp, default settings", "fastmcp", "fastmcp_server:defaults"),
+    )
+}
+
+USUAL = ("ours", "mcp", "fastmcp", "starlette", "asgi")
+"""Who runs unless `--only` names others."""

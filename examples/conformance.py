@@ -1,0 +1,354 @@
+r"""Everything that the official conformance suite calls for, in the form of 2026-07-28; tasks aside.
+
+It needs the extra `schemas` for the one tool with a raw schema, and Node 22 or later for the suite:
+
+    uvicorn examples.conformance:app
+
+    npx @modelcontextprotocol/conformance@0.2.0-alpha.12 server \
+      --url http://127.0.0.1:8000/mcp --requirements 2026-07-28
+
+Or try a tool by hand. Round 1:
+
+    state=$(curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' -d '{
+      "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+      "params": {"name": "test_input_required_result_elicitation"}
+    }' | tee /dev/stderr | grep -o '"requestState":"[^"]*"')
+
+Round 2:
+
+    curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' -d '{
+      "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+      "params": {"name": "test_input_required_result_elicitation",
+        "inputResponses": {"user_name": {"action": "accept", "content": {"name": "Alice"}}},
+        '"$state"'}
+    }'
+"""
+
+import asyncio
+from base64 import b64decode
+from typing import Annotated, Any
+
+from pydantic import BaseModel
+
+from mrtr_server import (
+    AudioContent,
+    Context,
+    Elicit,
+    EmbeddedResource,
+    Header,
+    ImageContent,
+    InputRequired,
+    Inputs,
+    ListRoots,
+    Message,
+    MRTRServer,
+    ResourceContents,
+    Roots,
+    Sample,
+    Sampled,
+    TextContent,
+    ToolError,
+)
+
+app = MRTRServer("conformance", version="1.0.0")
+
+# One red pixel, and a silence of no samples.
+PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==")
+WAV = b64decode("UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=")
+
+
+# Plain tools. The suite calls the first in the list without arguments, so that one must do without.
+
+
+@app.tool
+def test_simple_text() -> str:
+    """Return text."""
+    return "This is a simple text response for testing."
+
+
+@app.tool
+def test_image_content() -> ImageContent:
+    """Return an image."""
+    return ImageContent(data=PNG)
+
+
+@app.tool
+def test_audio_content() -> AudioContent:
+    """Return audio."""
+    return AudioContent(data=WAV)
+
+
+@app.tool
+def test_embedded_resource() -> EmbeddedResource:
+    """Return an embedded resource."""
+    return _embedded("test://embedded-resource", "This is an embedded resource content.")
+
+
+@app.tool
+def test_multiple_content_types() -> list[TextContent | ImageContent | EmbeddedResource]:
+    """Return text, an image and a resource."""
+    return [
+        TextContent(text="Multiple content types test:"),
+        ImageContent(data=PNG),
+        _embedded("test://mixed-content-resource", '{"test": "data", "value": 123}', "application/json"),
+    ]
+
+
+@app.tool
+def test_error_handling() -> str:
+    """Fail with a message for the model."""
+    raise ToolError("This tool intentionally returns an error for testing")
+
+
+@app.tool
+async def test_tool_with_progress(ctx: Context) -> str:
+    """Report progress on the way."""
+    for done in (0, 50, 100):
+        await ctx.progress(done, 100)
+        await asyncio.sleep(0.05)
+    return "Tool with progress executed."
+
+
+@app.tool
+async def test_logging_tool(ctx: Context) -> str:
+    """Write to the client's log, if the client wants that."""
+    await ctx.log("Tool execution started")
+    return "Tool with logging executed."
+
+
+@app.tool
+def test_custom_headers(message: Annotated[str, Header("Message")]) -> str:
+    """Take a message that the header Mcp-Param-Message repeats."""
+    return f"The message was {message!r}."
+
+
+@app.tool(
+    input_schema={
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "$defs": {
+            "address": {
+                "$anchor": "addressDef",
+                "type": "object",
+                "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+            }
+        },
+        "properties": {
+            "name": {"type": "string"},
+            "address": {"$ref": "#/$defs/address"},
+            "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+            "phone": {"type": "string"},
+            "email": {"type": "string"},
+        },
+        "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+        "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+        "then": {"required": ["phone"]},
+        "else": {"required": ["email"]},
+        "additionalProperties": False,
+    }
+)
+def json_schema_2020_12_tool(arguments: dict[str, Any]) -> str:
+    """Take arguments that a schema of its own describes."""
+    return f"The arguments were {', '.join(sorted(arguments)) or 'none'}."
+
+
+# Changes of the lists
+
+
+@app.tool
+def test_trigger_tool_change() -> str:
+    """Say that the list of tools has changed."""
+    app.notify_tools_changed()
+    return "Listeners were told that the tools have changed."
+
+
+@app.tool
+def test_trigger_prompt_change() -> str:
+    """Say that the list of prompts has changed."""
+    app.notify_prompts_changed()
+    return "Listeners were told that the prompts have changed."
+
+
+# Tools that ask
+
+
+class Name(BaseModel):
+    """A form with a name."""
+
+    name: str
+
+
+class Ok(BaseModel):
+    """A form with a yes or no."""
+
+    ok: bool
+
+
+class Color(BaseModel):
+    """A form with a color."""
+
+    color: str
+
+
+class Topic(BaseModel):
+    """A form with the context of a prompt."""
+
+    context: str
+
+
+ASK_NAME = Elicit("What is your name?", Name)
+ASK_OK = Elicit("Please confirm", Ok)
+ASK_COLOR = Elicit("What is your favorite color?", Color)
+ASK_TOPIC = Elicit("What context should the prompt use?", Topic)
+ASK_CAPITAL = Sample("What is the capital of France?", max_tokens=100)
+ASK_GREETING = Sample("Generate a greeting", max_tokens=50)
+
+
+@app.tool
+async def test_missing_capability(ctx: Context) -> str:
+    """Ask the client's model, which a client without sampling can't do."""
+    return (await ctx.sample("What is the capital of France?", max_tokens=100)).text
+
+
+@app.tool
+async def test_streaming_elicitation(ctx: Context) -> str:
+    """Ask for a name in the middle of the code."""
+    name = await ctx.elicit("What is your name?", Name)
+    return f"Hello, {name.name}!"
+
+
+@app.tool
+def test_input_required_result_elicitation(inputs: Inputs) -> str | InputRequired:
+    """Ask for a name."""
+    name = inputs.get("user_name", Name)
+    return f"Hello, {name.name}!" if name else InputRequired(user_name=ASK_NAME)
+
+
+@app.tool
+def test_input_required_result_sampling(inputs: Inputs) -> str | InputRequired:
+    """Ask the client's model a question."""
+    answer = inputs.get("capital_question", Sampled)
+    return answer.text if answer else InputRequired(capital_question=ASK_CAPITAL)
+
+
+@app.tool
+def test_input_required_result_list_roots(inputs: Inputs) -> str | InputRequired:
+    """Ask for the client's roots."""
+    listed = inputs.get("client_roots", Roots)
+    if listed is None:
+        return InputRequired(client_roots=ListRoots())
+    return f"Roots: {', '.join(root.uri for root in listed.roots)}"
+
+
+@app.tool
+def test_input_required_result_request_state(inputs: Inputs) -> str | InputRequired:
+    """Ask for a yes or no, with a state."""
+    answer = inputs.get("confirm", Ok)
+    return f"state-ok: {answer.ok}" if answer else InputRequired(confirm=ASK_OK)
+
+
+@app.tool
+def test_input_required_result_multiple_inputs(inputs: Inputs) -> str | InputRequired:
+    """Ask the person, the model and the client at once."""
+    name = inputs.get("user_name", Name)
+    greeting = inputs.get("greeting", Sampled)
+    listed = inputs.get("client_roots", Roots)
+    if name is None or greeting is None or listed is None:
+        return InputRequired(user_name=ASK_NAME, greeting=ASK_GREETING, client_roots=ListRoots())
+    return f"{greeting.text}, {name.name}. You work in {len(listed.roots)} places."
+
+
+@app.tool
+def test_input_required_result_multi_round(inputs: Inputs) -> str | InputRequired:
+    """Ask for a name, then for a color."""
+    name = inputs.get("step1", Name)
+    if name is None:
+        return InputRequired(step1=ASK_NAME)
+    color = inputs.get("step2", Color)
+    if color is None:
+        return InputRequired(step2=ASK_COLOR)
+    return f"{name.name} likes {color.color}."
+
+
+@app.tool
+def test_input_required_result_tampered_state(inputs: Inputs) -> str | InputRequired:
+    """Ask for a yes or no, with a state that must come back as it is."""
+    answer = inputs.get("confirm", Ok)
+    return f"integrity-ok: {answer.ok}" if answer else InputRequired(confirm=ASK_OK)
+
+
+@app.tool
+async def test_input_required_result_capabilities(ctx: Context) -> str:
+    """Ask in the way that the client can answer."""
+    if ctx.client.supports("elicitation"):
+        name = await ctx.elicit("What is your name?", Name, key="user_name")
+        return f"Hello, {name.name}!"
+    return (await ctx.sample("What is the capital of France?", max_tokens=100, key="capital_question")).text
+
+
+# Prompts
+
+
+@app.prompt
+def test_simple_prompt() -> str:
+    """Get a prompt without arguments."""
+    return "This is a simple prompt for testing."
+
+
+@app.prompt
+def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
+    """Get a prompt with two arguments."""
+    return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
+
+
+@app.completion("arg1", prompt="test_prompt_with_arguments")
+def complete_arg1(value: str) -> list[str]:
+    """Suggest values for the first argument."""
+    return [known for known in ("testValue1", "testValue2") if known.startswith(value)]
+
+
+@app.prompt
+def test_prompt_with_embedded_resource(resourceUri: str) -> list[EmbeddedResource | str]:
+    """Get a prompt with a resource in it."""
+    return [
+        _embedded(resourceUri, "Embedded resource content for testing."),
+        "Please process the embedded resource above.",
+    ]
+
+
+@app.prompt
+def test_prompt_with_image() -> list[Message]:
+    """Get a prompt with an image in it."""
+    return [Message(content=ImageContent(data=PNG)), Message(content="Please analyze the image above.")]
+
+
+@app.prompt
+def test_input_required_result_prompt(inputs: Inputs) -> str | InputRequired:
+    """Get a prompt that first asks what it is about."""
+    topic = inputs.get("user_context", Topic)
+    return f"Tell me more about {topic.context}." if topic else InputRequired(user_context=ASK_TOPIC)
+
+
+# Resources
+
+
+@app.resource("test://static-text", mime_type="text/plain")
+def static_text() -> str:
+    """Read a text."""
+    return "This is the content of the static text resource."
+
+
+@app.resource("test://static-binary", mime_type="image/png")
+def static_binary() -> bytes:
+    """Read an image."""
+    return PNG
+
+
+@app.resource("test://template/{id}/data", mime_type="application/json")
+def template_data(id: str) -> dict[str, Any]:
+    """Read the data of an id."""
+    return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
+
+
+def _embedded(uri: str, text: str, mime_type: str = "text/plain") -> EmbeddedResource:
+    return EmbeddedResource(resource=ResourceContents(uri=uri, mime_type=mime_type, text=text))

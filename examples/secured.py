@@ -1,0 +1,46 @@
+r"""Who is calling: bearer tokens, and a flow that belongs to the one who began it.
+
+A `requestState` opens for the user whom it was made for. With another user's token, or none, it is worth nothing.
+Any Starlette authentication backend goes where `BearerTokens` is, which is for development only.
+
+    uvicorn examples.secured:app
+
+Round 1: alice is asked.
+
+    state=$(curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' \
+      -H 'Authorization: Bearer alice-token' -d '{
+      "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+      "params": {"name": "book_room", "arguments": {"day": "Friday"}}
+    }' | tee /dev/stderr | grep -o '"requestState":"[^"]*"')
+
+Round 2: alice answers. Try bob's token, which is bob-token: he can't go on with her booking.
+
+    curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' \
+      -H 'Authorization: Bearer alice-token' -d '{
+      "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+      "params": {"name": "book_room", "arguments": {"day": "Friday"},
+        "inputResponses": {"party": {"action": "accept", "content": {"people": 4}}},
+        '"$state"'}
+    }'
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from mrtr_server import BearerTokens, Context, MRTRServer
+
+app = MRTRServer("secured", auth=BearerTokens({"alice-token": "alice", "bob-token": "bob"}))
+
+
+class Party(BaseModel):
+    """Who comes along."""
+
+    people: Annotated[int, Field(ge=1, le=12, description="How many of you there will be")]
+
+
+@app.tool
+async def book_room(day: str, ctx: Context) -> str:
+    """Book a meeting room in the caller's name."""
+    party = await ctx.elicit(f"How many people will meet on {day}?", Party)
+    return f"Booked for {ctx.user.identity}: a room for {party.people} on {day}."

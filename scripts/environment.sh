@@ -1,0 +1,35 @@
+# Functions for the scripts beside this one: `. scripts/environment.sh`, in the directory above.
+
+# find_python MINOR...: print the path of a Python 3.MINOR that runs; of the first MINOR for which there is one.
+find_python() {
+    for minor in "$@"; do
+        for python in "python3.$minor" "${HOME:-}"/.pyenv/versions/3."$minor".*/bin/python3 python3 python; do
+            if "$python" -c "import sys; sys.exit(sys.version_info[:2] != (3, $minor))" 2>/dev/null; then
+                printf '%s\n' "$python"
+                return
+            fi
+        done
+    done
+    return 1
+}
+
+# make_environment DIRECTORY PYTHON WHAT...: make a virtual environment with what `pip install WHAT...` installs, unless
+# it is there already and nothing has changed that it was made from.
+make_environment() {
+    directory=$1 python=$2
+    shift 2
+    recipe=$("$python" -c 'import sys; print(sys.version)' && cat pyproject.toml && echo "$PWD" "$@")
+    if [ -x "$directory/bin/python" ] && [ "$(cat "$directory/made-from" 2>/dev/null)" = "$recipe" ]; then
+        return
+    fi
+    echo "Making the environment $directory; this takes a moment, once."
+    # Some systems keep the module ensurepip in a package of its own; then pip itself does for it.
+    "$python" -m venv --clear "$directory" >/dev/null 2>&1 || {
+        "$python" -m venv --clear --without-pip "$directory"
+        "$python" -m pip --python "$directory/bin/python" install -qq --disable-pip-version-check pip
+    }
+    # Dependency groups came with pip 25.1.
+    "$directory/bin/python" -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
+    "$directory/bin/python" -m pip install -qq --disable-pip-version-check "$@"
+    printf '%s\n' "$recipe" >"$directory/made-from"
+}

@@ -1,0 +1,45 @@
+"""Limits: what they are by default, and which can't be."""
+
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+from mrtr_server import Limits, SetupError
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    assert {field.name: field.default for field in fields(Limits)} == {
+        "body_bytes": 4 * 1024 * 1024,
+        "json_depth": 64,
+        "answers": 64,
+        "rounds": 10,  # where the official clients stop too
+        "state_only_rounds": 3,
+        "state_bytes": 256 * 1024,
+        "state_seconds": 60 * 60,
+        "flow_seconds": 24 * 60 * 60,
+        "threads": 40,
+    }
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_limit_is_positive(name: str, value: int) -> None:
+    wrong: dict[str, Any] = {name: value}
+    with pytest.raises(SetupError, match=rf"Limits\({name}=...\) must be positive"):
+        Limits(**wrong)
+
+
+def test_json_may_nest_as_deep_as_the_parser_goes() -> None:
+    assert Limits(json_depth=200).json_depth == 200
+    with pytest.raises(SetupError, match="200 at most"):
+        Limits(json_depth=201)
+
+
+def test_limits_are_given_by_name_and_stay() -> None:
+    limits = Limits(rounds=3)
+    assert limits == Limits(rounds=3) != Limits()
+    with pytest.raises(TypeError):
+        Limits(3)  # type: ignore[call-arg]
+    with pytest.raises(FrozenInstanceError):
+        limits.rounds = 4  # type: ignore[misc]
