@@ -5,15 +5,12 @@ from .asks import Confirm as Confirm
 from .asks import Elicit as Elicit
 from .asks import Elicited as Elicited
 from .asks import ElicitUrl as ElicitUrl
-from .asks import InputRequired as InputRequired
-from .asks import Inputs as Inputs
 from .asks import ListRoots as ListRoots
 from .asks import Refusal as Refusal
 from .asks import Root as Root
 from .asks import Roots as Roots
 from .asks import Sample as Sample
 from .asks import Sampled as Sampled
-from .asks import State as State
 from .auth import BearerTokens as BearerTokens
 from .content import Annotations as Annotations
 from .content import AudioContent as AudioContent
@@ -34,6 +31,9 @@ from .errors import NotFound as NotFound
 from .errors import SetupError as SetupError
 from .errors import ToolError as ToolError
 from .fanout import Fanout as Fanout
+from .inputs import InputRequired as InputRequired
+from .inputs import Inputs as Inputs
+from .inputs import State as State
 from .keys import KeyRing as KeyRing
 from .limits import Limits as Limits
 from .messages import Client as Client

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_origin, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,7 +11,6 @@ from pydantic.alias_generators import to_camel
 from .content import blocks
 from .errors import AnswerMisfit, SetupError
 from .forms import Form, describe, form
-from .journal import UNSET
 from .messages import JSON, Question
 
 T = TypeVar("T")
@@ -21,11 +19,12 @@ M = TypeVar("M", bound=BaseModel)
 Action = Literal["accept", "decline", "cancel"]
 
 
-class Refusal(BaseException):
-    """The person said no, and the handler did not say that it would branch on that.
+class CallEnded(BaseException):
+    """The call can't go on, and has been noted as ended. No `Exception`, so that a handler can't go on by accident."""
 
-    No `Exception`, so that a handler can't swallow it into a go-ahead by accident.
-    """
+
+class Refusal(CallEnded):
+    """The person said no, and the handler did not say that it would branch on that."""
 
     def __init__(self, action: str) -> None:
         super().__init__(action)
@@ -48,7 +47,7 @@ class Elicited(Generic[T]):
 
     @property
     def accepted(self) -> bool:
-        """Whether the form was accepted; `content` is there exactly then."""
+        """Whether the form was accepted. (For a type checker, ask for `content is not None`.)"""
         return self.action == "accept"
 
     def __eq__(self, other: object) -> bool:
@@ -83,7 +82,7 @@ class Sampled(_Answer):
     def text(self) -> str:
         """The text of all text blocks."""
         found = self.content if isinstance(self.content, list) else [self.content]
-        return "".join(part.get("text", "") for part in found if part.get("type") == "text")
+        return "".join(str(part.get("text", "")) for part in found if part.get("type") == "text")
 
 
 class Root(_Answer):
@@ -139,20 +138,26 @@ class Elicit(Ask[T]):
         SetupError: the model can't be a form.
     """
 
-    def __init__(self, message: str, schema: type[T], *, key: str | None = None) -> None:
+    @overload
+    def __init__(self: "Elicit[M]", message: str, schema: type[M], *, key: str | None = None) -> None: ...
+    @overload
+    def __init__(
+        self: "Elicit[Elicited[M]]", message: str, schema: type[Elicited[M]], *, key: str | None = None
+    ) -> None: ...
+    def __init__(self, message: str, schema: Any, *, key: str | None = None) -> None:
         super().__init__(key)
         self.message = message
-        self._form, self._branches = _form_of(cast(Any, schema))
+        self._form, self.branches = form_of(schema)
         self.default_key = self._form.name
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
         params = {"message": self.message, "requestedSchema": self._form.schema}
-        return Question("elicitation/create", params, "elicitation.form", self._form.shape)
+        return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)
 
     def read(self, raw: JSON) -> T:
         """Read an answer; see `Ask.read`."""
-        return cast(T, read_form(self._form, self._branches, raw))
+        return cast(T, read_form(self._form, self.branches, raw))
 
 
 class Confirm(Ask[bool]):
@@ -172,7 +177,7 @@ class Confirm(Ask[bool]):
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
-        return Question("elicitation/create", {"message": self.message, **_CONFIRMATION}, "elicitation.form")
+        return Question("form", "elicitation/create", {"message": self.message, **_CONFIRMATION}, "elicitation.form")
 
     def read(self, raw: JSON) -> bool:
         """Read an answer; see `Ask.read`. What is read is always True."""
@@ -207,7 +212,7 @@ class ElicitUrl(Ask[bool]):
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
         params = {"mode": "url", "message": self.message, "url": self.url}
-        return Question("elicitation/create", params, "elicitation.url")
+        return Question("url", "elicitation/create", params, "elicitation.url")
 
     def read(self, raw: JSON) -> bool:
         """Read an answer; see `Ask.read`. What is read is always True."""
@@ -266,7 +271,7 @@ class Sample(Ask[Sampled]):
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
-        return Question("sampling/createMessage", self._params, self._needs)
+        return Question("sample", "sampling/createMessage", self._params, self._needs)
 
     def read(self, raw: JSON) -> Sampled:
         """Read an answer; see `Ask.read`."""
@@ -284,121 +289,11 @@ class ListRoots(Ask["list[Root]"]):
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
-        return Question("roots/list", {}, "roots")
+        return Question("roots", "roots/list", {}, "roots")
 
     def read(self, raw: JSON) -> list[Root]:
         """Read an answer; see `Ask.read`."""
         return list(read_model(Roots, raw).roots)
-
-
-class InputRequired:
-    """What a pure function returns to ask: the asks by key, as keywords or as one mapping.
-
-    Parameters:
-        asks: the asks by key; the way to use a key that is no Python name, or is `state`.
-        state: the handler's own state for its next run; left out, what it kept before stays.
-        keywords: the asks by key.
-
-    Raises:
-        SetupError: something is no ask, or a key is there twice.
-    """
-
-    __slots__ = ("asks", "state")
-
-    def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
-        given = dict(asks or {})
-        if twice := given.keys() & keywords.keys():
-            raise SetupError(f"InputRequired has the key {min(twice)!r} twice")
-        self.asks: dict[str, Ask[Any]] = {**given, **keywords}
-        self.state = state
-        for key, ask in self.asks.items():
-            if not isinstance(ask, Ask):
-                raise SetupError(
-                    f"InputRequired({key}=...) is no ask: use Elicit, Confirm, ElicitUrl, Sample, ListRoots"
-                )
-
-
-class State(Generic[T]):
-    """A pure function's own state, typed. Read `value`; keep another by returning `InputRequired(..., state=...)`.
-
-    Parameters:
-        value: what was kept in an earlier round; None in the first.
-    """
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: T | None = None) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return f"State({self.value!r})"
-
-
-class Inputs:
-    """The answers that a pure function has so far, by key.
-
-    In a unit test make one yourself: `Inputs()`, or `Inputs({"github_login": GitHubLogin(name="octocat")})`; a
-    `Sampled`, a list of `Root`, True for a confirmation, and `Elicited("decline")` are answers, too.
-
-    Parameters:
-        answers: the answers by key.
-    """
-
-    __slots__ = ("_answers",)
-
-    def __init__(self, answers: Mapping[str, Any] = MappingProxyType({})) -> None:
-        self._answers = answers
-
-    @overload
-    def get(self, key: str, asked: type[T], /) -> T | None: ...
-    @overload
-    def get(self, key: str, asked: Ask[T], /) -> T | None: ...
-    def get(self, key: str, asked: Any, /) -> Any:
-        """Give the answer for a key, or None while there is no accepted one.
-
-        Parameters:
-            key: the key that the ask has in `InputRequired`.
-            asked: the model of the form, `Elicited[Model]`, `Sampled`, `Roots`, `Confirm` or `ElicitUrl`; or the ask
-                itself, which also checks that the message is the one that the person read.
-
-        Returns:
-            The validated answer: a model, an `Elicited`, a `Sampled`, `Roots` (for `ListRoots(...)` a list of `Root`),
-            or True.
-
-        Raises:
-            Refusal: the person said no, and `asked` does not say that the function branches on that. Let it pass: it
-                ends the call, whatever the function does next.
-        """
-        answer = self._answers.get(key)
-        branches = _branches(asked)
-        if isinstance(answer, Elicited):
-            if branches:
-                return answer
-            if not answer.accepted:
-                raise Refusal(answer.action)
-            return answer.content
-        return Elicited("accept", answer) if branches and answer is not None else answer
-
-
-@lru_cache(maxsize=1024)
-def reader(asked: Any) -> tuple[str | None, Any, bool]:
-    """Say how to read an answer for what a pure function gives to `Inputs.get`.
-
-    Returns:
-        The shape that the question must have had (None where any of its method will do), a function from the raw answer
-        to the value, and whether the answer only counts with a state.
-
-    Raises:
-        SetupError: it is nothing that can be asked for.
-    """
-    if asked is Confirm:
-        return Confirm("").question().shape, Confirm("").read, True
-    if asked is ElicitUrl:
-        return None, ElicitUrl("", "").read, True
-    if asked is Sampled or asked is Roots:
-        return None, lambda raw: read_model(asked, raw), False
-    elicited, branches = _form_of(asked)
-    return elicited.shape, lambda raw: read_form(elicited, branches, raw), False
 
 
 def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
@@ -445,11 +340,7 @@ def _accepted(raw: JSON) -> Any:
     return raw.get("content", {})
 
 
-def _branches(asked: Any) -> bool:
-    return get_origin(asked) is Elicited or (isinstance(asked, Elicit) and asked._branches)
-
-
-def _form_of(schema: Any) -> tuple[Form, bool]:
+def form_of(schema: Any) -> tuple[Form, bool]:
     try:
         return _form_of_type(schema)
     except TypeError:  # not even hashable
@@ -463,3 +354,7 @@ def _form_of_type(schema: Any) -> tuple[Form, bool]:
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise SetupError(f"{schema!r} is no form: give a pydantic model, or Elicited[Model]")
     return form(model), branches
+
+
+CONFIRMATION_SHAPE = Confirm("").question().shape
+"""An answer to a form of this shape may be a yes, so it only counts for a question that was asked."""

@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 
@@ -12,14 +12,17 @@ def _base64(value: Any) -> Any:
     return b64encode(value).decode("ascii") if isinstance(value, bytes | bytearray) else value
 
 
-Base64 = Annotated[str, BeforeValidator(_base64)]
-"""Bytes, or text that is already Base64."""
+Base64 = Annotated[
+    bytes | str, BeforeValidator(_base64), WithJsonSchema({"type": "string", "contentEncoding": "base64"})
+]
+"""Bytes, or text that is already Base64; kept as Base64 text."""
 
 
 class Wire(BaseModel):
     """Base of what is written to the wire: camelCase there, snake_case here."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True)
+    # `meta` has no plain alias below: type checkers would take it for the name of the constructor's parameter.
 
     def wire(self) -> dict[str, Any]:
         """Give the object as plain JSON, without what is not set."""
@@ -57,7 +60,9 @@ class Content(Wire):
     """Base of the content blocks."""
 
     annotations: Annotations | None = None
-    meta: dict[str, Any] | None = Field(default=None, alias="_meta")
+    meta: dict[str, Any] | None = Field(
+        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
+    )
 
 
 class TextContent(Content):
@@ -90,7 +95,9 @@ class ResourceContents(Wire):
     mime_type: str | None = None
     text: str | None = None
     blob: Base64 | None = None
-    meta: dict[str, Any] | None = Field(default=None, alias="_meta")
+    meta: dict[str, Any] | None = Field(
+        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
+    )
 
 
 class EmbeddedResource(Content):
@@ -126,7 +133,9 @@ class ToolResult(Wire):
     content: list[Any] = Field(default_factory=list)
     structured_content: Any = None
     is_error: bool = False
-    meta: dict[str, Any] | None = Field(default=None, alias="_meta")
+    meta: dict[str, Any] | None = Field(
+        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
+    )
 
 
 class Message(Wire):
@@ -141,7 +150,9 @@ class PromptResult(Wire):
 
     messages: list[Any]
     description: str | None = None
-    meta: dict[str, Any] | None = Field(default=None, alias="_meta")
+    meta: dict[str, Any] | None = Field(
+        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
+    )
 
 
 class Completion(Wire):

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from .asks import Ask, Confirm, Elicit, ElicitUrl, ListRoots, Root, Sample, Sampled
-from .errors import FlowError
+from pydantic import BaseModel
+
+from .asks import Ask, Confirm, Elicit, Elicited, ElicitUrl, ListRoots, Root, Sample, Sampled
 from .messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
 from .round import Round
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 A1 = TypeVar("A1")
 A2 = TypeVar("A2")
 A3 = TypeVar("A3")
@@ -33,7 +35,11 @@ class Context:
 
     # Asks
 
-    def elicit(self, message: str, schema: type[T], *, key: str | None = None) -> Ongoing[T]:
+    @overload
+    def elicit(self, message: str, schema: type[M], *, key: str | None = None) -> Ongoing[M]: ...
+    @overload
+    def elicit(self, message: str, schema: type[Elicited[M]], *, key: str | None = None) -> Ongoing[Elicited[M]]: ...
+    def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Ongoing[Any]:
         """Ask the person to fill in a form.
 
         Parameters:
@@ -131,12 +137,10 @@ class Context:
         Returns:
             The answers in the order of the asks, or by key.
         """
-        self._round.require_async("an ask")
-        return self._several(asks, named)
+        return self._round.awaited("an ask", lambda: self._several(asks, named))
 
     def _one(self, make: Callable[[], Ask[T]]) -> Ongoing[T]:
-        self._round.require_async("an ask")
-        return self._first(make)
+        return self._round.awaited("an ask", lambda: self._first(make))
 
     async def _first(self, make: Callable[[], Ask[T]]) -> T:
         answer: T = (await self._round.ask(lambda: [(None, make())]))[0]
@@ -146,7 +150,7 @@ class Context:
         if not named:
             return tuple(await self._round.ask(lambda: [(None, ask) for ask in asks]))
         if asks:
-            raise self._round.fail(FlowError("ctx.ask(...) takes asks in order or by name, not both"))
+            raise TypeError("ctx.ask(...) takes asks in order or by name, not both")
         return dict(zip(named, await self._round.ask(lambda: list(named.items())), strict=True))
 
     # Steps
@@ -183,7 +187,6 @@ class Context:
             What it returned, after a way through JSON by its declared type: the same in the round in which it ran and
             in all later ones.
         """
-        self._round.require_async("a step")
         key, rerun = kwargs.pop("key", None), kwargs.pop("rerun", False)
         return self._round.step(function, args, kwargs, key, rerun)
 
@@ -229,6 +232,11 @@ class Context:
     def user(self) -> Any:
         """What the authentication layer made of the credentials (Starlette's `request.user`); None without one."""
         return self._round.call.user
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The request's HTTP headers, by lower-case name."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._round.call.headers.items()}
 
     @property
     def meta(self) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from .asks import InputRequired, Refusal
+from .asks import Refusal
 from .errors import (
     Declined,
     HandlerFailed,
@@ -22,6 +22,7 @@ from .errors import (
 )
 from .fanout import Fanout
 from .handlers import Handler
+from .inputs import InputRequired
 from .journal import Journal, binding
 from .limits import Limits
 from .messages import JSON, Call, Change, Complete, Discovery, Listening, NeedsInput, Outcome, Outlet
@@ -93,6 +94,8 @@ class Dispatcher:
         self._fanout = fanout
         self._threads = threads
         self._limits = limits
+        # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
+        self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
         self._instructions = instructions
         self._page_size = page_size
@@ -145,7 +148,7 @@ class Dispatcher:
             result = await self._run(tool.handler, arguments, call, outlet, tool.answer_within)
             return result if isinstance(result, NeedsInput) else Complete(tool.write(result))
         except ToolError as error:
-            return Complete(failed(str(error)))
+            return Complete(failed(str(error) or "The tool failed."))
         except Refusal as refusal:
             return Complete(failed(_REFUSED[refusal.action]))
         except RequestError:
@@ -192,7 +195,7 @@ class Dispatcher:
         except NotFound:
             raise UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target) from None
         except ToolError as error:
-            raise HandlerFailed(str(error)) from None
+            raise HandlerFailed(str(error) or "The request failed.") from None
         except Refusal as refusal:
             raise Declined(_REFUSED[refusal.action], {"action": refusal.action}) from None
         except RequestError:
@@ -211,25 +214,27 @@ class Dispatcher:
             result = await call_function(handler, arguments, self._threads)
             if not isinstance(result, InputRequired):
                 return result
-            journal = self._open(call)
-            round_ = Round(call, journal, self._threads, early=early, is_async=handler.is_async)
+            journal, bound_to = Journal(self._clock()), binding(self._audience, call)
+            round_ = Round(call, journal, self._threads, handler.name, is_async=handler.is_async)
             result = conclude(handler, round_, result, None)
         else:
-            journal = self._open(call)
-            round_ = Round(call, journal, self._threads, early=early, is_async=handler.is_async)
+            # Before the handler runs, since it may change the arguments that it is given.
+            bound_to = binding(self._audience, call)
+            journal = self._open(handler, call, bound_to)
+            round_ = Round(call, journal, self._threads, handler.name, is_async=handler.is_async)
             result = await run(handler, arguments, round_, outlet, self._threads)
         if not isinstance(result, Asking):
             return result
         try:
             journal.count_round({key: question.digest for key, question in result.questions.items()}, self._limits)
             seconds = self._limits.state_seconds if answer_within is None else answer_within
-            payload = journal.dump(binding(self._audience, call), self._clock(), seconds, self._limits)
+            payload = journal.dump(bound_to, self._clock(), seconds, self._limits)
         except OverBudget as error:
-            logger.warning("%s %r: %s", call.method, call.target, error.message)
+            logger.warning("%s %r: %s", call.method, handler.name, error.message)
             raise
         return NeedsInput(result.questions, self._codec.seal(payload))
 
-    def _open(self, call: Call) -> Journal:
+    def _open(self, handler: Handler, call: Call, bound_to: list[str]) -> Journal:
         if call.answers is not None and len(call.answers) > self._limits.answers:
             message = f"More than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
@@ -238,9 +243,11 @@ class Dispatcher:
         try:
             if not isinstance(call.state, str):
                 raise StateRefused("not a string")
-            journal = Journal.load(self._codec.open(call.state), binding(self._audience, call), self._clock())
+            if len(call.state) > self._longest_state:
+                raise StateRefused("too large")
+            journal = Journal.load(self._codec.open(call.state), bound_to, self._clock())
         except StateRefused as refused:
-            logger.warning("%s %r: refused a requestState: %s", call.method, call.target, refused.reason)
+            logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
         journal.deliver(call.answers or {})
         return journal
@@ -250,7 +257,7 @@ class Dispatcher:
     def _fault(self, call: Call, error: Exception) -> InternalFault:
         """Log what went wrong on our side under a reference; give what the client sees of it."""
         reference = secrets.token_hex(4)
-        logger.error("%s %r failed (reference %s)", call.method, call.target, reference, exc_info=error)
+        logger.error("%s %.200r failed (reference %s)", call.method, call.target, reference, exc_info=error)
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
 
     def _write(self, call: Call, write: Callable[[], JSON]) -> JSON:
@@ -291,7 +298,7 @@ class Dispatcher:
         try:
             return Complete(completion_body(await completer.suggest(value, known, self._threads)))
         except ToolError as error:
-            raise HandlerFailed(str(error)) from None
+            raise HandlerFailed(str(error) or "The request failed.") from None
         except Exception as error:
             raise self._fault(call, error) from None
 
@@ -347,6 +354,6 @@ def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:
     uris = asked.get("resourceSubscriptions", [])
     if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
         raise InvalidParams("notifications.resourceSubscriptions must be a list of URIs")
-    if len(uris) > _MOST_URIS:
+    if len(uris) > _MOST_URIS or sum(map(len, uris)) > _MOST_URIS * 100:
         raise OverBudget(f"More than {_MOST_URIS} resourceSubscriptions", "resourceSubscriptions", _MOST_URIS)
     return frozenset(wanted | {Change("resource", uri) for uri in uris})

@@ -87,6 +87,9 @@ class RequestError(MRTRError):
         data: details that help the client to mend its request; plain JSON.
     """
 
+    request_id: str | int | None = None
+    """The request's id, where it could be read from what could not be served as a request."""
+
     def __init__(self, message: str, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
@@ -118,7 +121,7 @@ class PayloadTooLarge(RequestError):
     """
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"The request body is over {limit} bytes", {"limit": limit})
+        super().__init__(f"The request body is over {limit} bytes", {"limit": "body_bytes", "value": limit})
 
 
 class UnknownMethod(RequestError):

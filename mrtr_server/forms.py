@@ -1,5 +1,6 @@
 """Forms: the flat JSON Schema that a client renders, from a pydantic model (Elicitation, Requested Schema)."""
 
+import logging
 import re
 from functools import lru_cache
 from math import inf, isfinite
@@ -10,7 +11,9 @@ from pydantic.alias_generators import to_snake
 
 from .digests import digest
 from .errors import AnswerMisfit, SetupError
-from .schema import TitleFreeSchema
+from .schema import TitleFreeSchema, problems_of
+
+logger = logging.getLogger("mrtr_server")
 
 _FORMATS = {"email", "uri", "date", "date-time"}
 _KEYWORDS = {
@@ -59,7 +62,7 @@ class Form:
         self.schema: dict[str, Any] = {"type": "object", "properties": properties}
         if required:
             self.schema["required"] = [name for name in properties if name in required]
-        self.shape = digest(["elicitation/create", {"requestedSchema": self.schema}])
+        self.shape = digest({"requestedSchema": self.schema})
         self._needs_nulls = always - required
 
     def read(self, content: Any) -> BaseModel:
@@ -77,15 +80,14 @@ class Form:
             return self.model.model_validate(known)
         except ValidationError as error:
             raise AnswerMisfit(describe(error)) from None
+        except Exception as error:  # a validator of the author's; its message and traceback may hold the answer
+            logger.error("A validator of %s failed on an answer with %s", self.model.__name__, type(error).__name__)
+            raise AnswerMisfit("The answer can't be used.") from None
 
 
 def describe(error: ValidationError) -> str:
     """Say what is wrong with each field, without repeating the values."""
-    parts = []
-    for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        where = ".".join(str(part) for part in problem["loc"])
-        parts.append(f"{where}: {problem['msg']}" if where else problem["msg"])
-    return "; ".join(parts)
+    return "; ".join(f"{where}: {what}" if where else what for where, what in problems_of(error))
 
 
 @lru_cache(maxsize=1024)

@@ -1,14 +1,16 @@
 """Handlers: what a decorated function takes, compiled once."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from .asks import InputRequired, Inputs, State
 from .context import Context
 from .errors import SetupError
+from .inputs import InputRequired, Inputs, State
 from .results import union_members
 from .schema import Stored
 
@@ -20,7 +22,7 @@ class Handler:
     Parameters:
         function: the function.
         name: what it was registered as, for logs and errors.
-        is_async: whether it is an `async def`.
+        is_async: whether it is, or wraps, an `async def`.
         context: the parameter that takes the `Context`, if there is one.
         inputs: the parameter that takes the `Inputs`, if there is one.
         state: the parameter that takes the `State`, if there is one.
@@ -56,34 +58,39 @@ def compile_handler(function: Callable[..., Any], name: str, namespace: Mapping[
     Raises:
         SetupError: an annotation can't be resolved, or one of our own parameters is there twice.
     """
-    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    target = inspect.unwrap(target)
+    layers = list(_layers(function, name))
+    target = layers[-1]
     try:
         hints = get_type_hints(target, localns=dict(namespace), include_extras=True)
     except NameError as error:
         raise SetupError(
             f"{name}: the annotation {error.name!r} can't be resolved; define it before the handler"
         ) from None
-    except TypeError as error:
+    except (TypeError, SyntaxError) as error:
         raise SetupError(f"{name}: the annotations can't be resolved: {error}") from error
     ours: dict[str, str] = {}
     parameters: dict[str, Parameter] = {}
     stored = Stored(Any)
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _signature(function, name).values():
         annotation = hints.get(parameter.name, Parameter.empty)
-        kind = _ours(annotation)
+        kind, bare = _ours(annotation)
         if kind is None:
             parameters[parameter.name] = parameter.replace(annotation=annotation)
             continue
+        if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            raise SetupError(
+                f"{name}: parameter {parameter.name!r} can't be filled by name, but that is how the {kind} comes; "
+                "make it an ordinary parameter"
+            )
         if kind in ours:
             raise SetupError(f"{name}: {ours[kind]!r} and {parameter.name!r} both take the {kind}")
         ours[kind] = parameter.name
-        if kind == "state" and get_args(annotation):
-            stored = Stored(get_args(annotation)[0])
+        if kind == "state" and get_args(bare):
+            stored = Stored(get_args(bare)[0])
     return Handler(
         function=function,
         name=name,
-        is_async=inspect.iscoroutinefunction(target),
+        is_async=any(map(inspect.iscoroutinefunction, layers)),
         context=ours.get("context"),
         inputs=ours.get("inputs"),
         state=ours.get("state"),
@@ -93,11 +100,58 @@ def compile_handler(function: Callable[..., Any], name: str, namespace: Mapping[
     )
 
 
-def _ours(annotation: Any) -> str | None:
-    for base, kind in ((Context, "context"), (Inputs, "inputs"), (State, "state")):
-        if annotation is base or get_origin(annotation) is base:
-            return kind
-    return None
+def _layers(function: Any, name: str) -> Iterator[Callable[..., Any]]:
+    """Give what is called, and what it wraps, down to the function that has the annotations.
+
+    Raises:
+        SetupError: it can't be called, or what is called is a generator.
+    """
+    if not callable(function):
+        raise SetupError(
+            f"{name}: {type(function).__name__} can't be called; a method is registered where there is an object or a "
+            "class to call it on: app.tool(obj.method)"
+        )
+    called = function
+    while isinstance(called, partial | staticmethod):
+        called = called.func if isinstance(called, partial) else called.__func__
+    if not inspect.isroutine(called) and not inspect.isclass(called):
+        called = called.__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise SetupError(f"{name} is a generator, and a handler gives one result: return a list instead of yielding")
+    yield called
+    while isinstance(called, partial) or hasattr(called, "__wrapped__"):
+        called = called.func if isinstance(called, partial) else called.__wrapped__
+        yield called
+
+
+def _signature(function: Callable[..., Any], name: str) -> dict[str, Parameter]:
+    """Give the parameters that a call by name can fill. Raises `SetupError` for a method without its object."""
+    parameters = dict(inspect.signature(function).parameters)
+    bound = set(function.keywords) if isinstance(function, partial) else set()
+    if bound and any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        raise SetupError(f"{name}: with **arguments, a client could replace what partial() gives for {min(bound)!r}")
+    parameters = {each: parameter for each, parameter in parameters.items() if each not in bound}
+    first = next(iter(parameters.values()), None)
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    in_class = inspect.isfunction(function) and owner and not owner.endswith("<locals>")
+    if in_class and first is not None and first.name in ("self", "cls") and first.annotation is Parameter.empty:
+        raise SetupError(
+            f"{name} is a method without its object, so {first.name!r} would be the client's to fill; make the object "
+            "first, then register its method: app.tool(obj.method)"
+        )
+    return parameters
+
+
+def _ours(annotation: Any) -> tuple[str | None, Any]:
+    """Say which of our types an annotation is, optional or not, and give it bare."""
+    if get_origin(annotation) is Annotated:
+        return _ours(get_args(annotation)[0])
+    members = [member for member in union_members(annotation) if member is not NoneType]
+    if len(members) == 1:
+        for base, kind in ((Context, "context"), (Inputs, "inputs"), (State, "state")):
+            if members[0] is base or get_origin(members[0]) is base:
+                return kind, members[0]
+    return None, annotation
 
 
 def _without_asks(annotation: Any) -> Any:

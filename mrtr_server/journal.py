@@ -63,12 +63,16 @@ class Step:
     """A step that has run.
 
     Parameters:
+        function: the full name of the function.
         arguments: a digest for each of its arguments, by name.
         result: what it returned, as JSON.
+        failed: the arguments of the attempts that had failed before, in the same place.
     """
 
+    function: str
     arguments: dict[str, str]
     result: Any
+    failed: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -122,10 +126,13 @@ class Journal:
         kept = self.answers.get(key)
         return kept.raw if kept is not None and kept.digest == question else None
 
-    def answer_of_shape(self, key: str, shape: str) -> JSON | None:
-        """Give the answer kept for a key, if it answers some question of that shape."""
+    def answer_of_kind(self, key: str, kind: str, shape: str | None) -> JSON | None:
+        """Give the answer kept for a key, if it answers a question of that kind (and of that shape, unless None)."""
         kept = self.answers.get(key)
-        return kept.raw if kept is not None and kept.digest.partition(".")[2] == shape else None
+        if kept is None:
+            return None
+        kept_kind, _, kept_shape = kept.digest.split(".")
+        return kept.raw if kept_kind == kind and shape in (None, kept_shape) else None
 
     def forget(self, key: str) -> None:
         """Drop the answer kept for a key: its question is to be asked again."""
@@ -230,8 +237,8 @@ class Journal:
     def _answers(self) -> dict[str, tuple[str, JSON]]:
         return {key: (kept.digest, kept.raw) for key, kept in self.answers.items()}
 
-    def _steps(self) -> dict[str, tuple[dict[str, str], Any]]:
-        return {key: (step.arguments, step.result) for key, step in self.steps.items()}
+    def _steps(self) -> dict[str, tuple[str, dict[str, str], Any, list[dict[str, str]]]]:
+        return {key: (step.function, step.arguments, step.result, step.failed) for key, step in self.steps.items()}
 
     def _largest(self) -> str:
         sizes = {f"the answer {key!r}": len(to_json(kept.raw)) for key, kept in self.answers.items()}

@@ -80,29 +80,32 @@ class Question:
     """An ask as it goes to the client.
 
     Parameters:
+        kind: `"form"`, `"url"`, `"sample"` or `"roots"`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
         needs: the capability that the client must have declared, as a dotted path.
         shape: digest of all of `params` but the message.
     """
 
+    kind: str
     method: str
     params: JSON
     needs: str
     shape: str = ""
     digest: str = field(init=False)
+    """Kind, message and shape, each of which must be the same for an answer to count."""
 
     def __post_init__(self) -> None:
         if not self.shape:
-            self.shape = digest([self.method, {name: self.params[name] for name in self.params if name != "message"}])
-        self.digest = f"{digest_bytes(self.params.get('message', '').encode())}.{self.shape}"
+            self.shape = digest({name: value for name, value in self.params.items() if name != "message"})
+        self.digest = f"{self.kind}.{digest_bytes(self.params.get('message', '').encode())}.{self.shape}"
 
     def because(self, reason: str) -> "Question":
         """The same question with a reason before its message; the digest stays, so that its answer still counts."""
         if not reason or "message" not in self.params:
             return self
         message = f"{reason}\n\n{self.params['message']}"
-        again = Question(self.method, {**self.params, "message": message}, self.needs, self.shape)
+        again = Question(self.kind, self.method, {**self.params, "message": message}, self.needs, self.shape)
         again.digest = self.digest
         return again
 
@@ -124,6 +127,7 @@ class Call:
         progress_token: where progress is wanted.
         log_level: the least severe messages that are wanted; None for none.
         request_id: the JSON-RPC id.
+        headers: the HTTP headers, by lower-case name.
     """
 
     method: str
@@ -138,6 +142,7 @@ class Call:
     progress_token: str | int | None = None
     log_level: LogLevel | None = None
     request_id: str | int = 0
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

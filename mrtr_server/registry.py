@@ -100,6 +100,8 @@ def described(
     name = name or getattr(function, "__name__", "")
     if not name or not NAME_CHARACTERS.issuperset(name) or len(name) > 128:
         raise SetupError(f"{name!r} is no name: 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name=")
+    while isinstance(function, partial):  # its own docstring is that of partial
+        function = function.func
     docstring = cleandoc(function.__doc__) if function.__doc__ else None
     return Described(name, title, description or docstring, icons, meta)
 
@@ -120,6 +122,9 @@ def build_tool(
         from .raw_schema import RawArguments  # optional: needs jsonschema
 
         arguments = RawArguments(about.name, input_schema, _raw_parameter(about.name, handler.parameters))
+        ours = {handler.context, handler.inputs, handler.state} & set(arguments.schema.get("properties", ()))
+        if ours and arguments.by_name:
+            raise SetupError(f"{about.name}: {min(map(str, ours))!r} is an argument and a parameter of ours; rename it")
     output_schema, write = tool_results(about.name, handler.returns)
     hints = annotations.wire() if isinstance(annotations, ToolAnnotations) else annotations
     entry = about.entry(
@@ -131,6 +136,7 @@ def build_tool(
 def build_prompt(handler: Handler, about: Described, *, answer_within: float | None) -> Prompt:
     """Compile a prompt. Raises `SetupError` for what can't be served."""
     arguments = SignatureArguments(about.name, handler.parameters)
+    _only_strings(about.name, arguments.schema, "an argument of a prompt")
     required = arguments.schema.get("required", ())
     listed = []
     for name, field in arguments.schema["properties"].items():
@@ -162,6 +168,7 @@ def build_resource(
         if name not in names and parameter.default is Parameter.empty:
             raise SetupError(f"{about.name}: nothing fills the parameter {name!r}; {uri!r} has no {{{name}}}")
     arguments = SignatureArguments(about.name, {name: handler.parameters[name] for name in names})
+    _only_strings(about.name, arguments.schema, "a variable of a URI")
     where = {"uriTemplate": uri} if template else {"uri": uri}
     entry = about.entry(**where, mimeType=mime_type, size=size, annotations=dict(annotations) if annotations else None)
     return Resource(handler, arguments, template, mime_type, ttl, scope, answer_within, entry)
@@ -185,6 +192,8 @@ def build_completer(handler: Handler) -> Completer:
     """Compile a completion. Raises `SetupError` if the function can't take what it is given."""
     if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
         raise SetupError(f"{handler.name}: a completion takes the value, and if it likes the known arguments")
+    if any(parameter.kind is Parameter.KEYWORD_ONLY for parameter in handler.parameters.values()):
+        raise SetupError(f"{handler.name}: a completion is called by position; take the * out of its parameters")
     return Completer(handler)
 
 
@@ -250,8 +259,32 @@ def _add(records: dict[Any, Any], kind: str, name: object, record: Any) -> None:
 
 
 def _raw_parameter(where: str, parameters: Mapping[str, Parameter]) -> str | None:
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return None
-    if len(parameters) != 1:
-        raise SetupError(f"{where}: with input_schema=, the function takes one dictionary, or **arguments")
-    return next(iter(parameters))
+    """Give the parameter that takes all arguments; None if each is given by name."""
+    if len(parameters) == 1:
+        ((name, parameter),) = parameters.items()
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            return None
+        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            return name
+    # Whatever else there is, a client could fill by its name, whether the schema has it or not.
+    raise SetupError(
+        f"{where}: with input_schema=, the function takes one dictionary, or **arguments, and besides that only "
+        f"Context, Inputs and State; it has {', '.join(map(repr, parameters)) or 'nothing'}"
+    )
+
+
+def _only_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
+    for name, field in schema["properties"].items():
+        if not _takes_strings(field, schema.get("$defs", {})):
+            raise SetupError(
+                f"{where}: {name!r} is {what}, so it comes as a string, and its type takes none; take a str and read "
+                "it, or put BeforeValidator(..., json_schema_input_type=str) into the annotation"
+            )
+
+
+def _takes_strings(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
+    if "$ref" in field:
+        field = definitions[field["$ref"].rpartition("/")[2]]
+    if "anyOf" in field or "oneOf" in field:
+        return any(_takes_strings(branch, definitions) for branch in field.get("anyOf", field.get("oneOf", ())))
+    return field.get("type") not in ("object", "array", "null")

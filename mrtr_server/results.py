@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from .content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
+from .errors import SetupError
 from .messages import JSON
 from .schema import Structured
 
@@ -20,6 +21,7 @@ MOST_VALUES = 100
 Write = Callable[[Any], JSON]
 
 _LISTS = (list, tuple, Sequence)
+_BYTES = (bytes, bytearray, memoryview)
 
 
 def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
@@ -33,9 +35,14 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         The output schema, None if results are text and content; and the function that writes a result's body.
 
     Raises:
-        SetupError: the declared type has no JSON Schema.
+        SetupError: the declared type has no JSON Schema, or is bytes.
     """
     members = union_members(returns)
+    if any((get_args(member)[0] if get_origin(member) is Annotated else member) in _BYTES for member in members):
+        raise SetupError(
+            f"{where} returns bytes, and nothing says of what kind; return ImageContent(data=...), "
+            "AudioContent(data=...), or EmbeddedResource(resource=ResourceContents(uri=..., blob=...))"
+        )
     if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members)):
         lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
         return None, _write_blocks if lists else _write_content

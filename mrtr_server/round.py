@@ -1,19 +1,22 @@
 """One round of a flow: what the journal can answer, what has to be asked, which steps run.
 
-An ask that can't be answered *parks*: it never returns. The runner sees that, lets running steps finish, and ends the
-round by cancelling the handler. So nothing after an unanswered ask runs, whatever the code around it catches.
+An ask that can't be answered *parks*: it never returns, not even when it is cancelled. The runner sees that, lets
+running steps finish, and ends the round by cancelling the handler. So nothing after an unanswered ask runs, whatever
+the code around it catches.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .asks import Ask, InputRequired, Inputs, Refusal, reader
+from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
 from .errors import AnswerMisfit, FlowError, KeyConflict, MisplacedCall, SetupError
+from .inputs import InputRequired, Inputs, reader
 from .journal import Journal
 from .messages import JSON, Call, Question
-from .steps import Steps, current_step
+from .steps import Planned, Steps, current_step
 from .threads import Threads
 
 logger = logging.getLogger("mrtr_server")
@@ -29,40 +32,43 @@ class Round:
         call: the request.
         journal: what the flow remembers; updated as the round goes on.
         threads: runs plain functions.
-        early: whether answers that came without a state count, for the asks that allow it.
+        name: what the handler is registered as, for the log.
         is_async: whether the handler is an `async def`, so that it can wait for an ask or a step.
     """
 
-    def __init__(self, call: Call, journal: Journal, threads: Threads, *, early: bool, is_async: bool) -> None:
+    def __init__(self, call: Call, journal: Journal, threads: Threads, name: str, *, is_async: bool) -> None:
         self.call = call
         self.journal = journal
-        self.is_async = is_async
-        self._threads = threads
-        self._early = call.answers or {} if early else {}
+        self.name = name
         self.asked: dict[str, Question] = {}
         self.missing: list[str] = []
         self.refusal: Refusal | None = None
         self.fault: FlowError | None = None
         self.activity = 0
-        self.steps: Steps | None = None
         self.parked: list[asyncio.Task[Any]] = []
         self.closed = False
         self.main: asyncio.Task[Any] | None = None
+        self._is_async = is_async
+        self._threads = threads
+        self._early = call.answers or {} if call.state is None else {}
+        self._steps: Steps | None = None
         self._claimed: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
+        self._abandoned = False
+        self._unawaited = 0
         self._woken: asyncio.Future[None] | None = None
 
     # What the runner watches
 
     @property
-    def running(self) -> "set[asyncio.Task[Any]]":
+    def running(self) -> set[asyncio.Task[Any]]:
         """The steps that are running now."""
-        return self.steps.running if self.steps is not None else _NONE
+        return self._steps.running if self._steps is not None else _NONE
 
     @property
     def ending(self) -> bool:
-        """Whether the call ends with this round, so that nothing new may begin."""
-        return bool(self.missing or self.refusal or self.fault)
+        """Whether nothing new may begin: the call ends with this round, or its author gave up on an open ask."""
+        return bool(self.missing or self.refusal or self.fault or self._abandoned)
 
     def wake(self, _: Any = None) -> None:
         """Tell the runner that something has changed."""
@@ -75,61 +81,88 @@ class Round:
         self._woken = asyncio.get_running_loop().create_future()
         await self._woken
 
-    async def park(self) -> Any:
-        """Never return."""
-        if (task := asyncio.current_task()) is not None:
-            self.parked.append(task)
-        self.wake()
-        await asyncio.get_running_loop().create_future()
+    def conclude(self) -> None:
+        """Note what shows only when the handler is done."""
+        self.closed = True
+        if self._unawaited and not self.asked and not self.ending:
+            self.fail(MisplacedCall("An ask or a step was called but never awaited; write `await ctx...`"))
 
     def fail(self, error: FlowError) -> FlowError:
         """End the flow for a mistake in the handler's code, whatever the handler makes of the error."""
         if self.fault is None:
+            # The error does not pass through the handler's frames, so the stack says where it comes from.
+            error.add_note("Called from:\n" + "".join(traceback.format_stack(limit=12)[:-1]))
             self.fault = error
         return error
 
-    def _refuse_if_closed(self, what: str) -> None:
+    async def _park(self) -> Any:
+        """Never return, except to end the handler with the round."""
+        if (task := asyncio.current_task()) is not None:
+            self.parked.append(task)
+        self.wake()
+        while True:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                if self.closed:
+                    raise
+                # A timeout, or a sibling that failed: its owner would take the open question for answered.
+                self._abandoned = True
+
+    def _refuse(self, what: str) -> None:
+        """Refuse an ask or a step where there can be none, and where it can't park either: by an exception."""
         if self.closed:
             logger.error(
                 "%s %r went on after its round had ended: it caught the cancellation and called %s. "
                 "Re-raise asyncio.CancelledError in handlers.",
                 self.call.method,
-                self.call.target,
+                self.name,
                 what,
             )
             raise asyncio.CancelledError("the round has ended")
         if step := current_step.get():
-            raise self.fail(
-                MisplacedCall(f"{what} was called inside the step {step!r}; a step can hold no ask or step")
-            )
-
-    def require_async(self, what: str) -> None:
-        """Refuse what has to be awaited in a handler that can't await."""
-        if not self.is_async:
-            message = f"{what} was called in a plain `def`; make the handler `async def`, or return InputRequired"
+            message = f"{what} was called inside the step {step!r}; a step can hold no ask or step"
             raise self.fail(MisplacedCall(message))
+        if self.main is not None and asyncio.get_running_loop() is not self.main.get_loop():
+            raise self.fail(MisplacedCall(f"{what} was called on another event loop than its handler's"))
+
+    def awaited(self, what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+        """Give the coroutine of an ask or a step, and note whether it is awaited; refuse in what can't await."""
+        if not self._is_async:
+            message = f"{what} was called in a plain `def`; make the handler `async def`, or return InputRequired"
+            self.fail(MisplacedCall(message))
+            raise CallEnded(message)
+        self._unawaited += 1
+        return self._counted(work)
+
+    async def _counted(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        self._unawaited -= 1
+        return await work()
 
     # Asks
 
     async def ask(self, make: Callable[[], list[tuple[str | None, Ask[Any]]]]) -> list[Any]:
         """Give the answers of several asks, or park: the client has to be asked for those that are missing."""
-        self._refuse_if_closed("an ask")
-        try:
-            asks = make()
-        except SetupError as error:
-            raise self.fail(FlowError(str(error))) from None
-        answers = [self._answer(key or ask.key, ask) for key, ask in asks]
-        if _OPEN in answers or self.ending:
-            await self.park()
+        self._refuse("an ask")
+        answers: list[Any] = []
+        # Asks side by side are all looked at, so that an error can name all that is missing.
+        if not (self.refusal or self.fault or self._abandoned):
+            try:
+                answers = [self._answer(key or ask.key, ask) for key, ask in make()]
+            except FlowError as conflict:
+                self.fail(conflict)
+            except SetupError as mistake:
+                self.fail(FlowError(str(mistake)))
+            except Exception as unexpected:  # of the model's own code; its text may hold the answer
+                self.fail(FlowError(f"Reading an answer failed with {type(unexpected).__name__}"))
+        if self.ending or _OPEN in answers:
+            await self._park()
         return answers
 
     def _answer(self, given_key: str | None, ask: Ask[Any]) -> Any:
         question = ask.question()
         key = self._claim(given_key, ask, question)
-        raw = self.journal.answer(key, question.digest)
-        if raw is None and not ask.needs_state and key in self._early:
-            raw = self._early[key]
-            self.journal.keep(key, question.digest, raw)
+        raw = self._kept(key, question, ask.needs_state)
         if raw is not None:
             try:
                 return ask.read(raw)
@@ -142,6 +175,17 @@ class Round:
         self._send(key, question)
         return _OPEN
 
+    def _kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
+        raw = self.journal.answer(key, question.digest)
+        return self._take_early(key, question.digest, needs_state) if raw is None else raw
+
+    def _take_early(self, key: str, digest: str, needs_state: bool) -> JSON | None:
+        """Give an answer that came without a state, if it may count; it is kept for later rounds."""
+        if needs_state or key not in self._early:
+            return None
+        self.journal.keep(key, digest, self._early[key])
+        return self._early[key]
+
     def _send(self, key: str, question: Question) -> None:
         if not self.call.client.supports(question.needs):
             self.missing.append(question.needs)
@@ -150,16 +194,19 @@ class Round:
 
     def _claim(self, given_key: str | None, ask: Ask[Any], question: Question) -> str:
         """Give the ask its key: its own, or the first of its default keys that is free and fits the journal best."""
-        if given_key is not None:
-            if self._claimed.get(given_key, question.digest) != question.digest:
-                raise self.fail(KeyConflict(f"The key {given_key!r} is used for two different questions in one run"))
+        if given_key is None:
+            key = self._default_key(ask.default_key, question)
+        elif self._claimed.get(given_key, question.digest) == question.digest:
             key = given_key
         else:
-            key = self._default_key(ask.default_key, question)
-        if key in self.journal.steps or (self.steps is not None and key in self.steps.started):
-            raise self.fail(KeyConflict(f"The ask {key!r} has the key of the step {key!r}; give one of them a key="))
+            raise KeyConflict(f"The key {given_key!r} is used for two different questions in one run")
+        self._refuse_step_key(key)
         self._claimed[key] = question.digest
         return key
+
+    def _refuse_step_key(self, key: str) -> None:
+        if key in self.journal.steps or (self._steps is not None and key in self._steps.started):
+            raise KeyConflict(f"The ask {key!r} has the key of the step {key!r}; give one of them a key=")
 
     def _default_key(self, base: str, question: Question) -> str:
         free = ""
@@ -184,13 +231,8 @@ class Round:
     def read_input(self, key: str, asked: Any) -> Any:
         """Give the answer for a key, or None; see `Inputs.get`."""
         try:
-            raw, read = self._pinned(key, asked) if isinstance(asked, Ask) else self._shaped(key, asked)
-        except SetupError as error:
-            raise self.fail(FlowError(f"inputs.get({key!r}, ...): {error}")) from None
-        if raw is None:
-            return None
-        try:
-            return read(raw)
+            raw, read = self._find_input(key, asked)
+            return None if raw is None else read(raw)
         except Refusal as refusal:
             self.refusal = self.refusal or refusal
             raise
@@ -198,47 +240,54 @@ class Round:
             self._reasons[key] = misfit.reason
             self.journal.forget(key)
             return None
+        except Exception as error:
+            detail = str(error) if isinstance(error, SetupError) else type(error).__name__
+            raise CallEnded(str(self.fail(FlowError(f"inputs.get({key!r}, ...) failed: {detail}")))) from None
 
-    def _pinned(self, key: str, ask: Ask[Any]) -> tuple[JSON | None, Any]:
-        question = ask.question()
-        raw = self.journal.answer(key, question.digest)
-        if raw is None and key in self._early and not ask.needs_state:
-            raw = self._early[key]
-            self.journal.keep(key, question.digest, raw)
-        return raw, ask.read
-
-    def _shaped(self, key: str, asked: Any) -> tuple[JSON | None, Any]:
-        shape, read, needs_state = reader(asked)
-        kept = self.journal.answers.get(key)
-        raw = kept.raw if shape is None and kept else self.journal.answer_of_shape(key, shape or "")
-        if raw is None and key in self._early and not needs_state:
-            raw = self._early[key]
-            self.journal.keep(key, f".{shape or ''}", raw)
+    def _find_input(self, key: str, asked: Any) -> tuple[JSON | None, Callable[[JSON], Any]]:
+        if isinstance(asked, Ask):
+            return self._kept(key, asked.question(), asked.needs_state), asked.read
+        kind, shape, read = reader(asked)
+        raw = self.journal.answer_of_kind(key, kind, shape)
+        if raw is None:
+            raw = self._take_early(key, f"{kind}..{shape or ''}", shape == CONFIRMATION_SHAPE)
         return raw, read
 
     def require(self, required: InputRequired) -> None:
-        """Take what a pure function returned: ask what is not answered yet, keep its state."""
+        """Take what a pure function returned: ask what is not answered yet. Raises `KeyConflict`."""
         questions = {key: ask.question() for key, ask in required.asks.items()}
         open_ = {key: q for key, q in questions.items() if self.journal.answer(key, q.digest) is None}
         # A function that asks only what has been answered saw the answers and wants others.
         for key, question in (open_ or questions).items():
-            if key in self.journal.steps:
-                raise self.fail(KeyConflict(f"The ask {key!r} has the key of the step {key!r}; rename one of them"))
+            self._refuse_step_key(key)
             self.journal.forget(key)
             self._send(key, question.because(self._reasons.get(key, "")))
 
     # Steps
 
-    async def step(
+    def step(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
-    ) -> Any:
-        """Run a function once in the flow, or give what it returned when it ran; see `Steps.run`."""
-        self._refuse_if_closed("a step")
-        if self.ending:
-            await self.park()
-        if self.steps is None:
-            self.steps = Steps(self.journal, self._threads, self.main, self._claimed, self.fail, self.wake)
-        return await self.steps.run(function, args, kwargs, key, rerun)
+    ) -> Coroutine[Any, Any, Any]:
+        """Run a function once in the flow, or give what it returned when it ran; see `Steps`."""
+        if self._steps is None:
+            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake)
+        steps = self._steps
+        planned = steps.plan(function, args, kwargs, key, rerun)
+        return self.awaited("a step", lambda: self._step(steps, planned))
+
+    async def _step(self, steps: Steps, planned: Planned) -> Any:
+        self._refuse("a step")
+        if not self.ending:
+            try:
+                return await steps.run(planned)
+            except FlowError as mistake:
+                self.fail(mistake)
+            except Exception:
+                # Beside an open ask the failure is not handed on: whoever handles it would go on without the answer.
+                # The step runs again in the next round, and fails again when the answer is there.
+                if not self.asked and not self.ending:
+                    raise
+        return await self._park()
 
 
 class _JournalInputs(Inputs):

@@ -3,17 +3,18 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from contextlib import suppress
 from functools import partial
+from inspect import isawaitable
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from .asks import InputRequired, Refusal, State
+from .asks import CallEnded
 from .context import Context
 from .errors import FlowError, MissingCapability
 from .handlers import Handler
+from .inputs import InputRequired, State
 from .journal import UNSET
 from .messages import JSON, Outlet, Question
 from .round import Round
@@ -70,12 +71,10 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
             result = await _run_asking(call_function(handler, keywords, threads), round_)
         else:
             result = await call_function(handler, keywords, threads)
-    except asyncio.CancelledError:
-        raise
-    except (Exception, Refusal) as error:
+    except (Exception, CallEnded, BaseExceptionGroup) as error:
         raised = error
     finally:
-        round_.closed = True
+        round_.conclude()
     return conclude(handler, round_, result, raised)
 
 
@@ -83,8 +82,15 @@ async def call_function(handler: Handler, keywords: JSON, threads: Threads) -> A
     """Call a handler: on the loop if it is an `async def`, otherwise in a thread."""
     try:
         if handler.is_async:
-            return await handler.function(**keywords)
-        return await threads(partial(handler.function, **keywords))
+            result = handler.function(**keywords)
+            return await result if isawaitable(result) else result
+        result = await threads(partial(handler.function, **keywords))
+        return await result if isawaitable(result) else result
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError(f"{handler.name!r} raised CancelledError, but nobody had cancelled it") from error
     except SystemExit as error:  # would end the whole server
         raise RuntimeError(f"{handler.name!r} called sys.exit()") from error
 
@@ -126,8 +132,7 @@ async def _run_asking(coroutine: Coroutine[Any, Any, Any], round_: Round) -> Any
     if not task.done():
         await _end(task, round_)
         return None
-    if task.cancelled():
-        raise RuntimeError(f"{round_.call.target!r} raised CancelledError, but nobody had cancelled it")
+    _leave(round_)
     return task.result()
 
 
@@ -147,21 +152,29 @@ async def _finish_steps(round_: Round) -> None:
 
 
 async def _end(task: asyncio.Task[Any], round_: Round) -> None:
-    """Cancel what is left of a handler."""
+    """Cancel what is left of a handler.
+
+    Only its own task is cancelled; what that awaits is cancelled with it. Any other task that still waits for an ask is
+    left to waste away: its owner would take a cancellation for a result.
+    """
     round_.closed = True
-    left = {each for each in (task, *round_.parked) if not each.done()}
-    if not left:
-        return
-    for each in left:
-        each.cancel()
-    done, stubborn = await asyncio.wait(left, timeout=PATIENCE)
-    for each in done:
-        if not each.cancelled() and each.exception() is None and each is task:
-            logger.warning(
-                "%r caught the end of its round and returned a value; the value is dropped", round_.call.target
-            )
-    if stubborn:
-        logger.error("%r does not end when it is cancelled; it is left behind", round_.call.target)
+    if not task.done():
+        task.cancel()
+        for _ in range(SETTLE_TICKS):
+            await asyncio.sleep(0)
+        if not task.done() and all(parked.done() for parked in round_.parked):
+            await asyncio.wait((task,), timeout=PATIENCE)
+    if not task.done():
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        logger.error("%r does not end when it is cancelled; it is left behind", round_.name)
+    elif not task.cancelled() and task.exception() is None:
+        logger.warning("%r caught the end of its round and returned a value; the value is dropped", round_.name)
+    _leave(round_)
+
+
+def _leave(round_: Round) -> None:
+    for parked in round_.parked:
+        parked._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def _own_state(handler: Handler, round_: Round) -> State[Any]:
@@ -179,13 +192,15 @@ def _require(handler: Handler, required: InputRequired, round_: Round) -> None:
     if required.state is not UNSET:
         try:
             round_.journal.state = handler.stored_state.write(required.state)
-        except PydanticSerializationError as error:
-            round_.fail(FlowError(f"InputRequired(state=...) can't be kept as its declared type: {error}"))
+        except PydanticSerializationError:
+            round_.fail(FlowError("InputRequired(state=...) can't be kept as its declared type"))
     elif not required.asks:
         round_.fail(FlowError("InputRequired() has neither an ask nor a state, so nothing would change"))
     if round_.fault is None:
-        with suppress(FlowError):  # noted as the round's fault
+        try:
             round_.require(required)
+        except FlowError as error:
+            round_.fail(error)
 
 
 def _capabilities(missing: list[str]) -> JSON:

@@ -1,14 +1,15 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import Annotated, Any, NotRequired, Protocol
+from typing import Annotated, Any, NotRequired, Protocol, get_args
 
 from pydantic import Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema, SchemaError, from_json, to_json
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
 from .errors import SetupError
@@ -17,6 +18,16 @@ TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHI
 """The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
 
 HEADER_KEYWORD = "x-mcp-header"
+_EXAMPLE = 'region: Annotated[str, Header("Region")]'
+
+MOST_PROBLEMS = 20
+"""How many problems an error names, so that a long list of wrong items does not come back many times as long."""
+
+MOST_READ = 2000
+"""How many problems are read to name the first; pydantic gives all or none, and 100,000 of them take a second."""
+
+MOST_CHARACTERS = 200
+"""How long each of them, and the path to it, may be."""
 
 _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
@@ -24,8 +35,45 @@ _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 class TitleFreeSchema(GenerateJsonSchema):
     """JSON Schema 2020-12 without the titles that pydantic makes up from names; those that an author wrote stay."""
 
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
+
     def field_title_should_be_set(self, schema: Any) -> bool:
+        """Say that a field needs no title; what an author wrote is there all the same."""
         return False
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        """Describe a model."""
+        return _untitled(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        """Describe a dataclass."""
+        return _untitled(super().dataclass_schema(schema), schema["cls"])
+
+    def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+        """Describe a TypedDict."""
+        return _untitled(super().typed_dict_schema(schema), schema.get("cls"))
+
+    def generate(self, schema: Any, mode: JsonSchemaMode = "validation") -> dict[str, Any]:
+        """Describe a type. The titles of enums are taken out last, since pydantic adds them last."""
+        made = super().generate(schema, mode)
+        for name, described in [(getattr(schema.get("cls"), "__name__", ""), made), *made.get("$defs", {}).items()]:
+            if "enum" in described and described.get("title") == name:
+                del described["title"]
+        return made
+
+    def encode_default(self, dft: Any) -> Any:
+        """Give a default as JSON; one that is none is not shown."""
+        try:
+            return from_json(to_json(dft), allow_inf_nan=False)
+        except ValueError as error:
+            raise PydanticSerializationError(str(error)) from None
+
+
+def _untitled(described: dict[str, Any], cls: Any) -> dict[str, Any]:
+    config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
+    if described.get("title") == getattr(cls, "__name__", None) and "title" not in config:
+        described.pop("title", None)
+    return described
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +116,32 @@ class ArgumentsMisfit(Exception):
         self.problems = problems
 
 
+def problem(path: Iterable[Any], message: str) -> tuple[str, str]:
+    """Give one problem as (where, what), neither of them long: clients choose names, and authors list choices."""
+    return _cut(".".join(map(str, path))), _cut(message)
+
+
+def problems_of(error: ValidationError) -> list[tuple[str, str]]:
+    """Give the first problems of an input as (where, what), without its values; of very many, their number."""
+    count = error.error_count()
+    if count > MOST_READ:
+        return [("", f"{count} problems")]
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_PROBLEMS]
+    return shortened([problem(each["loc"], each["msg"]) for each in found], count - len(found))
+
+
+def shortened(problems: list[tuple[str, str]], left_out: int) -> list[tuple[str, str]]:
+    """Say with the last problem that there are more."""
+    if left_out:
+        where, what = problems[-1]
+        problems[-1] = where, f"{what} (and {left_out} more)"
+    return problems
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+
+
 class Arguments(Protocol):
     """The arguments of a handler: their schema, and the way from JSON to keyword arguments."""
 
@@ -90,67 +164,64 @@ class SignatureArguments:
     """
 
     def __init__(self, where: str, parameters: Mapping[str, Parameter]) -> None:
-        fields: dict[str, Any] = {}
-        self._defaults: dict[str, FieldInfo] = {}
-        for name, parameter in parameters.items():
-            fields[name] = self._field(where, name, parameter)
+        fields = {name: _field(where, name, parameter) for name, parameter in parameters.items()}
         # One validator for all arguments, and it gives the dictionary that the handler is called with.
         try:
             self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(TypedDict("Arguments", fields))  # type: ignore[operator]
             schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
             raise SetupError(f"{where}: the parameters have no JSON Schema: {error}") from error
-        schema.pop("title", None)
         schema.setdefault("properties", {})
         self.schema = schema
         self._validate = self._adapter.validator.validate_python
-
-    def _field(self, where: str, name: str, parameter: Parameter) -> Any:
-        if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-            raise SetupError(f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter")
-        annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
-        default = parameter.default
-        if isinstance(default, FieldInfo):
-            annotation = Annotated[annotation, _without_default(default)]
-            if default.is_required():
-                return annotation
-            self._defaults[name] = default
-            if default.default_factory is not None:  # made anew for each call, so there is nothing to show
-                return NotRequired[annotation]
-            default = default.get_default()
-        if default is Parameter.empty:
-            return annotation
-        try:
-            shown = {"default": from_json(to_json(default), allow_inf_nan=False)}
-        except ValueError:  # it is no JSON; a PydanticSerializationError is one
-            shown = {}
-        return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Validate raw arguments; what the signature does not name is dropped."""
         try:
             arguments: dict[str, Any] = self._validate(raw)
         except ValidationError as error:
-            problems = error.errors(include_url=False, include_context=False, include_input=False)
-            raise ArgumentsMisfit([(".".join(map(str, p["loc"])), p["msg"]) for p in problems]) from None
-        if self._defaults:
-            for name, field in self._defaults.items():
-                if name not in arguments:
-                    arguments[name] = field.get_default(call_default_factory=True, validated_data=arguments)
+            few = error.error_count() <= MOST_READ
+            raise ArgumentsMisfit(problems_of(error) if few else self._by_parameter(raw, error)) from None
         return arguments
 
+    def _by_parameter(self, raw: Mapping[str, Any], error: ValidationError) -> list[tuple[str, str]]:
+        """Say how many problems each parameter has."""
+        required = self.schema.get("required", ())
+        found = []
+        for name in self.schema["properties"]:
+            count = int(name in required and name not in raw)
+            if name in raw:
+                try:
+                    self._validate({name: raw[name]})
+                except ValidationError as own:  # with one problem for each of the others that is missing
+                    count = own.error_count() - len(required) + (name in required)
+                except Exception:  # a factory of a default that needs the others
+                    return problems_of(error)
+            if count:
+                found.append(problem((name,), "1 problem" if count == 1 else f"{count} problems"))
+        return shortened(found[:MOST_PROBLEMS], len(found[MOST_PROBLEMS:])) or problems_of(error)
 
-_SHOWN = ("title", "description", "examples", "json_schema_extra", "deprecated")
 
-
-def _without_default(field: FieldInfo) -> FieldInfo:
-    copy: FieldInfo = Field()
-    copy.metadata = field.metadata
-    for name in ("alias", "alias_priority", "validation_alias", *_SHOWN):
-        setattr(copy, name, getattr(field, name))
-        if getattr(field, name) is not None:
-            copy._attributes_set[name] = getattr(field, name)
-    return copy
+def _field(where: str, name: str, parameter: Parameter) -> Any:
+    if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+        raise SetupError(f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter")
+    annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
+    default = parameter.default
+    if default is Parameter.empty:
+        return annotation
+    if isinstance(default, FieldInfo) and default.is_required():
+        return Annotated[annotation, default]
+    if any(isinstance(each, FieldInfo) and not each.is_required() for each in get_args(annotation)[1:]):
+        raise SetupError(
+            f"{where}: parameter {name!r} has two defaults, one in its annotation; write it once, behind the ="
+        )
+    if isinstance(default, FieldInfo):  # the function would get the Field itself, so pydantic fills in its default
+        return Annotated[annotation, default]
+    try:
+        shown = {"default": from_json(to_json(default), allow_inf_nan=False)}
+    except ValueError:  # it is no JSON; a PydanticSerializationError is one
+        shown = {}
+    return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
 
 
 def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
@@ -170,7 +241,10 @@ def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderPara
         if names.count(name) > 1:
             raise SetupError(f"{where}: two parameters share the header {name!r}")
     if _count(schema) != len(found):
-        raise SetupError(f"{where}: {HEADER_KEYWORD} can only mark properties that are reached by properties alone")
+        raise SetupError(
+            f"{where}: {HEADER_KEYWORD} can only mark properties that are reached by properties alone: no items of a "
+            f'list, and no part of a union; instead of an optional type, give a default: {_EXAMPLE} = ""'
+        )
     return tuple(found)
 
 
@@ -187,11 +261,17 @@ def _collect(where: str, schema: Mapping[str, Any], path: tuple[str, ...], found
             if not isinstance(header, str) or not header or not TCHARS.issuperset(header):
                 raise SetupError(f"{where}: {header!r} is no name for a header (parameter {'.'.join(here)!r})")
             if kind not in ("string", "integer", "boolean"):
-                raise SetupError(
-                    f"{where}: {'.'.join(here)!r} can't be mirrored into a header: only str, int and bool can"
-                )
+                raise SetupError(f"{where}: {'.'.join(here)!r} can't be mirrored into a header: {_unmirrored(field)}")
             found.append(HeaderParameter(f"mcp-param-{header.lower()}", here, kind))
         _collect(where, field, here, found)
+
+
+def _unmirrored(field: Mapping[str, Any]) -> str:
+    if "anyOf" in field:
+        return f'it is optional or a union, and only str, int and bool can; give it a default: {_EXAMPLE} = ""'
+    if "$ref" in field:
+        return 'it is an enum or a model, and only str, int and bool can; write choices as Literal["eu", "us"]'
+    return "only str, int and bool can"
 
 
 def _count(schema: Any) -> int:
@@ -253,5 +333,8 @@ class Stored:
         return self._adapter.dump_python(value, mode="json", warnings="error", round_trip=True)
 
     def read(self, stored: Any) -> Any:
-        """Give the value back as its type. Raises pydantic's `ValidationError`."""
-        return self._adapter.validate_python(stored)
+        """Give the value back as its type. Raises pydantic's `ValidationError`.
+
+        It shares nothing with what is stored, so that a handler can change what it got.
+        """
+        return self._adapter.validate_python(deepcopy(stored))

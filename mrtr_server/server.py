@@ -4,19 +4,19 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from inspect import isasyncgenfunction
 from types import FrameType
 from typing import Any, Literal, TypeVar, overload
 
-from starlette.authentication import AuthenticationBackend, AuthenticationError
+from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from .asgi import Endpoint
+from .auth import wrap
 from .content import Icon, ToolAnnotations
-from .dialects import DIALECTS, Surface
 from .dispatcher import Dispatcher
 from .errors import SetupError
 from .fanout import Fanout, InProcessFanout
@@ -34,6 +34,7 @@ logger = logging.getLogger("mrtr_server")
 
 F = TypeVar("F", bound=Callable[..., Any])
 Icons = Sequence[Icon | Mapping[str, Any]]
+Lifespan = Callable[["MRTRServer"], AbstractAsyncContextManager[Any]]
 
 
 class MRTRServer:
@@ -65,6 +66,9 @@ class MRTRServer:
             `"*"`.
         allowed_hosts: what the `Host` header may be; anything if left out.
         middleware: Starlette middleware around the application.
+        lifespan: a function of the server that gives an asynchronous context manager, such as one with
+            `@asynccontextmanager`: entered when the server starts, left when it shuts down. Not where the server is
+            mounted: there it is the outer application that starts and ends.
         debug: show clients what went wrong inside. Not for production.
         clock: gives the time, in seconds since the epoch.
 
@@ -95,6 +99,7 @@ class MRTRServer:
         allowed_origins: Sequence[str] = (),
         allowed_hosts: Sequence[str] | None = None,
         middleware: Sequence[Middleware] = (),
+        lifespan: Lifespan | None = None,
         debug: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -104,6 +109,15 @@ class MRTRServer:
             raise SetupError(f"path={path!r} must start with a slash")
         if page_size < 1:
             raise SetupError("page_size must be at least 1")
+        for option, texts in (
+            ("dialects", dialects),
+            ("allowed_origins", allowed_origins),
+            ("allowed_hosts", allowed_hosts),
+        ):
+            if isinstance(texts, str):
+                raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
+        if isasyncgenfunction(lifespan):
+            raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
         self.name = name
         self._path = path.rstrip("/")
         self._limits = limits or Limits()
@@ -111,9 +125,8 @@ class MRTRServer:
         self._threads = Threads(self._limits.threads)
         self._fanout: Fanout = fanout or InProcessFanout()
         self._refusal = ""
+        self._entered = lifespan or nullcontext
         ring = self._key_ring(keys)
-        chosen = _dialects(dialects)
-        versions = [DIALECTS[each].version for each in chosen if DIALECTS[each].version]
         optional: dict[str, Any] = {
             "title": title,
             "websiteUrl": website_url,
@@ -121,10 +134,9 @@ class MRTRServer:
         }
         info: dict[str, Any] = {"name": name, "version": version}
         info |= {field: value for field, value in optional.items() if value is not None}
-        surface = Surface(info, versions, self._registry.header_parameters)
         dispatcher = Dispatcher(
             self._registry,
-            codec or SealedCodec(ring, max_bytes=self._limits.state_bytes),
+            codec or SealedCodec(ring),
             Cursors(ring),
             self._fanout,
             self._threads,
@@ -137,21 +149,30 @@ class MRTRServer:
             debug=debug,
             clock=clock,
         )
-        wired = [DIALECTS[each](surface) for each in chosen]
-        endpoint = Endpoint(dispatcher, wired, versions, self._limits, allowed_origins, allowed_hosts)
-        self._stack = _wrap(endpoint, auth, middleware)
+        endpoint = Endpoint(
+            dispatcher,
+            info,
+            self._registry.header_parameters,
+            self._limits,
+            dialects=dialects,
+            allowed_origins=allowed_origins,
+            allowed_hosts=allowed_hosts,
+        )
+        self._stack = wrap(endpoint, auth, middleware)
 
     # ASGI
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
         if scope["type"] == "http":
-            if self._refusal:
+            if self._refusal:  # mounted, so no failed startup has ended it
+                logger.error("%s", self._refusal)
                 await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
             elif self._is_endpoint(scope):
                 await self._stack(scope, receive, send)
             else:
-                await Response(status_code=404)(scope, receive, send)
+                endpoint = scope.get("root_path", "") + self._path or "/"
+                await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "websocket":
@@ -171,19 +192,26 @@ class MRTRServer:
         return route == "" and (routed or bool(scope.get("root_path")))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                if self._refusal:
-                    await send({"type": "lifespan.startup.failed", "message": self._refusal})
-                    return
+        await receive()
+        if self._refusal:
+            await send({"type": "lifespan.startup.failed", "message": self._refusal})
+            return
+        phase = "startup"
+        try:
+            async with self._entered(self):
                 await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
+                phase = "shutdown"
+                await receive()
                 if isinstance(self._fanout, InProcessFanout):
-                    self._fanout.close()
-                self._threads.close()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+                    self._fanout.close()  # ends the open streams
+        except Exception as error:
+            message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
+            logger.error("%s", message, exc_info=error)
+            await send({"type": f"lifespan.{phase}.failed", "message": message})
+        else:
+            await send({"type": "lifespan.shutdown.complete"})
+        finally:
+            self._threads.close()
 
     # Registration
 
@@ -246,7 +274,7 @@ class MRTRServer:
             self._registry.add_tool(tool)
             return function
 
-        return register if function is None else register(function)
+        return register if function is None else register(_decorated("tool", function))
 
     @overload
     def prompt(self, function: F, /) -> F: ...
@@ -288,7 +316,7 @@ class MRTRServer:
             self._registry.add_prompt(build_prompt(_compile(function, about.name), about, answer_within=answer_within))
             return function
 
-        return register if function is None else register(function)
+        return register if function is None else register(_decorated("prompt", function))
 
     def resource(
         self,
@@ -325,6 +353,9 @@ class MRTRServer:
             SetupError: the function can't be a resource; the message says why.
         """
 
+        if not isinstance(uri, str):
+            raise SetupError('A resource needs its URI: use @app.resource("scheme://...")')
+
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
             resource = build_resource(
@@ -357,6 +388,8 @@ class MRTRServer:
         Raises:
             SetupError: neither or both of `prompt` and `resource` are given, or there is a completion already.
         """
+        if not isinstance(argument, str):
+            raise SetupError('A completion needs its argument: use @app.completion("argument", prompt="...")')
         if (prompt is None) == (resource is None):
             raise SetupError("A completion is for prompt=... or for resource=..., one of the two")
         kind, name = ("prompt", prompt) if prompt is not None else ("resource", resource)
@@ -389,6 +422,14 @@ class MRTRServer:
     # Keys
 
     def _key_ring(self, keys: KeyRing | Sequence[bytes] | None) -> KeyRing:
+        given: Any = keys
+        if isinstance(given, str | bytes | bytearray) or (
+            isinstance(given, list | tuple) and any(isinstance(key, str) for key in given)
+        ):
+            raise SetupError(
+                "keys= takes a KeyRing or a list of 32-byte secrets; text of hex digits is keys=KeyRing.parse(text), "
+                "one secret is keys=[secret]"
+            )
         ring = keys if isinstance(keys, KeyRing) else KeyRing(keys) if keys is not None else KeyRing.from_environment()
         if ring is not None:
             return ring
@@ -410,42 +451,10 @@ class MRTRServer:
         return KeyRing.generate()
 
 
-class _RequireUser:
-    """Lets only authenticated requests through."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["user"].is_authenticated:
-            await self._app(scope, receive, send)
-        else:
-            await _challenge('Bearer realm="mcp"')(scope, receive, send)
-
-
-def _challenge(challenge: str) -> Response:
-    return JSONResponse({"error": "Authentication is required"}, 401, {"WWW-Authenticate": challenge})
-
-
-def _not_authenticated(connection: HTTPConnection, error: AuthenticationError) -> Response:
-    return _challenge('Bearer realm="mcp", error="invalid_token"')
-
-
-def _wrap(app: ASGIApp, auth: AuthenticationBackend | None, middleware: Sequence[Middleware]) -> ASGIApp:
-    """Build the stack once."""
-    if auth is not None:
-        app = AuthenticationMiddleware(_RequireUser(app), backend=auth, on_error=_not_authenticated)
-    for cls, args, kwargs in reversed(middleware):
-        app = cls(app, *args, **kwargs)
-    return app
-
-
-def _dialects(names: Sequence[str] | None) -> list[str]:
-    if names is None:
-        return list(DIALECTS)
-    if not names or set(names) - DIALECTS.keys():
-        raise SetupError(f"dialects={list(names)!r}: choose from {', '.join(DIALECTS)}")
-    return [name for name in DIALECTS if name in names]
+def _decorated(decorator: str, function: Any) -> Any:
+    if isinstance(function, str):
+        raise SetupError(f"@app.{decorator}({function!r}): use @app.{decorator}(name={function!r})")
+    return function
 
 
 def _icon(icon: Icon | Mapping[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """Steps: functions that run once in a flow, however many rounds it takes."""
 
 import asyncio
+import dataclasses
 import inspect
-from collections.abc import Callable, Container
+from base64 import b64encode
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, cast, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from .digests import digest
+from .digests import canonical, digest
 from .errors import FlowError, KeyConflict, StepChanged
 from .forms import describe
 from .journal import Journal, Step
@@ -21,21 +24,49 @@ from .threads import Threads
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 """The key of the step that the code runs in; empty outside of steps."""
 
+MARK = "#"
+"""What sets generated keys apart: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
+
+
+@dataclass(slots=True)
+class Planned:
+    """A step as it was called, before anything of it has run.
+
+    Parameters:
+        function: with its arguments.
+        named: the function's full name.
+        digests: a digest for each argument, by name.
+        rerun: whether it may run again with other arguments.
+        key: its key; empty if it has none because of an error.
+        release: gives the generated key back when the step has failed.
+        error: what is wrong with the call.
+    """
+
+    function: partial[Any]
+    named: str
+    digests: dict[str, str]
+    rerun: bool
+    key: str = ""
+    release: Callable[[], None] = lambda: None
+    error: FlowError | None = None
+
 
 class Branch:
     """The steps of one asyncio task, counted by name, so that branches side by side replay the same."""
 
-    __slots__ = ("counts", "name")
+    __slots__ = ("_taken", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.counts: dict[str, int] = {}
+        self._taken: dict[str, set[int]] = {}
 
-    def next_key(self, name: str) -> str:
-        """Name the next step of that function: `build`, `build_2`; in a side branch `1/build`, `1/build_2`."""
-        count = self.counts[name] = self.counts.get(name, 0) + 1
-        numbered = name if count == 1 else f"{name}_{count}"
-        return f"{self.name}/{numbered}" if self.name else numbered
+    def take(self, name: str) -> tuple[str, Callable[[], None]]:
+        """Give the key of the next step of that name, and what gives the key back if the step fails."""
+        taken = self._taken.setdefault(name, set())
+        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        taken.add(number)
+        numbered = name if number == 1 else f"{name}{MARK}{number}"
+        return (f"{self.name}{MARK}{numbered}" if self.name else numbered), lambda: taken.discard(number)
 
 
 class Steps:
@@ -46,7 +77,6 @@ class Steps:
         threads: runs plain functions.
         main: the handler's own task.
         asked: the keys of the asks made in this round.
-        fail: notes a mistake of the handler's code, and gives it back to be raised.
         wake: tells the runner that a step has begun or ended.
     """
 
@@ -56,70 +86,86 @@ class Steps:
         threads: Threads,
         main: asyncio.Task[Any] | None,
         asked: Container[str],
-        fail: Callable[[FlowError], FlowError],
         wake: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._threads = threads
         self._main = main
         self._asked = asked
-        self._fail = fail
         self._wake = wake
         self.running: set[asyncio.Task[Any]] = set()
-        self.started: dict[str, tuple[dict[str, str], asyncio.Task[Any]]] = {}
-        self._branches: dict[asyncio.Task[Any], Branch] = {}
+        self.started: dict[str, tuple[Planned, asyncio.Task[Any] | None]] = {}
+        self._failed: dict[str, list[dict[str, str]]] = {}
+        self._branches: dict[asyncio.Task[Any] | None, Branch] = {}
 
-    async def run(
+    def plan(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
-    ) -> Any:
-        """Run a function once in the flow, or give what it returned when it ran.
+    ) -> Planned:
+        """Name a step when it is called: then steps that are gathered have their keys in the order of the calls."""
+        planned = Planned(partial(function, *args, **kwargs), _name(function), {}, rerun)
+        try:
+            planned.digests = _argument_digests(function, args, kwargs)
+            if key is None:
+                planned.key, planned.release = self._generate(function)
+            elif MARK in key:
+                raise FlowError(f"key={key!r}: {MARK!r} is for the keys that are generated; choose another")
+            else:
+                planned.key = key
+        except FlowError as error:
+            planned.error = error
+        return planned
 
-        Parameters:
-            function, args, kwargs: what to run.
-            key: names the step; the function's name and its number in this branch if None.
-            rerun: run it again where its arguments have changed.
+    async def run(self, planned: Planned) -> Any:
+        """Run a planned step once in the flow, or give what it returned when it ran.
 
         Raises:
-            FlowError: the step can't be told apart from another entry, or its arguments have changed.
-            Exception: whatever the function raised.
+            FlowError: it can't be told apart from another entry, or its arguments have changed.
+            Exception: whatever the function raised; the step is then not recorded, and may be called again.
         """
-        stored = _stored(function)
-        digests = _argument_digests(function, args, kwargs)
-        key = key or self._step_key(function, digests)
+        if planned.error is not None:
+            raise planned.error
+        key = planned.key
         if key in self._asked or key in self._journal.answers:
-            raise self._fail(KeyConflict(f"The step {key!r} has the key of the ask {key!r}; give one of them a key="))
-        if (record := self._journal.steps.get(key)) is not None:
-            if record.arguments == digests:
-                return self._recorded(key, stored, record)
-            if not rerun:
-                raise self._fail(_moved(key, record, digests))
-        if key in self.started:
-            started_with, task = self.started[key]
-            if started_with != digests:
-                raise self._fail(KeyConflict(f"The key {key!r} is used for two different steps in one run"))
-        else:
-            task = asyncio.create_task(self._run_step(key, stored, digests, partial(function, *args, **kwargs)))
-            self.started[key] = (digests, task)
+            raise KeyConflict(f"The step {key!r} has the key of the ask {key!r}; give one of them a key=")
+        other, task = self.started.get(key, (planned, None))
+        if other.named != planned.named or other.digests != planned.digests:
+            raise KeyConflict(f"The key {key!r} is of two different steps, {other.named} and {planned.named}")
+        stored = _stored(planned.function.func)
+        record = self._journal.steps.get(key)
+        if record is not None and task is None:
+            if record.function != planned.named:
+                raise KeyConflict(
+                    f"The step {key!r} is {planned.named} now and was {record.function} when it ran; "
+                    "give one of them another key="
+                )
+            if record.arguments == planned.digests:
+                self.started[key] = (planned, None)
+                return _recorded(key, stored, record)
+            if not planned.rerun and planned.digests not in record.failed:
+                raise _moved(key, record, planned.digests)
+        if task is None:
+            task = asyncio.create_task(self._execute(planned, stored))
+            self.started[key] = (planned, task)
             self.running.add(task)
-            task.add_done_callback(self._step_done)
+            task.add_done_callback(self._done)
             self._wake()
-        # Shielded: whatever ends the handler, a step that has begun runs to its end.
-        return await asyncio.shield(task)
-
-    def _recorded(self, key: str, stored: Stored, record: Step) -> Any:
         try:
-            return stored.read(record.result)
-        except ValidationError as error:
-            message = f"The recorded result of the step {key!r} is not of its declared type any more: {describe(error)}"
-            raise self._fail(StepChanged(message)) from None
+            # Shielded: whatever ends the handler, a step that has begun runs to its end.
+            return await asyncio.shield(task)
+        except Exception:
+            if self.started.pop(key, None) is not None:
+                self._failed.setdefault(key, []).append(planned.digests)
+                planned.release()
+            raise
 
-    async def _run_step(self, key: str, stored: Stored, digests: dict[str, str], function: partial[Any]) -> Any:
+    async def _execute(self, planned: Planned, stored: Stored) -> Any:
+        key = planned.key
         current_step.set(key)
         try:
-            if inspect.iscoroutinefunction(function.func):
-                value = await function()
+            if inspect.iscoroutinefunction(planned.function):
+                value = await planned.function()
             else:
-                value = await self._threads(function)
+                value = await self._threads(planned.function)
                 if inspect.isawaitable(value):
                     value = await value
         except SystemExit as error:  # would end the whole server
@@ -128,49 +174,57 @@ class Steps:
             written = stored.write(value)
             value = stored.read(written)
         except (PydanticSerializationError, ValidationError) as error:
-            why = describe(error) if isinstance(error, ValidationError) else str(error)
-            raise self._fail(
-                FlowError(f"The step {key!r} returned what can't be kept as its declared type: {why}")
-            ) from None
-        self._journal.steps[key] = Step(digests, written)
+            why = f": {describe(error)}" if isinstance(error, ValidationError) else ""
+            raise FlowError(f"The step {key!r} returned what can't be kept as its declared type{why}") from None
+        self._journal.steps[key] = Step(planned.named, planned.digests, written, self._failed.pop(key, []))
         return value
 
-    def _step_done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self.running.discard(task)
         if not task.cancelled():
             task.exception()  # taken here, so that a step nobody waits for any more is not reported as lost
         self._wake()
 
-    def _step_key(self, function: Callable[..., Any], digests: dict[str, str]) -> str:
+    def _generate(self, function: Callable[..., Any]) -> tuple[str, Callable[[], None]]:
         name = getattr(function, "__name__", "")
         if not name or name == "<lambda>":
-            raise self._fail(
-                FlowError("A step that is a lambda or has no name needs a key=; the name is its key otherwise")
-            )
+            raise FlowError("A step that is a lambda or has no name needs a key=; the name is its key otherwise")
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101  steps run on the loop
         if task not in self._branches:
-            self._branches[task] = Branch(self._branch_name(name, digests, task))
-        return self._branches[task].next_key(name)
+            self._branches[task] = Branch("" if task is self._main or task is None else self._side_branch(task))
+        return self._branches[task].take(name)
 
-    def _branch_name(self, name: str, digests: dict[str, str], task: asyncio.Task[Any]) -> str:
-        """Name a task: the handler's own is empty, those beside it are numbered as they come.
+    def _side_branch(self, task: asyncio.Task[Any]) -> str:
+        """Name a task beside the handler's own: as its author did, or by its coroutine's name and arguments.
 
-        Where the order in which branches reach their first step depends on the outside, the recorded arguments of
-        that step tell which branch this one was.
+        So the order in which branches come to their first step, which the outside decides, does not matter. Those
+        that are alike in all that is numbered as they come.
         """
-        if task is self._main:
-            return ""
-        taken = {branch.name for branch in self._branches.values()}
-        recorded = {key.partition("/")[0] for key in self._journal.steps if "/" in key}
-        for candidate in sorted(recorded - taken, key=int):
-            record = self._journal.steps.get(f"{candidate}/{name}")
-            if record is not None and record.arguments == digests:
-                return candidate
-        number = 1
-        while str(number) in taken:
-            number += 1
-        return str(number)
+        name = task.get_name().replace(MARK, "_")
+        if name.startswith("Task-"):
+            coroutine: Any = task.get_coro()
+            name, frame = getattr(coroutine, "__name__", "task"), getattr(coroutine, "cr_frame", None)
+            if frame is not None:
+                code, values = frame.f_code, frame.f_locals
+                given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+                name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
+        alike = sum(branch.name.partition("~")[0] == name for branch in self._branches.values())
+        return f"{name}~{alike + 1}" if alike else name
+
+
+def _name(function: Callable[..., Any]) -> str:
+    target = getattr(function, "__func__", function)
+    name = getattr(target, "__qualname__", type(target).__qualname__)
+    return f"{getattr(target, '__module__', None) or type(target).__module__}.{name}"
+
+
+def _recorded(key: str, stored: Stored, record: Step) -> Any:
+    try:
+        return stored.read(record.result)
+    except ValidationError as error:
+        raise StepChanged(
+            f"The recorded result of the step {key!r} is not of its declared type any more: {describe(error)}"
+        ) from None
 
 
 def _stored(function: Callable[..., Any]) -> Stored:
@@ -193,19 +247,78 @@ def _stored_as(annotation: Any) -> Stored:
 
 
 def _argument_digests(function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON) -> dict[str, str]:
-    """Digest each argument, by its parameter's name where the function tells it, otherwise by its position."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    names: tuple[str, ...] = code.co_varnames[: code.co_argcount] if code is not None else ()
-    names = names[1:] if inspect.ismethod(function) else names
+    """Digest all that a call depends on: its arguments by their parameters' names, defaults, `self`, a closure."""
+    target = getattr(function, "__func__", function)
+    code = getattr(target, "__code__", None)
+    named: JSON = {}
+    if code is not None:
+        names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
+        defaults = getattr(target, "__defaults__", None) or ()
+        named.update(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+        named.update(getattr(target, "__kwdefaults__", None) or {})
+        if inspect.ismethod(function):
+            args = (function.__self__, *args)
+        cells = zip(code.co_freevars, getattr(target, "__closure__", None) or (), strict=True)
+        named.update((name, _contents(cell)) for name, cell in cells)
+    elif isinstance(function, partial):
+        names, named = (), {"partial": [_name(function.func), *function.args, *sorted(function.keywords.items())]}
+    else:
+        names = ()
     positions = (str(position) for position in range(len(names) + 1, len(args) + 1))
-    named = {**dict(zip((*names, *positions), args, strict=False)), **kwargs}
-    return {name: _digest_argument(value) for name, value in named.items()}
+    named.update(zip((*names, *positions), args, strict=False))
+    named.update(kwargs)
+    return {name: _digest_argument(name, value) for name, value in named.items()}
 
 
-def _digest_argument(value: Any) -> str:
-    # What is no JSON, such as a connection, counts by its type only.
-    plain = to_jsonable_python(value, fallback=lambda item: f"<{type(item).__qualname__}>", inf_nan_mode="strings")
-    return digest(plain)[:11]
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _digest_argument(name: str, value: Any) -> str:
+    if isinstance(value, Iterator):
+        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read once only; give a list")
+    return digest(_plain(value))[:16]
+
+
+def _plain(value: Any, depth: int = 16) -> Any:
+    """Give what a value is made of as JSON. An object whose data are not all plain, say a connection, is its type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if depth == 0:
+        return _type(value)
+    if isinstance(value, bytes | bytearray):
+        return ["bytes", b64encode(value).decode()]
+    if isinstance(value, Mapping):
+        items = ((key if isinstance(key, str) else f"{_type(key)}{key!r}", item) for key, item in value.items())
+        return {key: _plain(item, depth - 1) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth - 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item, depth - 1) for item in value), key=canonical)
+    if isinstance(value, BaseModel):
+        return _plain(dict(value), depth - 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name), depth - 1) for field in dataclasses.fields(value)}
+    if callable(value):
+        return _name(value)
+    data = getattr(value, "__dict__", None)
+    if data and all(_is_data(item) for item in data.values()):
+        return [_type(value), _plain(data, depth - 1)]
+    try:
+        return to_jsonable_python(value) if not data else _type(value)  # dates, decimals, paths and the like
+    except (PydanticSerializationError, ValueError):
+        return _type(value)
+
+
+def _is_data(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | bytes | list | tuple | dict | set | frozenset)
+
+
+def _type(value: Any) -> str:
+    return f"<{type(value).__qualname__}>"
 
 
 def _moved(key: str, record: Step, digests: dict[str, str]) -> StepChanged:

@@ -22,10 +22,17 @@ class Threads:
         """Run a function in a thread, with the context variables of the caller."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._limit, thread_name_prefix="mrtr_server")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, copy_context().run, function)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, copy_context().run, _contained, function)
 
     def close(self) -> None:
         """Let the threads end when they are done. The next call starts new ones."""
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
+
+
+def _contained(function: Callable[..., Any]) -> Any:
+    try:
+        return function()
+    except StopIteration as error:  # a future can't hold one, and whoever waits for it would wait for ever
+        raise RuntimeError("the function raised StopIteration") from error

@@ -1,5 +1,6 @@
 """Applications that tests run in processes of their own, by import string."""
 
+import os
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -193,3 +194,17 @@ async def weather_for_somebody(city: str, ctx: Context) -> str:
     """Get the weather in a city, for somebody with a GitHub account."""
     await ctx.elicit("Please provide your GitHub username", GitHubLogin)
     return WEATHER.format(city)
+
+
+# Its keys are those of the environment, so that workers can share them.
+
+telling = MRTRServer("telling")
+
+
+@telling.tool
+def who_serves(inputs: Inputs) -> str | InputRequired:
+    """Say which worker serves each of the two rounds; an answer counts whichever of them asked."""
+    login = inputs.get("login", Login)
+    if login is None:
+        return InputRequired(login=Elicit(f"Who asks {os.getpid()}", Login))
+    return f"{os.getpid()} serves {login.name}"

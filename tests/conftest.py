@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp
 
-from .serving import in_thread
+from .serving import all_ended, in_thread
 from .wire import Inspected, Wire
 
 Serve = Callable[..., Wire]
@@ -17,6 +17,13 @@ Serve = Callable[..., Wire]
 def anyio_backend() -> str:
     """Asynchronous tests run on asyncio, as the package does."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_end() -> Iterator[None]:
+    """See that every server in a thread has ended when the tests have."""
+    yield
+    all_ended()
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def serve() -> Iterator[Serve]:
 
         def start(app: ASGIApp, *, path: str = "/mcp", **options: Any) -> Wire:
             inspected.append(Inspected(app))
-            port = stack.enter_context(in_thread(inspected[-1], **options))
+            port = stack.enter_context(in_thread(inspected[-1], wait=False, **options))
             wire = Wire(f"http://127.0.0.1:{port}{path}")
             stack.callback(wire.close)
             return wire

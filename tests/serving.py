@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -33,11 +33,12 @@ def wait_until(true: Any, what: str, seconds: float = PATIENCE) -> None:
 
 
 @contextmanager
-def in_thread(app: ASGIApp, **options: Any) -> Iterator[int]:
+def in_thread(app: ASGIApp, *, wait: bool = True, **options: Any) -> Iterator[int]:
     """Serve an application in a thread; give its port.
 
     Parameters:
         app: the application.
+        wait: for the server's end, of which uvicorn makes a fifth of a second; `all_ended` waits for the others.
         options: of `uvicorn.Config`.
     """
     defaults = {"port": 0, "log_level": "warning", "ws": "none", "access_log": False, "timeout_graceful_shutdown": 1}
@@ -50,8 +51,20 @@ def in_thread(app: ASGIApp, **options: Any) -> Iterator[int]:
         yield int(server.servers[0].sockets[0].getsockname()[1])
     finally:
         server.should_exit = True
+        _ENDING.append(thread)
+        if wait:
+            all_ended()
+
+
+_ENDING: list[threading.Thread] = []
+
+
+def all_ended() -> None:
+    """Wait for the end of every server in a thread that was told to end."""
+    while _ENDING:
+        thread = _ENDING.pop()
         thread.join(PATIENCE)
-    assert not thread.is_alive(), "the server did not stop"
+        assert not thread.is_alive(), "a server did not stop"
 
 
 @dataclass
@@ -84,8 +97,8 @@ class Process:
 
 
 @contextmanager
-def in_process(target: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
-    """Run the command `uvicorn`; give the process once it listens, or has ended.
+def started(target: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
+    """Run the command `uvicorn`; give the process at once.
 
     Parameters:
         target: the import string of the application.
@@ -95,22 +108,12 @@ def in_process(target: str, *arguments: str, log: Path, environment: dict[str, s
     """
     variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
     command = [sys.executable, "-m", "uvicorn", target, "--port", "0", "--ws", "none", *arguments]
-    output: IO[bytes]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**variables, **(environment or {})}, stdout=output, stderr=output
         )
-    server = Process(process, log)
-
-    def listening() -> bool:
-        found = re.search(r"running on http://127\.0\.0\.1:(\d+)", server.text)
-        workers = "--workers" not in arguments or server.text.count("Application startup complete") >= 2
-        server.port = int(found[1]) if found and workers else 0
-        return server.port > 0 or process.poll() is not None
-
     try:
-        wait_until(listening, f"{target} to listen")
-        yield server
+        yield Process(process, log)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -119,3 +122,19 @@ def in_process(target: str, *arguments: str, log: Path, environment: dict[str, s
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+@contextmanager
+def in_process(target: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
+    """Run the command `uvicorn` as `started` does; give the process once it listens or has ended."""
+    workers = int(arguments[arguments.index("--workers") + 1]) if "--workers" in arguments else 1
+    with started(target, *arguments, log=log, environment=environment) as server:
+
+        def listening() -> bool:
+            found = re.search(r"running on http://127\.0\.0\.1:(\d+)", server.text)
+            ready = server.text.count("Application startup complete") >= workers
+            server.port = int(found[1]) if found and ready else 0
+            return server.port > 0 or server.process.poll() is not None
+
+        wait_until(listening, f"{target} to listen")
+        yield server

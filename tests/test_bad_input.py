@@ -87,7 +87,8 @@ def test_numbers_that_are_not_finite_are_a_parse_error(wire: Wire, number: str, 
     message = make("tools/call", {"name": "add", "arguments": {"a": "NUMBER"}})
     body = json.dumps(message).replace('"NUMBER"', number).encode()
     headers = {**PLAIN, **(mirrored(message) if dialect == "modern" else {})}
-    refused(wire.send(body, headers), 400, PARSE_ERROR, None)
+    readable = "N" not in number and "I" not in number
+    refused(wire.send(body, headers), 400, PARSE_ERROR, 1 if readable else None)
 
 
 def test_a_batch_is_no_request(wire: Wire) -> None:
@@ -518,12 +519,12 @@ def test_a_declined_ask_of_a_tool_is_a_result_that_says_so(wire: Wire, action: s
 
 def test_a_body_over_the_limit_is_413_before_it_is_read(wire: Wire) -> None:
     data = refused(wire.send(b" " * (LIMITS.body_bytes + 1), PLAIN), 413, INVALID_REQUEST, None)
-    assert data == {"limit": LIMITS.body_bytes}
+    assert data == {"limit": "body_bytes", "value": LIMITS.body_bytes}
 
 
 def test_a_body_over_the_limit_is_413_when_it_comes_in_chunks_of_unknown_number(wire: Wire) -> None:
     reply = wire.send((b" " * 1024 for _ in range(LIMITS.body_bytes // 1024 + 1)), PLAIN)
-    assert refused(reply, 413, INVALID_REQUEST, None) == {"limit": LIMITS.body_bytes}
+    assert refused(reply, 413, INVALID_REQUEST, None) == {"limit": "body_bytes", "value": LIMITS.body_bytes}
 
 
 def test_a_body_of_just_the_limit_is_read(wire: Wire) -> None:
@@ -545,8 +546,8 @@ def test_json_that_nests_deeper_than_the_limit_is_refused(wire: Wire, dialect: s
         return wire.send(body, {**PLAIN, **(mirrored(message) if dialect == "modern" else {})})
 
     assert send(LIMITS.json_depth).result["structuredContent"] == 1
-    for depth in (LIMITS.json_depth + 1, 190, 4000):
-        data = refused(send(depth), 400, INVALID_PARAMS, None)
+    for depth in (LIMITS.json_depth + 1, 190, 4000):  # the parser itself stops at 200, and has read no id by then
+        data = refused(send(depth), 400, INVALID_PARAMS, 1 if depth < 200 else None)
         assert data == {"limit": "json_depth", "value": LIMITS.json_depth}
 
 
@@ -628,12 +629,10 @@ def test_what_went_wrong_inside_is_a_reference_and_nothing_else(wire: Wire) -> N
     assert b"swordfish" not in tool.body + prompt.body
 
 
-@pytest.mark.xfail(
-    reason="Sampled.text joins what need not be strings; the answer should be asked for again", strict=True
-)
 def test_a_sampled_message_that_is_none_brings_the_question_again(wire: Wire) -> None:
     said = {"role": "assistant", "content": {"type": "text", "text": 5}, "model": "m"}
-    assert wire.modern("prompts/get", {"name": "summary", "inputResponses": {"said": said}}).status == 200
+    reply = wire.modern("prompts/get", {"name": "summary", "inputResponses": {"said": said}})
+    assert list(reply.result["inputRequests"]) == ["said"]
 
 
 # Whatever comes in

@@ -71,9 +71,10 @@ def test_every_error_of_the_package_is_in_the_tree() -> None:
         and not issubclass(value, MRTRError)
         and not value.__name__.startswith("_")
     }
-    # A person's no is not an error, and nothing that catches errors may catch it.
-    assert outside == {asks.Refusal}
-    assert not issubclass(asks.Refusal, Exception)
+    # The end of a call, such as by a person's no, is not an error, and nothing that catches errors may catch it.
+    assert outside == {asks.CallEnded, asks.Refusal}
+    assert not issubclass(asks.CallEnded, Exception)
+    assert issubclass(asks.Refusal, asks.CallEnded)
 
 
 REQUEST_ERRORS: list[RequestError] = [
@@ -101,7 +102,7 @@ def test_what_a_client_is_told_is_one_short_line_and_plain_json(error: RequestEr
 
 
 def test_data_lets_a_client_mend_its_request() -> None:
-    assert PayloadTooLarge(5).data == {"limit": 5}
+    assert PayloadTooLarge(5).data == {"limit": "body_bytes", "value": 5}
     assert UnknownTarget("tool", "a").data == {"name": "a"}
     assert UnknownTarget("prompt", "a").data == {"name": "a"}
     assert UnknownTarget("resource", "file:///a").data == {"uri": "file:///a"}

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from mrtr_server import (
     Confirm,
@@ -26,6 +26,7 @@ from mrtr_server import (
     State,
     ToolError,
 )
+from mrtr_server.steps import _plain
 
 from .walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
 
@@ -55,6 +56,11 @@ def no_effects() -> None:
 def effect(what: str) -> str:
     EFFECTS.append(what)
     return what
+
+
+def new_ticket() -> str:
+    EFFECTS.append("ticket")
+    return str(EFFECTS.count("ticket"))
 
 
 async def slow_effect(what: str) -> str:
@@ -220,12 +226,13 @@ class TestAnswersWithoutAState:
 
         @app.tool
         def pure(inputs: Inputs) -> str | InputRequired:
-            return effect("done") if inputs.get("confirm", Confirm) else InputRequired(confirm=Confirm("sure?"))
+            sure = Confirm("sure?")
+            return effect("done") if inputs.get("confirm", sure) else InputRequired(confirm=sure)
 
         @app.tool
         def pure_page(inputs: Inputs) -> str | InputRequired:
             ask = ElicitUrl("log in", "https://example.com/login")
-            return effect("done") if inputs.get("open_url", ElicitUrl) else InputRequired(open_url=ask)
+            return effect("done") if inputs.get("open_url", ask) else InputRequired(open_url=ask)
 
         for target in ("confirm", "page", "pure", "pure_page"):
             walk = Walk(app, target=target)
@@ -267,21 +274,21 @@ class TestSteps:
 
         @app.tool
         async def branches(ctx: Context) -> str:
-            first, second = next(delays)
+            wait = dict(zip("ab", next(delays), strict=True))
 
-            async def branch(name: str, delay: float) -> str:
-                await asyncio.sleep(delay)  # the outside decides which branch is first
-                one = await ctx.step(effect, name)
-                return one + await ctx.step(effect, name + "2")
+            async def branch(name: str) -> str:
+                await asyncio.sleep(wait[name])  # the outside decides which branch is first
+                ticket = await ctx.step(new_ticket)
+                return ticket + await ctx.step(effect, name)
 
-            both = await asyncio.gather(branch("a", first), branch("b", second))
+            both = await asyncio.gather(branch("a"), branch("b"))
             await ctx.confirm("sure?")
             return ",".join(both)
 
         walk = Walk(app, target="branches")
         await walk.questions()
-        assert await walk.text({"confirm": YES}) == "aa2,bb2"
-        assert sorted(EFFECTS) == ["a", "a2", "b", "b2"]
+        assert await walk.text({"confirm": YES}) == "1a,2b"
+        assert sorted(EFFECTS) == ["a", "b", "ticket", "ticket"]
 
     async def test_a_lambda_needs_a_key(self, app: MRTRServer) -> None:
         @app.tool
@@ -1058,3 +1065,293 @@ class TestStepsOfEveryKind:
         assert EFFECTS == ["a 1 NOK", "closure 1"]
         assert "reference" in await walk.failure({"two": YES})
         assert "The step 'closure' has run in an earlier round with another value of 'amount'" in caplog.text
+
+
+class Account:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def withdraw(self, amount: int) -> str:
+        return effect(f"{self.name} {amount}")
+
+
+class Picky(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def look_up(cls, value: str) -> str:
+        return {"ann": "Ann"}[value]
+
+
+class TestAttacks:
+    """What was tried against the rules, and must not work."""
+
+    async def test_a_function_that_raises_stop_iteration_fails(self, app: MRTRServer) -> None:
+        @app.tool
+        def plain() -> str:
+            return next(iter(()))
+
+        @app.tool
+        async def step(ctx: Context) -> str:
+            return await ctx.step(lambda: next(iter(())), key="x")
+
+        for target in ("plain", "step"):
+            assert "reference" in await asyncio.wait_for(Walk(app, target=target).failure(), 5)
+
+    async def test_a_step_that_is_retried_keeps_its_key(self, app: MRTRServer) -> None:
+        def charge(amount: int) -> str:
+            effect("tried")
+            if len(EFFECTS) == 1:
+                raise ConnectionError
+            return effect("charged")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            for _ in range(3):
+                with suppress(ConnectionError):
+                    await ctx.step(charge, 5)
+                    break
+            for _ in range(3):
+                with suppress(ConnectionError):
+                    await ctx.step(charge, 5, key="named")
+                    break
+            await ctx.confirm("sure?")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.text({"confirm": YES})
+        assert EFFECTS == ["tried", "tried", "charged", "tried", "charged"]
+
+    async def test_a_fallback_after_a_failed_step_replays(self, app: MRTRServer) -> None:
+        def fetch(host: str) -> str:
+            effect(host)
+            if host == "down":
+                raise ConnectionError
+            return host
+
+        @app.tool
+        async def get(ctx: Context) -> str:
+            for host in ("down", "up"):
+                with suppress(ConnectionError):
+                    found = await ctx.step(fetch, host)
+            await ctx.confirm("sure?")
+            return found
+
+        walk = Walk(app, target="get")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "up"
+        assert EFFECTS == ["down", "up", "down"]
+
+    async def test_one_objects_step_is_not_anothers(self, app: MRTRServer) -> None:
+        orders = iter(["ab", "ba"])
+
+        @app.tool
+        async def withdraw(ctx: Context) -> str:
+            for name in next(orders):
+                await ctx.step(Account(name).withdraw, 10)
+                await ctx.confirm(f"{name}?", key=name)
+            return "done"
+
+        walk = Walk(app, target="withdraw")
+        await walk.questions()
+        assert "reference" in await walk.failure({"a": YES})
+        assert EFFECTS == ["a 10"]
+
+    async def test_functions_of_one_name_are_told_apart(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def first() -> Any:
+            def save() -> str:
+                return effect("first")
+
+            return save
+
+        def second() -> Any:
+            def save() -> str:
+                return effect("second")
+
+            return save
+
+        @app.tool
+        async def both(ctx: Context) -> str:
+            await ctx.step(first(), key="save")
+            await ctx.step(second(), key="save")
+            return "done"
+
+        assert "reference" in await Walk(app, target="both").failure()
+        assert "is of two different steps" in caplog.text
+        assert EFFECTS == ["first"]
+
+    async def test_a_failure_beside_an_open_ask_is_not_handed_on(self, app: MRTRServer) -> None:
+        def quota() -> None:
+            raise LookupError
+
+        @app.tool
+        async def gathered(ctx: Context) -> str:
+            with suppress(LookupError):
+                await asyncio.gather(ctx.confirm("delete?"), ctx.step(quota))
+            return await ctx.step(effect, "deleted")
+
+        @app.tool
+        async def grouped(ctx: Context) -> str:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(ctx.confirm("delete?"))
+                    group.create_task(ctx.step(quota))
+            except* LookupError:
+                pass
+            return await ctx.step(effect, "deleted")
+
+        for target in ("gathered", "grouped"):
+            assert await Walk(app, target=target).questions() == {"confirm": "delete?"}
+            assert EFFECTS == []
+
+    async def test_a_timeout_does_not_answer(self, app: MRTRServer) -> None:
+        @app.tool
+        async def hurried(ctx: Context) -> str:
+            running = asyncio.create_task(ctx.step(slow_effect, "work"))
+            try:
+                async with asyncio.timeout(0.005):
+                    await ctx.confirm("delete?")
+            except Exception:
+                effect("timeout")
+            await running
+            return await ctx.step(effect, "deleted")
+
+        assert await Walk(app, target="hurried").questions() == {"confirm": "delete?"}
+        assert EFFECTS == ["work"]
+
+    async def test_a_task_beside_the_handler_does_not_take_the_end_for_an_answer(self, app: MRTRServer) -> None:
+        @app.tool
+        async def waiting(ctx: Context) -> str:
+            async def beside() -> None:
+                await asyncio.gather(ctx.confirm("delete?"), return_exceptions=True)
+                effect("deleted")
+
+            await asyncio.wait({asyncio.create_task(beside())})
+            return "done"
+
+        assert await Walk(app, target="waiting").questions() == {"confirm": "delete?"}
+        await asyncio.sleep(0.01)
+        assert EFFECTS == []
+
+    async def test_a_validator_that_fails_in_its_own_way_is_no_way_out(self, app: MRTRServer) -> None:
+        @app.tool
+        async def swallowing(ctx: Context) -> str:
+            try:
+                await ctx.elicit("who?", Picky)
+            except Exception:
+                effect("swallowed")
+            return effect("after")
+
+        assert (await Walk(app, target="swallowing").send({"picky": accept(name="mallory")}))["result"]
+        assert EFFECTS == []
+
+    async def test_a_result_that_is_changed_is_not_changed_in_the_journal(self, app: MRTRServer) -> None:
+        def fetch():  # type: ignore[no-untyped-def]
+            return {"items": ["a"]}
+
+        @app.tool
+        async def change(ctx: Context) -> str:
+            order = await ctx.step(fetch)
+            order["items"].append("x")
+            await ctx.confirm("sure?")
+            return "".join(order["items"])
+
+        walk = Walk(app, target="change")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "ax"
+
+    async def test_arguments_that_are_changed_do_not_change_the_binding(self, app: MRTRServer) -> None:
+        @app.tool
+        async def change(options: dict[str, Any], ctx: Context) -> str:
+            options["a"].append(1)
+            await ctx.confirm("sure?")
+            return "done"
+
+        walk = Walk(app, target="change", arguments={"options": {"a": []}})
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "done"
+
+    async def test_sets_count_by_what_is_in_them(self) -> None:
+        assert _plain({"x", "y", "z"}) == ["x", "y", "z"]
+        assert _plain([b"\xff", {1: 2}]) == [["bytes", "/w=="], {"<int>1": 2}]
+
+    async def test_an_iterator_is_no_argument_of_a_step(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def run(ctx: Context) -> str:
+            return await ctx.step(lambda them: effect("".join(them)), iter("abc"), key="x")
+
+        assert "reference" in await Walk(app, target="run").failure()
+        assert "give a list" in caplog.text
+
+    async def test_a_planted_yes_does_not_count_whatever_reads_it(self, app: MRTRServer) -> None:
+        class Yes(BaseModel):
+            confirm: bool
+
+        @app.tool
+        def delete(inputs: Inputs) -> str | InputRequired:
+            yes = inputs.get("sure", Yes)
+            return effect("deleted") if yes and yes.confirm else InputRequired(sure=Confirm("delete?"))
+
+        assert await Walk(app, target="delete").questions({"sure": YES}) == {"sure": "delete?"}
+        assert EFFECTS == []
+
+    async def test_a_yes_is_read_by_the_ask_itself(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool
+        def pay(inputs: Inputs) -> str | InputRequired:
+            return effect("paid") if inputs.get("sure", Confirm) else InputRequired(sure=Confirm("pay?"))  # type: ignore[call-overload]
+
+        assert "reference" in await Walk(app, target="pay").failure()
+        assert "needs the Confirm itself" in caplog.text
+
+    async def test_a_consent_to_a_page_is_not_given_by_a_form(self, app: MRTRServer) -> None:
+        page = ElicitUrl("log in", "https://example.com")
+
+        @app.tool
+        def go(inputs: Inputs) -> str | InputRequired:
+            if inputs.get("k", Login) is None:
+                return InputRequired(k=Elicit("who?", Login))
+            return effect("gone") if inputs.get("k", page) else InputRequired(k=page)
+
+        walk = Walk(app, target="go")
+        await walk.questions()
+        assert await walk.questions({"k": accept(name="ann")}) == {"k": "log in"}
+
+    async def test_cancelling_oneself_is_a_fault_not_a_disconnect(self, app: MRTRServer) -> None:
+        @app.tool
+        async def odd() -> str:
+            task = asyncio.create_task(asyncio.sleep(9))
+            task.cancel()
+            await task
+            return "done"
+
+        assert "reference" in await Walk(app, target="odd").failure()
+
+    @pytest.mark.filterwarnings("ignore:coroutine")
+    async def test_a_forgotten_await_is_an_error(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool
+        async def forgetful(ctx: Context) -> str:
+            ctx.confirm("sure?")  # type: ignore[unused-coroutine]
+            return "done"
+
+        assert "reference" in await Walk(app, target="forgetful").failure()
+        assert "never awaited" in caplog.text
+
+    async def test_a_task_group_does_not_hide_a_no(self, app: MRTRServer) -> None:
+        @app.tool
+        async def grouped(inputs: Inputs) -> str | InputRequired:
+            async def read() -> Any:
+                return inputs.get("login", Login)
+
+            async with asyncio.TaskGroup() as group:
+                login = group.create_task(read())
+            return login.result().name if login.result() else InputRequired(login=Elicit("who?", Login))
+
+        walk = Walk(app, target="grouped")
+        await walk.questions()
+        assert "declined" in await walk.failure({"login": DECLINE})

@@ -1,6 +1,7 @@
 """Forms: what a model's fields look like to a client, which fields no form can show, and how an answer is read."""
 
 import json
+import logging
 import math
 from collections.abc import Callable
 from datetime import date, datetime, time
@@ -16,9 +17,10 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PositiveInt, RootModel, create_model, field_validator
 from pydantic.alias_generators import to_camel
 
-from mrtr_server import Elicit, Elicited, MRTRServer, SetupError
+from mrtr_server import Elicit, Elicited, MRTRServer, SetupError, ToolError
 from mrtr_server.errors import AnswerMisfit
 from mrtr_server.forms import Form, form
+from mrtr_server.schema import MOST_PROBLEMS
 
 SPECIFICATION = json.loads((Path(__file__).parent / "schemas" / "2026-07-28.json").read_text())
 ELICIT_REQUEST = Draft202012Validator({"$ref": "#/$defs/ElicitRequest", "$defs": SPECIFICATION["$defs"]})
@@ -369,6 +371,37 @@ class TestRead:
             "color: Input should be 'red' or 'blue'; "
             "nick: Input should be a valid string"
         )
+
+    def test_a_long_list_of_mistakes_is_cut_short(self) -> None:
+        with pytest.raises(AnswerMisfit) as caught:
+            Form(model_of(list[Color])).read({"field": ["green"] * 1000})
+        assert caught.value.reason.count("field.") == MOST_PROBLEMS
+
+    @pytest.mark.parametrize("error", [KeyError("s3cret"), TypeError("s3cret"), ToolError("s3cret")])
+    def test_a_validator_that_breaks_is_an_answer_that_can_not_be_used(
+        self, error: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Broken(BaseModel):
+            name: str
+
+            @field_validator("name")
+            @classmethod
+            def look_up(cls, name: str) -> str:
+                raise error
+
+        with pytest.raises(AnswerMisfit) as caught:
+            Form(Broken).read({"name": "s3cret"})
+        assert caught.value.reason == "The answer can't be used."
+        assert caught.value.__suppress_context__
+        ((logger, level, message),) = caplog.record_tuples
+        assert (logger, level) == ("mrtr_server", logging.ERROR)
+        assert message == f"A validator of Broken failed on an answer with {type(error).__name__}"
+        assert "s3cret" not in caplog.text
+
+    def test_very_many_mistakes_are_counted(self) -> None:
+        with pytest.raises(AnswerMisfit) as caught:
+            Form(model_of(list[Color])).read({"field": ["green"] * 100_000})
+        assert caught.value.reason == "100000 problems"
 
     def test_a_reason_of_the_model_s_own_is_given_as_it_is(self) -> None:
         class Even(BaseModel):

@@ -37,6 +37,8 @@ scalars = (
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3))
 objects = st.dictionaries(keys, values, max_size=3)
 digests = st.text("abcdefghijklmnopqrstuvwxyz-_.", max_size=45)
+digested = st.dictionaries(keys, digests, max_size=2)
+steps = st.builds(Step, function=keys, arguments=digested, result=values, failed=st.lists(digested, max_size=2))
 journals = st.builds(
     Journal,
     started=st.floats(min_value=0, max_value=NOW),
@@ -45,7 +47,7 @@ journals = st.builds(
     state_only=st.integers(0, 100),
     asked=st.dictionaries(keys, digests, max_size=3),
     answers=st.dictionaries(keys, st.builds(Answer, digests, objects), max_size=3),
-    steps=st.dictionaries(keys, st.builds(Step, st.dictionaries(keys, digests, max_size=2), values), max_size=3),
+    steps=st.dictionaries(keys, steps, max_size=3),
     state=st.just(UNSET) | values,
     handed_over=digests,
 )
@@ -228,9 +230,9 @@ class TestBudgets:
     def test_rounds_without_a_question_have_a_limit_of_their_own(self) -> None:
         journal, limits = Journal(NOW), Limits(state_only_rounds=2)
         for number in range(2):
-            journal.steps[f"step_{number}"] = Step({}, number)
+            journal.steps[f"step_{number}"] = Step("app.build", {}, number)
             journal.count_round({}, limits)
-        journal.steps["one more"] = Step({}, None)
+        journal.steps["one more"] = Step("app.build", {}, None)
         with pytest.raises(OverBudget, match="more than 2 times without a question") as caught:
             journal.count_round({}, limits)
         assert caught.value.data == {"limit": "state_only_rounds", "value": 2}
@@ -251,7 +253,7 @@ class TestBudgets:
     @pytest.mark.parametrize(
         "work",
         [
-            lambda journal: journal.steps.update(build=Step({}, None)),
+            lambda journal: journal.steps.update(build=Step("app.build", {}, None)),
             lambda journal: journal.keep("name", "digest", {"action": "accept"}),
             lambda journal: setattr(journal, "state", None),
             lambda journal: setattr(journal, "state", {"count": 1}),
@@ -268,7 +270,7 @@ class TestBudgets:
 
     def test_a_journal_over_its_size_is_not_sealed(self) -> None:
         journal = Journal(NOW)
-        journal.steps["report"] = Step({}, "x" * 2000)
+        journal.steps["report"] = Step("app.build", {}, "x" * 2000)
         size = len(dump(journal))
         assert len(dump(journal, limits=Limits(state_bytes=size))) == size
         with pytest.raises(OverBudget, match=f"{size} bytes, over {size - 1}") as caught:
@@ -285,7 +287,7 @@ class TestBudgets:
         assert largest(journal) == "the questions"
         journal.keep("login", "digest", {"content": "x" * 10})
         assert largest(journal) == "the answer 'login'"
-        journal.steps["build"] = Step({}, "x" * 100)
+        journal.steps["build"] = Step("app.build", {}, "x" * 100)
         assert largest(journal) == "the step 'build'"
         journal.state = "x" * 1000
         assert largest(journal) == "the handler's own state"
@@ -299,14 +301,18 @@ class TestBudgets:
 
 
 class TestAnswers:
-    ASKED = Question("elicitation/create", {"message": "Your name?", "requestedSchema": {"a": 1}}, "elicitation.form")
+    ASKED = Question(
+        "form", "elicitation/create", {"message": "Your name?", "requestedSchema": {"a": 1}}, "elicitation.form"
+    )
     OTHER_MESSAGE = Question(
-        "elicitation/create", {"message": "Name?", "requestedSchema": {"a": 1}}, "elicitation.form"
+        "form", "elicitation/create", {"message": "Name?", "requestedSchema": {"a": 1}}, "elicitation.form"
     )
     OTHER_FORM = Question(
-        "elicitation/create", {"message": "Your name?", "requestedSchema": {"a": 2}}, "elicitation.form"
+        "form", "elicitation/create", {"message": "Your name?", "requestedSchema": {"a": 2}}, "elicitation.form"
     )
-    OTHER_KIND = Question("sampling/createMessage", {"message": "Your name?", "requestedSchema": {"a": 1}}, "sampling")
+    OTHER_KIND = Question(
+        "sample", "sampling/createMessage", {"message": "Your name?", "requestedSchema": {"a": 1}}, "sampling"
+    )
 
     def delivered(self) -> Journal:
         journal = Journal(NOW)
@@ -329,13 +335,19 @@ class TestAnswers:
         assert again.params["message"] == "name: Field required\n\nYour name?"
         assert self.delivered().answer("name", again.digest) == {"action": "accept"}
 
-    def test_a_pure_function_reads_it_by_the_shape_of_its_question(self) -> None:
+    def test_a_pure_function_reads_it_by_the_kind_and_shape_of_its_question(self) -> None:
         journal = self.delivered()
-        assert journal.answer_of_shape("name", self.ASKED.shape) == {"action": "accept"}
-        assert journal.answer_of_shape("name", self.OTHER_MESSAGE.shape) == {"action": "accept"}
-        assert journal.answer_of_shape("name", self.OTHER_FORM.shape) is None
-        assert journal.answer_of_shape("name", self.OTHER_KIND.shape) is None
-        assert journal.answer_of_shape("other", self.ASKED.shape) is None
+        for question, counts in (
+            (self.ASKED, True),
+            (self.OTHER_MESSAGE, True),
+            (self.OTHER_FORM, False),
+            (self.OTHER_KIND, False),
+        ):
+            found = journal.answer_of_kind("name", question.kind, question.shape)
+            assert found == ({"action": "accept"} if counts else None)
+        assert journal.answer_of_kind("name", "form", None) == {"action": "accept"}
+        assert journal.answer_of_kind("name", "sample", None) is None
+        assert journal.answer_of_kind("other", "form", None) is None
 
     @given(
         st.dictionaries(st.sampled_from("abcd"), digests, max_size=4),
@@ -375,6 +387,6 @@ class TestAnswers:
     @given(st.text(max_size=5), st.text(max_size=5), objects, objects)
     def test_every_part_of_a_question_is_in_its_digest(self, one: str, other: str, form: Any, other_form: Any) -> None:
         assume((one, digest(form)) != (other, digest(other_form)))
-        first = Question("elicitation/create", {"message": one, "requestedSchema": form}, "")
-        second = Question("elicitation/create", {"message": other, "requestedSchema": other_form}, "")
+        first = Question("form", "elicitation/create", {"message": one, "requestedSchema": form}, "")
+        second = Question("form", "elicitation/create", {"message": other, "requestedSchema": other_form}, "")
         assert first.digest != second.digest

@@ -1,6 +1,9 @@
 """Tools given by a raw JSON Schema: served as it is, and their arguments held to it."""
 
 import copy
+import socket
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from mrtr_server import SetupError
 from mrtr_server.raw_schema import RawArguments
-from mrtr_server.schema import ArgumentsMisfit
+from mrtr_server.schema import MOST_PROBLEMS, ArgumentsMisfit
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -52,13 +55,19 @@ def test_nothing_is_added_dropped_or_converted() -> None:
     )
     assert arguments.read({}) == {"it": {}}
     assert arguments.read({"other": 1.0}) == {"it": {"other": 1.0}}
-    assert problems(arguments, {"days": "3"}) == [("days", "'3' is not of type 'integer'")]
+    assert problems(arguments, {"days": "3"}) == [("days", 'does not fit "type": "integer"')]
 
 
 def test_every_problem_is_named_by_its_path() -> None:
     found = problems(RawArguments("tool", SCHEMA, None), {"city": "", "near": [1, "x", 2], "more": 1})
     assert sorted(where for where, _ in found) == ["", "", "city", "near", "near.1"]
     assert all(what for _, what in found)
+
+
+def test_a_long_list_of_mistakes_is_cut_short() -> None:
+    schema = {"type": "object", "properties": {"days": {"items": {"type": "integer"}}}}
+    found = problems(RawArguments("tool", schema, None), {"days": ["x"] * 1000})
+    assert [where for where, _ in found] == [f"days.{position}" for position in range(MOST_PROBLEMS)]
 
 
 @given(
@@ -111,10 +120,70 @@ def test_what_is_no_schema_of_an_object_is_refused(schema: dict[str, Any], what:
 
 
 @pytest.mark.parametrize(
-    "reference", ["http://127.0.0.1:9/schema", "https://example.com/schema", "file:///etc/passwd", "#/$defs/nothing"]
+    "reference", ["https://example.com/schema", "file:///schema.json", "#/$defs/nothing", "#nowhere"]
 )
-def test_a_reference_is_never_followed_out_of_the_schema(reference: str) -> None:
+def test_a_reference_that_leads_nowhere_fails_the_call_and_says_why(reference: str) -> None:
     arguments = RawArguments("tool", {"type": "object", "properties": {"a": {"$ref": reference}}}, None)
     ((where, what),) = problems(arguments, {"a": 1})
     assert where == ""
     assert "has a reference that can't be followed" in what
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_reference_is_never_followed_to_the_network() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        reference = f"http://127.0.0.1:{listener.getsockname()[1]}/schema"
+        arguments = RawArguments("tool", {"type": "object", "properties": {"a": {"$ref": reference}}}, None)
+        caller = threading.Thread(target=problems, args=(arguments, {"a": 1}))
+        caller.start()
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    caller.join()
+
+
+def test_unique_items_take_a_time_that_grows_with_their_number() -> None:
+    schema = {"type": "object", "properties": {"them": {"type": "array", "uniqueItems": True}}}
+    arguments = RawArguments("tool", {**schema, "$schema": SCHEMA["$schema"]}, "it")
+    many = {"them": [each for number in range(5000) for each in (number, [number], {"n": number}, str(number))]}
+    began = time.perf_counter()
+    assert arguments.read(many) == {"it": many}
+    assert problems(arguments, {"them": [*many["them"], [7]]}) == [("them", 'does not fit "uniqueItems": true')]
+    assert time.perf_counter() - began < 5
+
+
+def test_a_reference_to_the_schema_itself_leads_to_the_same_checks() -> None:
+    schema = {"type": "object", "properties": {"them": {"items": {"$ref": "#"}, "uniqueItems": True}}}
+    arguments = RawArguments("tool", {**schema, "$schema": SCHEMA["$schema"]}, "it")
+    items = [{"n": number} for number in range(4000)]
+    began = time.perf_counter()
+    arguments.read({"them": [{"them": items}]})
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [([1, 1.0], False), ([1, True], True), ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], False), ([], True)],
+)
+def test_unique_is_what_json_schema_says(items: list[Any], unique: bool) -> None:
+    schema = {"type": "object", "properties": {"them": {"uniqueItems": True}}}
+    assert Draft202012Validator(schema).is_valid({"them": items}) is unique
+    if unique:
+        RawArguments("tool", schema, "it").read({"them": items})
+    else:
+        assert problems(RawArguments("tool", schema, "it"), {"them": items})
+
+
+def test_no_problem_repeats_a_value_or_is_long() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"maxLength": 3}, "b": {"enum": ["x" * 500]}, "c": False, "d": {"required": ["e"]}},
+        "additionalProperties": False,
+    }
+    secret = "s3cret" * 1000
+    found = problems(RawArguments("tool", schema, None), {"a": secret, "b": secret, "c": 1, "d": {}, "n" * 900: 1})
+    assert ("a", 'does not fit "maxLength": 3') in found
+    assert ("", "a value stands where the schema allows none") in found
+    assert ("d", "'e' is a required property") in found
+    assert "s3cret" not in str(found)
+    assert all(len(where) <= 200 and len(what) <= 200 for where, what in found)

@@ -5,6 +5,7 @@ from .base import Envelope as Envelope
 from .base import Reply as Reply
 from .base import Surface as Surface
 from .base import read_envelope as read_envelope
+from .base import unclaimed as unclaimed
 from .modern import ModernDialect as ModernDialect
 from .sep_draft import SepDraftDialect as SepDraftDialect
 

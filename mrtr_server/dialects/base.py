@@ -37,6 +37,8 @@ SESSION_HEADER = b"mcp-session-id"
 NAME_FIELDS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The parameter that `Mcp-Name` mirrors (Streamable HTTP, Standard Request Headers)."""
 
+VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
+
 DECLINED = -31001
 """Our one code of our own: the user said no. Outside the range that JSON-RPC reserves."""
 
@@ -83,6 +85,20 @@ class Envelope:
     params: JSON
     headers: Mapping[bytes, bytes]
     repeated: str = ""
+
+
+def names_version(envelope: Envelope) -> bool:
+    """Say whether a message names a version of the protocol in its `_meta`."""
+    meta = envelope.params.get("_meta")
+    return isinstance(meta, dict) and VERSION_FIELD in meta
+
+
+def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
+    """Give the error for a message that is of no wire form that is served."""
+    requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
+    if requested or envelope.method == "initialize" or not versions:
+        return UnsupportedVersion(str(requested or ""), versions)
+    return HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
 
 
 class Dialect(ABC):
@@ -200,7 +216,8 @@ def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, de
     Raises:
         ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
         OverBudget: it nests too deep.
-        InvalidRequest: it is not a JSON-RPC request or notification; the error has its id, if one can be read.
+        InvalidRequest: it is not a JSON-RPC request or notification.
+        Each error has the message's id, if one can be read.
     """
     try:
         message = from_json(body, allow_inf_nan=False)
@@ -208,15 +225,19 @@ def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, de
         if "recursion limit" in str(error):
             raise OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth) from None
         raise ParseError("The body is not JSON") from None
-    # Counting bytes is enough to clear nearly every request of the walk.
-    if body.count(b"{") + body.count(b"[") > depth or _may_overflow(body):
-        _check(message, depth, depth)
     if not isinstance(message, dict):
         what = "a batch; send one request at a time" if isinstance(message, list) else "not an object"
         raise InvalidRequest(f"The message is {what}")
     request_id = message.get("id")
     if type(request_id) not in (str, int):
         request_id = None
+    # Counting bytes is enough to clear nearly every request of the walk.
+    if body.count(b"{") + body.count(b"[") > depth or _may_overflow(body):
+        try:
+            _check(message, depth, depth)
+        except RequestError as error:
+            error.request_id = request_id
+            raise
     problem = None
     method = message.get("method")
     params = message.get("params", {})

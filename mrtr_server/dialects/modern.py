@@ -18,12 +18,14 @@ from ..messages import (
     Subscription,
 )
 from .base import (
+    VERSION_FIELD,
     VERSION_HEADER,
     Dialect,
     Envelope,
     ListenWriter,
     Surface,
     check_headers,
+    names_version,
     notification,
     read_answers,
     read_arguments,
@@ -37,7 +39,6 @@ HANDSHAKE_VERSIONS = frozenset({b"2024-11-05", b"2025-03-26", b"2025-06-18", b"2
 """Versions that begin with a handshake; a header that names one is not of this dialect."""
 
 _PREFIX = "io.modelcontextprotocol/"
-_VERSION = _PREFIX + "protocolVersion"
 _CLIENT = _PREFIX + "clientInfo"
 _CAPABILITIES = _PREFIX + "clientCapabilities"
 _LOG_LEVEL = _PREFIX + "logLevel"
@@ -58,8 +59,7 @@ class ModernDialect(Dialect):
 
     def claims(self, envelope: Envelope) -> bool:
         """A version in `_meta`, or a header that does not name a version with a handshake."""
-        meta = envelope.params.get("_meta")
-        if isinstance(meta, dict) and _VERSION in meta:
+        if names_version(envelope):
             return True
         header = envelope.headers.get(VERSION_HEADER)
         return header is not None and header.strip(b" \t") not in HANDSHAKE_VERSIONS
@@ -72,10 +72,10 @@ class ModernDialect(Dialect):
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
         meta = params.get("_meta")
         if not isinstance(meta, dict):
-            raise InvalidParams(f"params._meta must be an object with {_VERSION} and {_CAPABILITIES}")
-        version, capabilities = meta.get(_VERSION), meta.get(_CAPABILITIES)
+            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {_CAPABILITIES}")
+        version, capabilities = meta.get(VERSION_FIELD), meta.get(_CAPABILITIES)
         if not isinstance(version, str):
-            raise InvalidParams(f"params._meta must have {_VERSION}, a string")
+            raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
         if not isinstance(capabilities, dict):
             raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
         if header.strip(b" \t") != version.encode():
@@ -103,6 +103,7 @@ class ModernDialect(Dialect):
             read_progress_token(meta),
             level,
             envelope.id if envelope.id is not None else 0,
+            envelope.headers,
         )
 
     def write(self, call: Call, outcome: Outcome) -> bytes:
@@ -120,8 +121,10 @@ class ModernDialect(Dialect):
             if outcome.ttl is not None:
                 body["ttlMs"] = int(outcome.ttl * 1000)
                 body["cacheScope"] = outcome.scope
-        else:
+        elif isinstance(outcome, Discovery):
             body = self._discovery(outcome)
+        else:
+            raise TypeError("a subscription is no result; it has its own writer")
         body["_meta"] = {**body["_meta"], **self._meta} if "_meta" in body else self._meta
         return result(call, body)
 
@@ -129,8 +132,7 @@ class ModernDialect(Dialect):
         """Give what writes the messages of an open subscription."""
         return _ListenWriter(call, subscription, self._meta)
 
-    def _discovery(self, outcome: Any) -> JSON:
-        discovery: Discovery = outcome
+    def _discovery(self, discovery: Discovery) -> JSON:
         body: JSON = {
             "resultType": "complete",
             "supportedVersions": self.surface.versions,

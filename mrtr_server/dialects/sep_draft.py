@@ -15,6 +15,7 @@ from .base import (
     Dialect,
     Envelope,
     check_headers,
+    names_version,
     read_answers,
     read_arguments,
     read_progress_token,
@@ -43,11 +44,11 @@ class SepDraftDialect(Dialect):
         headers = envelope.headers
         if VERSION_HEADER in headers or SESSION_HEADER in headers or envelope.method == "initialize":
             return False
-        meta = envelope.params.get("_meta")
-        return not (isinstance(meta, dict) and "io.modelcontextprotocol/protocolVersion" in meta)
+        return not names_version(envelope)
 
     def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Give the call in a request. Headers are not required, but must match where they are there."""
+        headers = envelope.headers
         check_headers(envelope, self.surface, required=False)
         if envelope.method not in _METHODS:
             raise UnknownMethod(envelope.method)
@@ -67,6 +68,7 @@ class SepDraftDialect(Dialect):
             user=user,
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
             request_id=envelope.id if envelope.id is not None else 0,
+            headers=headers,
         )
 
     def write(self, call: Call, outcome: Outcome) -> bytes:

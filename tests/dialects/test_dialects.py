@@ -171,7 +171,7 @@ class TestNarrowing:
 ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (ParseError("x"), 400, -32700, None),
     (InvalidRequest("x", 5), 400, -32600, None),
-    (PayloadTooLarge(10), 413, -32600, {"limit": 10}),
+    (PayloadTooLarge(10), 413, -32600, {"limit": "body_bytes", "value": 10}),
     (UnknownMethod("x/y"), 404, -32601, None),
     (InvalidParams("x"), 400, -32602, None),
     (InvalidParams("x", {"name": "y"}), 400, -32602, {"name": "y"}),

@@ -357,6 +357,7 @@ class TestEncoding:
 
     @settings(max_examples=100, deadline=None)
     @given(header=st.binary(max_size=20), value=st.text(max_size=10))
+    @example(header=b"\x0bhi", value="hi")
     def test_any_other_header_is_a_mismatch(self, runner: asyncio.Runner, header: bytes, value: str) -> None:
         """Unless it says the same in another way, which only whitespace and needless encoding can."""
         message = modern("tools/call", {"name": "say", "arguments": {"message": value}})

@@ -16,6 +16,7 @@ from mrtr_server import (
     ListRoots,
     MRTRServer,
     Sample,
+    State,
     TextContent,
     ToolResult,
 )
@@ -263,6 +264,21 @@ class TestResults:
         logged = wire.call("logging", logLevel="info")
         assert logged.messages[0]["params"]["data"] == {"measured": None}
         assert b"NaN" not in logged.body
+
+    def test_that_only_hand_a_state_over_ask_nothing(self, serve: Serve) -> None:
+        """`inputRequests` is left out then, and the client may retry at once."""
+        app = MRTRServer("handing", keys=[bytes(32)])
+
+        @app.tool
+        def hand_over(kept: State[int]) -> str | InputRequired:
+            return "kept" if kept.value else InputRequired(state=1)
+
+        wire = serve(app)
+        handed = wire.call("hand_over")
+        assert set(handed.result) == {"resultType", "requestState", "_meta"}
+        assert wire.call("hand_over", state=handed.state).text == "kept"
+        drafted = wire.draft(request("tools/call", {"name": "hand_over"}))
+        assert set(drafted.result) == {"requestState"}
 
 
 class TestDiscover:

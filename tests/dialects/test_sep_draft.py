@@ -92,9 +92,11 @@ class TestAnswers:
     def test_to_confirmations_count_only_with_the_state_that_asked(self, serve: Any) -> None:
         app = MRTRServer("confirm", keys=[bytes(32)])
 
+        question = Confirm("Wipe it all?")
+
         @app.tool
         def wipe(inputs: Inputs) -> str | InputRequired:
-            return "wiped" if inputs.get("confirm", Confirm) else InputRequired(confirm=Confirm("Wipe it all?"))
+            return "wiped" if inputs.get("confirm", question) else InputRequired(confirm=question)
 
         wire = serve(app)
         yes = {"name": "wipe", "inputResponses": {"confirm": {"result": accept(confirm=True)}}}

@@ -1,0 +1,278 @@
+"""The way back to one client, and when it leaves."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from starlette.types import Receive, Send
+
+from .dialects import Dialect, Reply
+from .errors import InvalidRequest, RequestError
+from .messages import NOTHING, Call, Listening, Note
+
+JSON_TYPE = b"application/json"
+SSE_TYPE = b"text/event-stream"
+
+KEEP_ALIVE = 15.0
+"""How often a quiet stream gets a comment, in seconds, so that proxies leave it open."""
+
+WATCH_AFTER = 0.05
+"""How long a call runs before anything watches for the client's leaving, in seconds."""
+
+BACKLOG = 64
+"""How many notes may wait for a slow client before the handler that sends them waits, too."""
+
+_JSON_HEADER = (b"content-type", JSON_TYPE)
+_SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Connection:
+    """The way back to one client: plain JSON until there is something to stream, then a stream.
+
+    Parameters:
+        dialect: writes the notes.
+        headers: of the request; without `text/event-stream` in `Accept`, notes are dropped.
+        receive, send: of the ASGI application.
+    """
+
+    def __init__(self, dialect: Dialect, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
+        self._dialect = dialect
+        self._headers = headers
+        self._receive = receive
+        self._send = send
+        self.loop = asyncio.get_running_loop()
+        self._stream: _Stream | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self.request: asyncio.Task[Any] = asyncio.current_task(self.loop)  # type: ignore[assignment]  # in one always
+        self.gone = False
+        self.finishing = False
+
+    def accepts_stream(self) -> bool:
+        """Whether the client takes a stream."""
+        return SSE_TYPE in self._headers.get(b"accept", b"").lower()
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note; see `Outlet`."""
+        if self.gone or self.finishing or not self.accepts_stream():
+            return NOTHING
+        data = self._dialect.note(note)
+        try:
+            on_loop = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            on_loop = False
+        if not on_loop:  # a plain `def` in its thread
+            self.loop.call_soon_threadsafe(self._add, data)
+            return NOTHING
+        return self._add(data)
+
+    def _add(self, data: bytes) -> Awaitable[None]:
+        if self.finishing:  # by now, while a thread was at it
+            return NOTHING
+        if self._stream is None:
+            self._stream = _Stream(self._send)
+        return self._stream.add(data)
+
+    async def finish(self, reply: Reply) -> None:
+        """Send the reply: as the stream's last event if there is a stream, otherwise as JSON."""
+        self.finishing = True
+        if self._stream is None:
+            await respond(self._send, reply.status, reply.body)
+        else:
+            await self._stream.end(reply.body)
+
+    def abandon(self) -> None:
+        """Send nothing more."""
+        self.finishing = True
+        if self._stream is not None:
+            self._stream.abandon()
+
+    async def close(self) -> None:
+        """Respond to a client that is gone: middleware around the server takes no response for a failure."""
+        if self._stream is None:
+            with suppress(OSError):
+                await respond(self._send, 499, b"")
+
+    # The client's leaving
+
+    def watch(self) -> None:
+        """Begin to watch for the client's leaving, which cancels the request."""
+        self._watcher = self.loop.create_task(self._wait_until_gone(self._cancel))
+
+    def unwatch(self) -> None:
+        """Watch no more."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
+    def _cancel(self) -> None:
+        if self._watcher is not None:
+            self.request.cancel()
+
+    async def _wait_until_gone(self, then: Callable[[], object]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        then()
+
+    # Subscriptions
+
+    async def listen(self, call: Call, listening: Listening) -> None:
+        """Carry changes until either side has had enough."""
+        changes = listening.changes
+        try:
+            writer = self._dialect.listening(call, changes)
+            if not self.accepts_stream():
+                raise InvalidRequest(f"{call.method} needs Accept: text/event-stream", call.request_id)
+        except RequestError as error:
+            changes.close()
+            refusal = self._dialect.error(call.request_id, error)
+            await respond(self._send, refusal.status, refusal.body)
+            return
+        watcher = self.loop.create_task(self._wait_until_gone(changes.close))
+        try:
+            await start_stream(self._send)
+            await send_event(self._send, writer.opened())
+            while not self.gone:
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE):
+                        happened = await changes.next()
+                except TimeoutError:
+                    await self._send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+                    continue
+                if not happened:
+                    break
+                for change in happened:
+                    await send_event(self._send, writer.changed(change))
+            if not self.gone:
+                await send_event(self._send, writer.closed())
+            await self._send({"type": "http.response.body", "body": b""})
+        finally:
+            watcher.cancel()
+            changes.close()
+
+
+class _Stream:
+    """A stream of server-sent events. One task writes it, so that who sends a note need not wait for the client."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._backlog: deque[bytes] = deque()
+        self._more = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._ending = False
+        self._writer = asyncio.get_running_loop().create_task(self._write())
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait until the client has caught up. Unlike a coroutine, it may also be left alone."""
+        yield from self._drained.wait().__await__()
+
+    def add(self, data: bytes) -> Awaitable[None]:
+        """Add an event. The result waits while the client is far behind."""
+        self._backlog.append(data)
+        self._more.set()
+        if len(self._backlog) <= BACKLOG:
+            return NOTHING
+        self._drained.clear()
+        return self
+
+    async def end(self, data: bytes) -> None:
+        """Add the last event, and see all of them out."""
+        self._backlog.append(data)
+        self._ending = True
+        self._more.set()
+        await self._writer
+        await self._send({"type": "http.response.body", "body": b""})
+
+    def abandon(self) -> None:
+        """Leave the rest unsent."""
+        self._writer.cancel()
+
+    async def _write(self) -> None:
+        await start_stream(self._send)
+        while True:
+            while self._backlog:
+                await send_event(self._send, self._backlog.popleft())
+            self._drained.set()
+            if self._ending:
+                return
+            await self._more.wait()
+            self._more.clear()
+
+
+class Watch:
+    """Finds the calls that take long, with one timer for all: most are over before anything need watch their client."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls = _Calls()
+        self._others: WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls] = WeakKeyDictionary()
+
+    def enter(self, connection: Connection) -> None:
+        """A call begins."""
+        self._of(connection.loop).enter(connection)
+
+    def leave(self, connection: Connection) -> None:
+        """A call is over."""
+        self._of(connection.loop).leave(connection)
+        connection.unwatch()
+
+    def _of(self, loop: asyncio.AbstractEventLoop) -> "_Calls":
+        if loop is self._loop:
+            return self._calls
+        self._loop = loop  # nearly always the only one there is
+        self._calls = self._others.setdefault(loop, _Calls())
+        return self._calls
+
+
+class _Calls:
+    """The calls under way on one event loop."""
+
+    def __init__(self) -> None:
+        self._young: set[Connection] = set()
+        self._old: set[Connection] = set()
+        self._ticking = False
+
+    def enter(self, connection: Connection) -> None:
+        self._young.add(connection)
+        if not self._ticking:
+            self._ticking = True
+            connection.loop.call_later(WATCH_AFTER, self._tick, connection.loop)
+
+    def leave(self, connection: Connection) -> None:
+        self._young.discard(connection)
+        self._old.discard(connection)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        for connection in self._old:
+            connection.watch()
+        self._old, self._young = self._young, set()
+        self._ticking = bool(self._old)
+        if self._ticking:
+            loop.call_later(WATCH_AFTER, self._tick, loop)
+
+
+async def start_stream(send: Send) -> None:
+    """Begin a response that is a stream of server-sent events."""
+    await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+
+
+async def send_event(send: Send, data: bytes) -> None:
+    """Send one event; `data` is one line of JSON."""
+    body = b"event: message\ndata: " + data + b"\n\n"
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    """Send a whole response."""
+    listed = [(b"content-length", b"%d" % len(body)), *headers]
+    if body:
+        listed.append(_JSON_HEADER)
+    await send({"type": "http.response.start", "status": status, "headers": listed})
+    await send({"type": "http.response.body", "body": body})
