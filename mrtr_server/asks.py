@@ -82,7 +82,8 @@ class Sampled(_Answer):
     def text(self) -> str:
         """The text of all text blocks."""
         found = self.content if isinstance(self.content, list) else [self.content]
-        return "".join(str(part.get("text", "")) for part in found if part.get("type") == "text")
+        texts = [part.get("text") for part in found if part.get("type") == "text"]
+        return "".join(text for text in texts if isinstance(text, str))
 
 
 class Root(_Answer):
@@ -341,6 +342,7 @@ def _accepted(raw: JSON) -> Any:
 
 
 def form_of(schema: Any) -> tuple[Form, bool]:
+    """Find the form of a model or of `Elicited[Model]`, and whether it is the latter. Raises `SetupError`."""
     try:
         return _form_of_type(schema)
     except TypeError:  # not even hashable

@@ -2,16 +2,12 @@
 
 import hmac
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import SetupError
 from .messages import Principal
@@ -110,43 +106,3 @@ class BearerTokens(AuthenticationBackend):
         if found is None:
             raise AuthenticationError("The bearer token is not valid")
         return AuthCredentials(self._scopes), found
-
-
-def wrap(app: ASGIApp, auth: AuthenticationBackend | None, middleware: Sequence[Middleware]) -> ASGIApp:
-    """Put authentication and other middleware around an application, once.
-
-    Parameters:
-        app: the application.
-        auth: knows users by their credentials; whom it does not know gets a 401. None to let everybody through.
-        middleware: Starlette middleware, the outermost first; around the authentication.
-    """
-    if auth is not None:
-        app = AuthenticationMiddleware(_RequireUser(app), backend=auth, on_error=_rejected)
-    for cls, args, kwargs in reversed(middleware):
-        app = cls(app, *args, **kwargs)
-    return app
-
-
-class _RequireUser:
-    """Lets only authenticated requests through."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["user"].is_authenticated:
-            await self._app(scope, receive, send)
-        else:
-            await _challenge('Bearer realm="mcp"')(scope, receive, send)
-
-
-def _challenge(challenge: str) -> Response:
-    return JSONResponse({"error": "Authentication is required"}, 401, {"WWW-Authenticate": challenge})
-
-
-def _rejected(connection: HTTPConnection, error: AuthenticationError) -> Response:
-    reason = str(error)
-    for part in connection.headers.get("authorization", "").split():
-        reason = reason.replace(part, "…") if len(part) > len("Bearer") else reason  # a token is never logged
-    logger.warning("Credentials were rejected: %.200r", reason)
-    return _challenge('Bearer realm="mcp", error="invalid_token"')

@@ -55,7 +55,7 @@ class Connection:
         self.finishing = False
 
     def accepts_stream(self) -> bool:
-        """Whether the client takes a stream."""
+        """Say whether the client takes a stream."""
         return SSE_TYPE in self._headers.get(b"accept", b"").lower()
 
     def send(self, note: Note) -> Awaitable[None]:
@@ -215,11 +215,11 @@ class Watch:
         self._others: WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls] = WeakKeyDictionary()
 
     def enter(self, connection: Connection) -> None:
-        """A call begins."""
+        """Note that a call begins."""
         self._of(connection.loop).enter(connection)
 
     def leave(self, connection: Connection) -> None:
-        """A call is over."""
+        """Note that a call is over."""
         self._of(connection.loop).leave(connection)
         connection.unwatch()
 

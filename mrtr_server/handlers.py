@@ -8,6 +8,7 @@ from inspect import Parameter
 from types import NoneType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from .asks import Ask
 from .context import Context
 from .errors import SetupError
 from .inputs import InputRequired, Inputs, State
@@ -74,6 +75,12 @@ def compile_handler(function: Callable[..., Any], name: str, namespace: Mapping[
     for parameter in _signature(function, name).values():
         annotation = hints.get(parameter.name, Parameter.empty)
         kind, bare = _ours(annotation)
+        if any(isinstance(mark, Ask) for mark in getattr(annotation, "__metadata__", ())):
+            # It must not become an argument, or the model could give the person's answer itself.
+            raise SetupError(
+                f"{name}: parameter {parameter.name!r} is annotated with an ask, which is not supported; ask with "
+                "ctx in the body, or return InputRequired"
+            )
         if kind is None:
             parameters[parameter.name] = parameter.replace(annotation=annotation)
             continue

@@ -101,7 +101,7 @@ class Question:
         self.digest = f"{self.kind}.{digest_bytes(self.params.get('message', '').encode())}.{self.shape}"
 
     def because(self, reason: str) -> "Question":
-        """The same question with a reason before its message; the digest stays, so that its answer still counts."""
+        """Give the question with a reason before its message; the digest stays, so that its answer still counts."""
         if not reason or "message" not in self.params:
             return self
         message = f"{reason}\n\n{self.params['message']}"

@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
-from .errors import SetupError
+from .errors import MRTRError, SetupError
 
 TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
@@ -108,7 +108,7 @@ class HeaderParameter:
     kind: str
 
 
-class ArgumentsMisfit(Exception):
+class ArgumentsMisfit(MRTRError):
     """The arguments of a call do not fit; `problems` says where and why, for the model to mend its call."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:

@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from .asgi import Endpoint
-from .auth import wrap
 from .content import Icon, ToolAnnotations
 from .dispatcher import Dispatcher
 from .errors import SetupError
 from .fanout import Fanout, InProcessFanout
+from .gate import wrap
 from .handlers import Handler, compile_handler
 from .keys import ENVIRONMENT, KeyRing
 from .limits import Limits
@@ -430,17 +430,23 @@ class MRTRServer:
                 "keys= takes a KeyRing or a list of 32-byte secrets; text of hex digits is keys=KeyRing.parse(text), "
                 "one secret is keys=[secret]"
             )
-        ring = keys if isinstance(keys, KeyRing) else KeyRing(keys) if keys is not None else KeyRing.from_environment()
+        workers = worker_count()
+        try:
+            if isinstance(keys, KeyRing):
+                return keys
+            ring = KeyRing.from_environment() if keys is None else KeyRing(keys)
+        except SetupError as error:
+            if workers == 1:
+                raise
+            self._refuse_to_start(str(error))
+            return KeyRing.generate()
         if ring is not None:
             return ring
-        workers = worker_count()
         if workers > 1:
-            # Raising here would make uvicorn start a new worker for ever; a failed startup ends it.
-            self._refusal = (
-                f"{self.name}: {workers} workers need one shared key, or a flow that begins in one can't go on in "
-                f"another. Start them with {ENVIRONMENT}=$(mrtr-server keygen)"
+            self._refuse_to_start(
+                f"{workers} workers need one shared key, or a flow that begins in one can't go on in another. "
+                f"Start them with {ENVIRONMENT}=$(mrtr-server keygen)"
             )
-            logger.error("%s", self._refusal)
         else:
             logger.warning(
                 "%s: no keys are given, so this process made its own; flows end when it restarts, and no other "
@@ -449,6 +455,11 @@ class MRTRServer:
                 ENVIRONMENT,
             )
         return KeyRing.generate()
+
+    def _refuse_to_start(self, why: str) -> None:
+        # Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.
+        self._refusal = f"{self.name}: {why}"
+        logger.error("%s", self._refusal)
 
 
 def _decorated(decorator: str, function: Any) -> Any:

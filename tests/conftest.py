@@ -5,12 +5,17 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from starlette.types import ASGIApp
 
 from .serving import all_ended, in_thread
 from .wire import Inspected, Wire
 
 Serve = Callable[..., Wire]
+
+# A busy machine is no failure: what takes long is bounded by the number of examples.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

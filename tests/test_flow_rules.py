@@ -1304,7 +1304,7 @@ class TestAttacks:
     async def test_a_yes_is_read_by_the_ask_itself(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         @app.tool
         def pay(inputs: Inputs) -> str | InputRequired:
-            return effect("paid") if inputs.get("sure", Confirm) else InputRequired(sure=Confirm("pay?"))  # type: ignore[call-overload]
+            return effect("paid") if inputs.get("sure", Confirm) else InputRequired(sure=Confirm("pay?"))  # type: ignore[type-var]
 
         assert "reference" in await Walk(app, target="pay").failure()
         assert "needs the Confirm itself" in caplog.text

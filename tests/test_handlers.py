@@ -84,8 +84,6 @@ class TestUnitTests:
         inputs = Inputs(
             {"sure": True, "opened": True, "haiku": sampled, "roots": roots, "all": Roots(roots=tuple(roots))}
         )
-        sure: object = inputs.get("sure", Confirm)
-        assert sure is True
         assert inputs.get("sure", Confirm("Sure?")) is True
         assert inputs.get("opened", ElicitUrl("Open", "https://example.com")) is True
         assert inputs.get("haiku", Sampled) == sampled

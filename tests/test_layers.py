@@ -28,7 +28,7 @@ ROWS: list[tuple[int, str]] = [
     (3, "registry"),
     (4, "runner"),
     (5, "dispatcher"),
-    (6, "connection"),
+    (6, "connection gate"),
     (6, "asgi"),
     (7, "server"),
     (8, "cli"),
@@ -45,7 +45,7 @@ ONLY_IMPORTERS = {
     "referencing": {"raw_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
-    "starlette": {"auth", "connection", "asgi", "server"},
+    "starlette": {"auth", "connection", "gate", "asgi", "server"},
     "uvicorn": set(),
     "http": set(),
 }
@@ -121,7 +121,7 @@ def test_sibling_dialects_never_import_each_other() -> None:
 
 def test_only_the_edge_knows_the_dialects() -> None:
     knowing = {module for module in MODULES if any(name.partition(".")[0] == "dialects" for name in siblings(module))}
-    assert {module for module in knowing if not module.startswith("dialects")} <= {"asgi", "server", "testing"}
+    assert {module for module in knowing if not module.startswith("dialects")} <= {"connection", "asgi", "testing"}
 
 
 @pytest.mark.parametrize("library", ONLY_IMPORTERS)

@@ -345,7 +345,11 @@ class TestCompletions:
         return build_completer(compile_handler(function, "completion", {}))
 
     def suggest(self, function: Callable[..., Any], known: dict[str, str]) -> Any:
-        return asyncio.run(self.completer(function).suggest("o", known, Threads(1)))
+        threads = Threads(1)
+        try:
+            return asyncio.run(self.completer(function).suggest("o", known, threads))
+        finally:
+            threads.close()
 
     def test_a_completion_takes_the_value_and_if_it_likes_what_is_known(self) -> None:
         def one(value: str) -> list[str]:

@@ -76,17 +76,7 @@ def answers(inputs: Inputs) -> None:
     assert_type(inputs.get("roots", ListRoots()), list[Root] | None)
 
 
-# 2. Declared.
-@app.tool
-def set_alias(alias: str, login: Annotated[GitHubLogin, Elicit("Please provide your GitHub username")]) -> str:
-    assert_type(login, GitHubLogin)
-    return f"{login.name} is {alias}"
-
-
-assert_type(set_alias("octo", GitHubLogin(name="octocat")), str)
-
-
-# 3. Inline.
+# 2. Inline.
 @app.tool
 async def deploy(service: str, ctx: Context, region: Annotated[str, Header("Region")] = "eu") -> str:
     image = await ctx.step(build, service)

@@ -174,15 +174,15 @@ class ListenWriter(ABC):
 
     @abstractmethod
     def opened(self) -> bytes:
-        """The first message."""
+        """Give the first message."""
 
     @abstractmethod
     def changed(self, change: Any) -> bytes:
-        """The message of one change."""
+        """Give the message of one change."""
 
     @abstractmethod
     def closed(self) -> bytes:
-        """The last message, when the server ends the subscription."""
+        """Give the last message, for when the server ends the subscription."""
 
 
 def notification(method: str, params: JSON) -> bytes:

@@ -58,7 +58,7 @@ class ModernDialect(Dialect):
         self._meta = {_SERVER: surface.info}
 
     def claims(self, envelope: Envelope) -> bool:
-        """A version in `_meta`, or a header that does not name a version with a handshake."""
+        """Say whether there is a version in `_meta`, or a header that names none with a handshake."""
         if names_version(envelope):
             return True
         header = envelope.headers.get(VERSION_HEADER)

@@ -40,7 +40,7 @@ class SepDraftDialect(Dialect):
     name = "sep-draft"
 
     def claims(self, envelope: Envelope) -> bool:
-        """No version anywhere, no session, no handshake."""
+        """Say whether there is no version anywhere, no session and no handshake."""
         headers = envelope.headers
         if VERSION_HEADER in headers or SESSION_HEADER in headers or envelope.method == "initialize":
             return False
