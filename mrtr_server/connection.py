@@ -1,6 +1,7 @@
 """The way back to one client, and when it leaves."""
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
@@ -33,6 +34,23 @@ _SSE_HEADERS = [
 ]
 
 
+class _Known(threading.local):
+    """The event loop that this thread ran last."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+_known = _Known()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    # Before Python 3.12, asyncio asks the kernel for the process id each time, which costs more than all else here.
+    loop = _known.loop
+    if loop is None or not loop.is_running():
+        loop = _known.loop = asyncio.get_running_loop()
+    return loop
+
+
 class Connection:
     """The way back to one client: plain JSON until there is something to stream, then a stream.
 
@@ -47,7 +65,7 @@ class Connection:
         self._headers = headers
         self._receive = receive
         self._send = send
-        self.loop = asyncio.get_running_loop()
+        self.loop = _running_loop()
         self._stream: _Stream | None = None
         self._watcher: asyncio.Task[None] | None = None
         self.request: asyncio.Task[Any] = asyncio.current_task(self.loop)  # type: ignore[assignment]  # in one always
