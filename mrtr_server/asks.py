@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_origin, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from .content import blocks
@@ -78,12 +78,19 @@ class Sampled(_Answer):
     model: str = ""
     stop_reason: str | None = None
 
+    @field_validator("content")
+    @classmethod
+    def _refuse_text_that_is_none(cls, content: Any) -> Any:
+        for part in content if isinstance(content, list) else [content]:
+            if part.get("type") == "text" and not isinstance(part.get("text"), str):
+                raise ValueError("a text block has no text")
+        return content
+
     @property
     def text(self) -> str:
         """The text of all text blocks."""
         found = self.content if isinstance(self.content, list) else [self.content]
-        texts = [part.get("text") for part in found if part.get("type") == "text"]
-        return "".join(text for text in texts if isinstance(text, str))
+        return "".join(part["text"] for part in found if part.get("type") == "text")
 
 
 class Root(_Answer):
