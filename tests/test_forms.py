@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, PositiveInt, RootModel, create_model, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    PositiveInt,
+    RootModel,
+    SecretStr,
+    create_model,
+    field_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from mrtr_server import Elicit, Elicited, MRTRServer, SetupError, ToolError
@@ -443,3 +453,11 @@ class TestRead:
             assert isinstance(read, self.Login)
             assert (read.name, read.nick) == (complete["name"], complete.get("nick"))
             assert read.age >= 18
+
+
+def test_a_secret_is_refused_since_a_form_passes_through_the_client() -> None:
+    class Credentials(BaseModel):
+        password: SecretStr
+
+    with pytest.raises(SetupError, match=r"Credentials\.password is a secret"):
+        form(Credentials)
