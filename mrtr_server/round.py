@@ -81,9 +81,8 @@ class Round:
         self._woken = asyncio.get_running_loop().create_future()
         await self._woken
 
-    def conclude(self) -> None:
-        """Note what shows only when the handler is done."""
-        self.closed = True
+    def check_awaited(self) -> None:
+        """End the flow if the handler returned without having awaited all that it called."""
         if self._unawaited and not self.asked and not self.ending:
             self.fail(MisplacedCall("An ask or a step was called but never awaited; write `await ctx...`"))
 

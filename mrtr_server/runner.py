@@ -73,8 +73,10 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
             result = await call_function(handler, keywords, threads)
     except (Exception, CallEnded, BaseExceptionGroup) as error:
         raised = error
+    else:
+        round_.check_awaited()
     finally:
-        round_.conclude()
+        round_.closed = True
     return conclude(handler, round_, result, raised)
 
 

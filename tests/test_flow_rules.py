@@ -1342,6 +1342,23 @@ class TestAttacks:
         assert "reference" in await Walk(app, target="forgetful").failure()
         assert "never awaited" in caplog.text
 
+    async def test_a_handlers_own_error_is_not_hidden_by_what_it_left_unstarted(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def failing(ctx: Context) -> str:
+            async def fail() -> None:
+                raise ValueError("the real one")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                await asyncio.sleep(0)
+                group.create_task(ctx.step(effect, "x"))
+            return "done"
+
+        assert "reference" in await Walk(app, target="failing").failure()
+        assert "the real one" in caplog.text
+
     async def test_a_task_group_does_not_hide_a_no(self, app: MRTRServer) -> None:
         @app.tool
         async def grouped(inputs: Inputs) -> str | InputRequired:
