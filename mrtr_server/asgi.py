@@ -159,13 +159,14 @@ class Endpoint:
             await respond(send, reply.status, reply.body, (b"connection", b"close"))
             return
         except asyncio.CancelledError:
-            if connection is not None:
-                connection.abandon()
-            if connection is not None and connection.gone:
-                connection.request.uncancel()  # it was us, and there is nobody left to answer
-                await connection.close()
-                return
-            raise
+            if connection is None:
+                raise
+            connection.abandon()
+            if not connection.gone:
+                raise
+            connection.request.uncancel()  # it was us, and there is nobody left to answer
+            await connection.close()
+            return
         except RequestError as error:
             reply = dialect.error(request_id if request_id is not None else error.request_id, error)
         except Exception as error:

@@ -1,7 +1,7 @@
 """Content of results and prompts: text, images, audio, resources (Tools, Tool Result)."""
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -44,6 +44,11 @@ class Icon(Wire):
     mime_type: str | None = None
     sizes: list[str] | None = None
     theme: Literal["light", "dark"] | None = None
+
+
+def icon_entries(icons: Iterable[Icon | Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """Give icons as plain JSON, or None if there are none."""
+    return [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in icons] or None
 
 
 class ToolAnnotations(Wire):

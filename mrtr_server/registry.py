@@ -6,7 +6,7 @@ from functools import partial
 from inspect import Parameter, cleandoc
 from typing import Any, Literal
 
-from .content import Icon, ToolAnnotations
+from .content import Icon, ToolAnnotations, icon_entries
 from .errors import SetupError
 from .handlers import Handler
 from .messages import JSON
@@ -76,12 +76,11 @@ class Described:
 
     def entry(self, **fields: Any) -> JSON:
         """Give the entry of a list; what is None is left out."""
-        icons = [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in self.icons]
         all_fields = {
             "name": self.name,
             "title": self.title,
             "description": self.description,
-            "icons": icons or None,
+            "icons": icon_entries(self.icons),
             "_meta": dict(self.meta) if self.meta else None,
             **fields,
         }

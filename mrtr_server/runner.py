@@ -83,10 +83,8 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
 async def call_function(handler: Handler, keywords: JSON, threads: Threads) -> Any:
     """Call a handler: on the loop if it is an `async def`, otherwise in a thread."""
     try:
-        if handler.is_async:
-            result = handler.function(**keywords)
-            return await result if isawaitable(result) else result
-        result = await threads(partial(handler.function, **keywords))
+        call = partial(handler.function, **keywords)
+        result = call() if handler.is_async else await threads(call)
         return await result if isawaitable(result) else result
     except asyncio.CancelledError as error:
         task = asyncio.current_task()

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from .asgi import Endpoint
-from .content import Icon, ToolAnnotations
+from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
 from .fanout import Fanout, InProcessFanout
@@ -130,7 +130,7 @@ class MRTRServer:
         optional: dict[str, Any] = {
             "title": title,
             "websiteUrl": website_url,
-            "icons": [_icon(icon) for icon in icons] or None,
+            "icons": icon_entries(icons),
         }
         info: dict[str, Any] = {"name": name, "version": version}
         info |= {field: value for field, value in optional.items() if value is not None}
@@ -466,10 +466,6 @@ def _decorated(decorator: str, function: Any) -> Any:
     if isinstance(function, str):
         raise SetupError(f"@app.{decorator}({function!r}): use @app.{decorator}(name={function!r})")
     return function
-
-
-def _icon(icon: Icon | Mapping[str, Any]) -> dict[str, Any]:
-    return icon.wire() if isinstance(icon, Icon) else dict(icon)
 
 
 def _compile(function: Callable[..., Any], name: str) -> Handler:
