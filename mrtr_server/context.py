@@ -27,11 +27,12 @@ class Context:
     top when the answer is there. So whatever must happen once goes into `step`.
     """
 
-    __slots__ = ("_outlet", "_round")
+    __slots__ = ("_can_await", "_outlet", "_round")
 
-    def __init__(self, round_: Round, outlet: Outlet) -> None:
+    def __init__(self, round_: Round, outlet: Outlet, *, can_await: bool) -> None:
         self._round = round_
         self._outlet = outlet
+        self._can_await = can_await
 
     # Asks
 
@@ -137,10 +138,15 @@ class Context:
         Returns:
             The answers in the order of the asks, or by key.
         """
-        return self._round.awaited("an ask", lambda: self._several(asks, named))
+        return self._awaited("an ask", lambda: self._several(asks, named))
+
+    def _awaited(self, what: str, work: Callable[[], Ongoing[Any]]) -> Ongoing[Any]:
+        if not self._can_await:
+            raise self._round.refuse_plain(what)
+        return self._round.awaited(work)
 
     def _one(self, make: Callable[[], Ask[T]]) -> Ongoing[T]:
-        return self._round.awaited("an ask", lambda: self._first(make))
+        return self._awaited("an ask", lambda: self._first(make))
 
     async def _first(self, make: Callable[[], Ask[T]]) -> T:
         answer: T = (await self._round.ask(lambda: [(None, make())]))[0]
@@ -187,8 +193,18 @@ class Context:
             What it returned, after a way through JSON by its declared type: the same in the round in which it ran and
             in all later ones.
         """
+        if not self._can_await:
+            raise self._round.refuse_plain("a step")
         key, rerun = kwargs.pop("key", None), kwargs.pop("rerun", False)
         return self._round.step(function, args, kwargs, key, rerun)
+
+    def checkpoint(self) -> Ongoing[None]:
+        """Offer to go on elsewhere: a server that is about to end, or has too much to do, ends the round here.
+
+        The client then sends the request again at once, and another replica goes on with all that was answered and all
+        steps that have run. Every step offers the same before it begins. Otherwise nothing happens.
+        """
+        return self._awaited("a checkpoint", self._round.checkpoint)
 
     # Notes
 

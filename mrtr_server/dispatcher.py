@@ -1,8 +1,7 @@
-"""From a call to its outcome: open the state, run the handler, seal what it leaves."""
+"""From a call to its outcome, by its method."""
 
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
@@ -15,23 +14,17 @@ from .errors import (
     NotFound,
     OverBudget,
     RequestError,
-    StateRefused,
     ToolError,
     UnknownMethod,
     UnknownTarget,
 )
 from .fanout import Fanout
+from .flows import Flows
 from .handlers import Handler
-from .inputs import InputRequired
-from .journal import Journal, binding
-from .limits import Limits
 from .messages import JSON, Call, Change, Complete, Discovery, Listening, NeedsInput, Outcome, Outlet
 from .registry import Registry
 from .results import completion_body, failed, prompt_body, resource_body
-from .round import Round
-from .runner import Asking, call_function, conclude, run
 from .schema import Arguments, ArgumentsMisfit
-from .sealed_state import Codec
 from .signing import Cursors
 from .threads import Threads
 
@@ -57,52 +50,41 @@ class Dispatcher:
 
     Parameters:
         registry: what can be called.
-        codec: seals and opens journals.
+        flows: runs the rounds of what may ask.
         cursors: signs positions in lists.
         fanout: carries change notifications.
         threads: runs plain functions.
-        limits: what a flow may use.
-        audience: what states are bound to.
         instructions: how a model should use the server.
         page_size: entries of a page of a list.
         list_ttl: how long a client may keep a list, in seconds.
         list_scope: who may share a kept list.
         debug: whether clients see what went wrong inside.
-        clock: gives the time in seconds since the epoch.
     """
 
     def __init__(
         self,
         registry: Registry,
-        codec: Codec,
+        flows: Flows,
         cursors: Cursors,
         fanout: Fanout,
         threads: Threads,
-        limits: Limits,
         *,
-        audience: str,
         instructions: str,
         page_size: int,
         list_ttl: float,
         list_scope: Scope,
         debug: bool,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._registry = registry
-        self._codec = codec
+        self._flows = flows
         self._cursors = cursors
         self._fanout = fanout
         self._threads = threads
-        self._limits = limits
-        # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
-        self._longest_state = limits.state_bytes * 4 // 3 + 2048
-        self._audience = audience
         self._instructions = instructions
         self._page_size = page_size
         self._list_ttl = list_ttl
         self._list_scope: Scope = list_scope
         self._debug = debug
-        self._clock = clock
         self._methods: Mapping[str, Callable[[Call, Outlet], Awaitable[Outcome]]] = {
             "tools/call": self._call_tool,
             "prompts/get": self._get_prompt,
@@ -145,7 +127,7 @@ class Dispatcher:
         except ArgumentsMisfit as misfit:
             return Complete(failed(_problems(call.target, misfit)))
         try:
-            result = await self._run(tool.handler, arguments, call, outlet, tool.answer_within)
+            result = await self._flows.run(tool.handler, arguments, call, outlet)
             return result if isinstance(result, NeedsInput) else Complete(tool.write(result))
         except ToolError as error:
             return Complete(failed(str(error) or "The tool failed."))
@@ -160,9 +142,7 @@ class Dispatcher:
         prompt = self._registry.prompts.get(call.target)
         if prompt is None:
             raise UnknownTarget("prompt", call.target)
-        result = await self._run_or_raise(
-            prompt.handler, prompt.arguments, call.arguments, call, outlet, prompt.answer_within
-        )
+        result = await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet)
         if isinstance(result, NeedsInput):
             return result
         return Complete(self._write(call, lambda: prompt_body(result, prompt.description)))
@@ -172,9 +152,7 @@ class Dispatcher:
         if found is None:
             raise UnknownTarget("resource", call.target)
         resource, values = found
-        result = await self._run_or_raise(
-            resource.handler, resource.arguments, values, call, outlet, resource.answer_within
-        )
+        result = await self._run_or_raise(resource.handler, resource.arguments, values, call, outlet)
         if isinstance(result, NeedsInput):
             return result
         body = self._write(call, lambda: resource_body(result, call.target, resource.mime_type))
@@ -182,16 +160,14 @@ class Dispatcher:
             return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
         return Complete(body, resource.ttl, resource.scope)
 
-    async def _run_or_raise(
-        self, handler: Handler, reader: Arguments, raw: JSON, call: Call, outlet: Outlet, answer_within: float | None
-    ) -> Any:
+    async def _run_or_raise(self, handler: Handler, reader: Arguments, raw: JSON, call: Call, outlet: Outlet) -> Any:
         """Run a handler whose failures are JSON-RPC errors, since its result has no way to say so."""
         try:
             arguments = reader.read(raw)
         except ArgumentsMisfit as misfit:
             raise InvalidParams(_problems(call.target, misfit), _named(call)) from None
         try:
-            return await self._run(handler, arguments, call, outlet, answer_within)
+            return await self._flows.run(handler, arguments, call, outlet)
         except NotFound:
             raise UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target) from None
         except ToolError as error:
@@ -202,55 +178,6 @@ class Dispatcher:
             raise
         except Exception as error:
             raise self._fault(call, error) from None
-
-    # Rounds
-
-    async def _run(
-        self, handler: Handler, arguments: JSON, call: Call, outlet: Outlet, answer_within: float | None
-    ) -> Any:
-        """Run one round; give the handler's result, or the need for input with the journal sealed."""
-        early = call.state is None
-        if handler.is_simple and early and call.answers is None:  # most calls have nothing to remember
-            result = await call_function(handler, arguments, self._threads)
-            if not isinstance(result, InputRequired):
-                return result
-            journal, bound_to = Journal(self._clock()), binding(self._audience, call)
-            round_ = Round(call, journal, self._threads, handler.name, is_async=handler.is_async)
-            result = conclude(handler, round_, result, None)
-        else:
-            # Before the handler runs, since it may change the arguments that it is given.
-            bound_to = binding(self._audience, call)
-            journal = self._open(handler, call, bound_to)
-            round_ = Round(call, journal, self._threads, handler.name, is_async=handler.is_async)
-            result = await run(handler, arguments, round_, outlet, self._threads)
-        if not isinstance(result, Asking):
-            return result
-        try:
-            journal.count_round({key: question.digest for key, question in result.questions.items()}, self._limits)
-            seconds = self._limits.state_seconds if answer_within is None else answer_within
-            payload = journal.dump(bound_to, self._clock(), seconds, self._limits)
-        except OverBudget as error:
-            logger.warning("%s %r: %s", call.method, handler.name, error.message)
-            raise
-        return NeedsInput(result.questions, self._codec.seal(payload))
-
-    def _open(self, handler: Handler, call: Call, bound_to: list[str]) -> Journal:
-        if call.answers is not None and len(call.answers) > self._limits.answers:
-            message = f"More than {self._limits.answers} inputResponses"
-            raise OverBudget(message, "answers", self._limits.answers)
-        if call.state is None:
-            return Journal(self._clock())
-        try:
-            if not isinstance(call.state, str):
-                raise StateRefused("not a string")
-            if len(call.state) > self._longest_state:
-                raise StateRefused("too large")
-            journal = Journal.load(self._codec.open(call.state), bound_to, self._clock())
-        except StateRefused as refused:
-            logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
-            raise
-        journal.deliver(call.answers or {})
-        return journal
 
     # Faults
 

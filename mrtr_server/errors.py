@@ -9,6 +9,7 @@
     │   ├── StepChanged         a recorded step was called with other arguments
     │   └── MisplacedCall       an ask or step where there can be none
     ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
+    ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     └── RequestError            a request that can't be served; for the client
         ├── ParseError          not JSON, or JSON that no request may hold
         ├── InvalidRequest      JSON, but no JSON-RPC request
@@ -77,6 +78,10 @@ class AnswerMisfit(MRTRError):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class StoreUnavailable(MRTRError):
+    """The shared store can't be reached, or can't do what it was asked for; the message is for the operator."""
 
 
 class RequestError(MRTRError):

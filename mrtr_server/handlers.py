@@ -30,6 +30,7 @@ class Handler:
         stored_state: how that state goes to JSON and back.
         parameters: the parameters that the client fills, with resolved annotations.
         returns: the resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none.
+        answer_within: how long an answer may take, in seconds; None for the server's own limit.
     """
 
     function: Callable[..., Any]
@@ -41,6 +42,7 @@ class Handler:
     stored_state: Stored
     parameters: Mapping[str, Parameter]
     returns: Any
+    answer_within: float | None = None
 
     @property
     def is_simple(self) -> bool:
@@ -48,13 +50,16 @@ class Handler:
         return self.context is None and self.inputs is None and self.state is None
 
 
-def compile_handler(function: Callable[..., Any], name: str, namespace: Mapping[str, Any]) -> Handler:
+def compile_handler(
+    function: Callable[..., Any], name: str, namespace: Mapping[str, Any], *, answer_within: float | None = None
+) -> Handler:
     """Read a function's signature.
 
     Parameters:
         function: a function, a method, or an object with `__call__`.
         name: what it is registered as.
         namespace: the local names where it was defined, for annotations that are strings.
+        answer_within: see `Handler`.
 
     Raises:
         SetupError: an annotation can't be resolved, or one of our own parameters is there twice.
@@ -104,6 +109,7 @@ def compile_handler(function: Callable[..., Any], name: str, namespace: Mapping[
         stored_state=stored,
         parameters=parameters,
         returns=_without_asks(hints["return"]) if "return" in hints else Parameter.empty,
+        answer_within=answer_within,
     )
 
 

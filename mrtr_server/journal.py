@@ -182,11 +182,19 @@ class Journal:
         if self.state_only > limits.state_only_rounds:
             message = f"The flow was handed over more than {limits.state_only_rounds} times without a question"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
-        held = digest_bytes(to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]]))
+        held = self._held()
         if held == self.handed_over:
             message = "The flow was handed over twice with nothing done in between"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
         self.handed_over = held
+
+    def may_hand_over(self, limits: Limits) -> bool:
+        """Say whether a round may end here without a question, by the budgets that `count_round` holds."""
+        within = self.rounds < limits.rounds and self.state_only < limits.state_only_rounds
+        return within and self.handed_over != self._held()
+
+    def _held(self) -> str:
+        return digest_bytes(to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]]))
 
     # To and from a payload
 

@@ -29,7 +29,6 @@ class Tool:
     arguments: Arguments
     write: Write
     headers: tuple[HeaderParameter, ...]
-    answer_within: float | None
     entry: JSON
 
 
@@ -40,7 +39,6 @@ class Prompt:
     handler: Handler
     arguments: Arguments
     description: str | None
-    answer_within: float | None
     entry: JSON
 
 
@@ -60,7 +58,6 @@ class Resource:
     mime_type: str | None
     ttl: float
     scope: Literal["public", "private"]
-    answer_within: float | None
     entry: JSON
 
 
@@ -111,7 +108,6 @@ def build_tool(
     *,
     annotations: ToolAnnotations | Mapping[str, Any] | None,
     input_schema: Mapping[str, Any] | None,
-    answer_within: float | None,
 ) -> Tool:
     """Compile a tool. Raises `SetupError` for what can't be served."""
     arguments: Arguments
@@ -129,10 +125,10 @@ def build_tool(
     entry = about.entry(
         inputSchema=arguments.schema, outputSchema=output_schema, annotations=dict(hints) if hints else None
     )
-    return Tool(handler, arguments, write, header_parameters(about.name, arguments.schema), answer_within, entry)
+    return Tool(handler, arguments, write, header_parameters(about.name, arguments.schema), entry)
 
 
-def build_prompt(handler: Handler, about: Described, *, answer_within: float | None) -> Prompt:
+def build_prompt(handler: Handler, about: Described) -> Prompt:
     """Compile a prompt. Raises `SetupError` for what can't be served."""
     arguments = SignatureArguments(about.name, handler.parameters)
     _only_strings(about.name, arguments.schema, "an argument of a prompt")
@@ -141,7 +137,7 @@ def build_prompt(handler: Handler, about: Described, *, answer_within: float | N
     for name, field in arguments.schema["properties"].items():
         entry = {"name": name, "title": field.get("title"), "description": field.get("description")}
         listed.append({k: v for k, v in entry.items() if v is not None} | {"required": name in required})
-    return Prompt(handler, arguments, about.description, answer_within, about.entry(arguments=listed or None))
+    return Prompt(handler, arguments, about.description, about.entry(arguments=listed or None))
 
 
 def build_resource(
@@ -154,7 +150,6 @@ def build_resource(
     annotations: Mapping[str, Any] | None,
     ttl: float,
     scope: Literal["public", "private"],
-    answer_within: float | None,
 ) -> Resource:
     """Compile a resource, or a template of resources if the URI has variables. Raises `SetupError`."""
     if ":" not in uri:
@@ -170,7 +165,7 @@ def build_resource(
     _only_strings(about.name, arguments.schema, "a variable of a URI")
     where = {"uriTemplate": uri} if template else {"uri": uri}
     entry = about.entry(**where, mimeType=mime_type, size=size, annotations=dict(annotations) if annotations else None)
-    return Resource(handler, arguments, template, mime_type, ttl, scope, answer_within, entry)
+    return Resource(handler, arguments, template, mime_type, ttl, scope, entry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,18 @@ class Round:
         journal: what the flow remembers; updated as the round goes on.
         threads: runs plain functions.
         name: what the handler is registered as, for the log.
-        is_async: whether the handler is an `async def`, so that it can wait for an ask or a step.
+        hands_over: says whether the round is to end at its next boundary and go on elsewhere, in a round of its own.
     """
 
-    def __init__(self, call: Call, journal: Journal, threads: Threads, name: str, *, is_async: bool) -> None:
+    def __init__(
+        self,
+        call: Call,
+        journal: Journal,
+        threads: Threads,
+        name: str,
+        *,
+        hands_over: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.call = call
         self.journal = journal
         self.name = name
@@ -48,7 +56,8 @@ class Round:
         self.parked: list[asyncio.Task[Any]] = []
         self.closed = False
         self.main: asyncio.Task[Any] | None = None
-        self._is_async = is_async
+        self.handed_over = False
+        self._hands_over = hands_over
         self._threads = threads
         self._early = call.answers or {} if call.state is None else {}
         self._steps: Steps | None = None
@@ -68,7 +77,7 @@ class Round:
     @property
     def ending(self) -> bool:
         """Whether nothing new may begin: the call ends with this round, or its author gave up on an open ask."""
-        return bool(self.missing or self.refusal or self.fault or self._abandoned)
+        return bool(self.missing or self.refusal or self.fault or self._abandoned or self.handed_over)
 
     def wake(self, _: Any = None) -> None:
         """Tell the runner that something has changed."""
@@ -125,12 +134,14 @@ class Round:
         if self.main is not None and asyncio.get_running_loop() is not self.main.get_loop():
             raise self.fail(MisplacedCall(f"{what} was called on another event loop than its handler's"))
 
-    def awaited(self, what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-        """Give the coroutine of an ask or a step, and note whether it is awaited; refuse in what can't await."""
-        if not self._is_async:
-            message = f"{what} was called in a plain `def`; make the handler `async def`, or return InputRequired"
-            self.fail(MisplacedCall(message))
-            raise CallEnded(message)
+    def refuse_plain(self, what: str) -> CallEnded:
+        """End the flow, since a function that can't await has called what must be awaited."""
+        message = f"{what} was called in a plain `def`; make the handler `async def`, or return InputRequired"
+        self.fail(MisplacedCall(message))
+        return CallEnded(message)
+
+    def awaited(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+        """Give the coroutine of an ask or a step, and note whether it is awaited."""
         self._unawaited += 1
         return self._counted(work)
 
@@ -272,11 +283,23 @@ class Round:
             self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake)
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
-        return self.awaited("a step", lambda: self._step(steps, planned))
+        return self.awaited(lambda: self._step(steps, planned))
+
+    async def checkpoint(self) -> None:
+        """Park if the flow is to go on elsewhere; otherwise do nothing."""
+        self._refuse("a checkpoint")
+        if self._leaves():
+            await self._park()
+
+    def _leaves(self) -> bool:
+        """Whether the round ends here, at a boundary, with what the journal holds."""
+        if not self.ending and self._hands_over():
+            self.handed_over = True
+        return self.handed_over
 
     async def _step(self, steps: Steps, planned: Planned) -> Any:
         self._refuse("a step")
-        if not self.ending:
+        if not self.ending and not (steps.is_new(planned) and self._leaves()):
             try:
                 return await steps.run(planned)
             except FlowError as mistake:

@@ -63,7 +63,7 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
     if handler.state is not None:
         keywords[handler.state] = _own_state(handler, round_)
     if handler.context is not None:
-        keywords[handler.context] = Context(round_, outlet)
+        keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
     result: Any = None
     raised: BaseException | None = None
     try:
@@ -106,7 +106,7 @@ def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException
         raise MissingCapability(_capabilities(round_.missing))
     if round_.refusal is not None:
         raise round_.refusal
-    if round_.asked or isinstance(result, InputRequired):
+    if round_.asked or round_.handed_over or isinstance(result, InputRequired):
         return Asking(round_.asked)
     if raised is not None:
         raise raised

@@ -19,6 +19,7 @@ from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
 from .fanout import Fanout, InProcessFanout
+from .flows import Flows
 from .gate import wrap
 from .handlers import Handler, compile_handler
 from .keys import ENVIRONMENT, KeyRing
@@ -134,20 +135,18 @@ class MRTRServer:
         }
         info: dict[str, Any] = {"name": name, "version": version}
         info |= {field: value for field, value in optional.items() if value is not None}
+        flows = Flows(codec or SealedCodec(ring), self._threads, self._limits, audience=audience or name, clock=clock)
         dispatcher = Dispatcher(
             self._registry,
-            codec or SealedCodec(ring),
+            flows,
             Cursors(ring),
             self._fanout,
             self._threads,
-            self._limits,
-            audience=audience or name,
             instructions=instructions,
             page_size=page_size,
             list_ttl=list_ttl,
             list_scope=list_scope or ("private" if auth is not None else "public"),
             debug=debug,
-            clock=clock,
         )
         endpoint = Endpoint(
             dispatcher,
@@ -267,11 +266,8 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            handler = _compile(function, about.name)
-            tool = build_tool(
-                handler, about, annotations=annotations, input_schema=input_schema, answer_within=answer_within
-            )
-            self._registry.add_tool(tool)
+            handler = _compile(function, about.name, answer_within)
+            self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
             return function
 
         return register if function is None else register(_decorated("tool", function))
@@ -313,7 +309,7 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            self._registry.add_prompt(build_prompt(_compile(function, about.name), about, answer_within=answer_within))
+            self._registry.add_prompt(build_prompt(_compile(function, about.name, answer_within), about))
             return function
 
         return register if function is None else register(_decorated("prompt", function))
@@ -359,7 +355,7 @@ class MRTRServer:
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
             resource = build_resource(
-                _compile(function, about.name),
+                _compile(function, about.name, answer_within),
                 about,
                 uri,
                 mime_type=mime_type,
@@ -367,7 +363,6 @@ class MRTRServer:
                 annotations=annotations,
                 ttl=ttl,
                 scope=scope,
-                answer_within=answer_within,
             )
             self._registry.add_resource(resource)
             return function
@@ -468,12 +463,12 @@ def _decorated(decorator: str, function: Any) -> Any:
     return function
 
 
-def _compile(function: Callable[..., Any], name: str) -> Handler:
+def _compile(function: Callable[..., Any], name: str, answer_within: float | None = None) -> Handler:
     # The local names where the decorator stands resolve annotations that are strings.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
-    return compile_handler(function, name, frame.f_locals if frame is not None else {})
+    return compile_handler(function, name, frame.f_locals if frame is not None else {}, answer_within=answer_within)
 
 
 def _route(scope: Scope) -> str:

@@ -115,6 +115,10 @@ class Steps:
             planned.error = error
         return planned
 
+    def is_new(self, planned: Planned) -> bool:
+        """Say whether a step would begin now: it has not run in the flow, and does not run yet."""
+        return planned.key not in self._journal.steps and planned.key not in self.started
+
     async def run(self, planned: Planned) -> Any:
         """Run a planned step once in the flow, or give what it returned when it ran.
 

@@ -18,7 +18,7 @@ ROOT = Path(mrtr_server.__file__).parent
 ROWS: list[tuple[int, str]] = [
     (0, "_version digests errors threads workers"),
     (1, "content keys limits messages uri_templates"),
-    (2, "auth fanout journal schema sealed_state signing"),
+    (2, "auth fanout journal schema sealed_state signing store"),
     (2, "forms raw_schema results dialects.base"),
     (2, "asks steps dialects.modern dialects.sep_draft"),
     (2, "dialects inputs"),
@@ -27,6 +27,7 @@ ROWS: list[tuple[int, str]] = [
     (3, "handlers"),
     (3, "registry"),
     (4, "runner"),
+    (5, "flows"),
     (5, "dispatcher"),
     (6, "connection gate"),
     (6, "asgi"),

@@ -326,7 +326,6 @@ class TestResources:
                     annotations=None,
                     ttl=0.0,
                     scope="private",
-                    answer_within=None,
                 )
             )
 
@@ -390,6 +389,6 @@ class TestHeaderParameters:
         registry = Registry()
         about = described(get_weather, None, None, None, (), None)
         handler = compile_handler(get_weather, about.name, {})
-        registry.add_tool(build_tool(handler, about, annotations=None, input_schema=None, answer_within=None))
+        registry.add_tool(build_tool(handler, about, annotations=None, input_schema=None))
         assert [parameter.header for parameter in registry.header_parameters("get_weather")] == ["mcp-param-region"]
         assert registry.header_parameters("unknown") == ()
