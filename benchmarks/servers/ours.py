@@ -1,8 +1,10 @@
 """The same tools on this server, as it comes."""
 
+import asyncio
+
 from pydantic import BaseModel
 
-from mrtr_server import Elicit, InputRequired, Inputs, MRTRServer
+from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer
 
 app = MRTRServer("bench")
 
@@ -27,3 +29,20 @@ async def get_weather(location: str, inputs: Inputs) -> str | InputRequired:
     if login is None:
         return InputRequired(github_login=Elicit("Please provide your GitHub username", GitHubLogin))
     return f"Current weather in {location} for {login.name}: 72 degrees, partly cloudy"
+
+
+# What follows is for memory.py alone: flows that wait in the middle of a function.
+
+
+@app.tool
+async def get_weather_inline(location: str, ctx: Context) -> str:
+    login = await ctx.elicit("Please provide your GitHub username", GitHubLogin)
+    return f"Current weather in {location} for {login.name}: 72 degrees, partly cloudy"
+
+
+@app.tool
+async def compare_weather(location: str, ctx: Context) -> str:
+    async with asyncio.TaskGroup() as group:
+        one = group.create_task(ctx.elicit("Who is the first?", GitHubLogin, key="first"))
+        other = group.create_task(ctx.elicit("Who is the second?", GitHubLogin, key="second"))
+    return f"Current weather in {location} for {one.result().name} and {other.result().name}: 72 degrees"
