@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from .digests import digest, digest_bytes
+from .errors import RequestError
 
 JSON = dict[str, Any]
 
@@ -75,6 +76,23 @@ class Client:
         return found is not None
 
 
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension that lets a call go on as a task (Tasks, Extension Identifier)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOffer:
+    """The client takes a task in place of a result.
+
+    Parameters:
+        ttl: how long it would like the task to be kept, in seconds; None to leave that to the server.
+        first_ask: whether it would rather wait for the first ask, or the end, than be told that work has begun.
+    """
+
+    ttl: float | None = None
+    first_ask: bool = False
+
+
 @dataclass(slots=True)
 class Question:
     """An ask as it goes to the client.
@@ -128,6 +146,7 @@ class Call:
         log_level: the least severe messages that are wanted; None for none.
         request_id: the JSON-RPC id.
         headers: the HTTP headers, by lower-case name.
+        task: whether the client takes a task; None if it must not get one.
     """
 
     method: str
@@ -143,6 +162,7 @@ class Call:
     log_level: LogLevel | None = None
     request_id: str | int = 0
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    task: TaskOffer | None = None
 
 
 @dataclass(slots=True)
@@ -201,7 +221,66 @@ class Listening:
     changes: "Subscription"
 
 
-Outcome = Complete | NeedsInput | Discovery | Listening
+TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
+
+
+@dataclass(slots=True)
+class Task:
+    """A flow in the background, as its client may see it (Tasks).
+
+    Parameters:
+        id: names it; unguessable.
+        status: where it is.
+        created, updated: in seconds since the epoch.
+        ttl: how long it is kept, from its creation, in seconds.
+        poll: how often to ask for it, in seconds.
+        message: what it is doing, in words; empty for nothing to say.
+        questions: what the client is to fulfil, by a key that is never used again; while input is required.
+        names: the key that the handler knows each of them by.
+        outcome: what came of it: the result, or the error; once it is completed or failed.
+    """
+
+    id: str
+    status: TaskStatus
+    created: float
+    updated: float
+    ttl: float
+    poll: float
+    message: str = ""
+    questions: dict[str, Question] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    outcome: Complete | RequestError | None = None
+
+
+@dataclass(slots=True)
+class Started:
+    """The request goes on as a task."""
+
+    task: Task
+
+
+@dataclass(slots=True)
+class Seen:
+    """How a task is doing."""
+
+    task: Task
+
+
+@dataclass(slots=True)
+class Redeemed:
+    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result."""
+
+    task: Task
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """A message about a task has arrived."""
+
+    task_id: str
+
+
+Outcome = Complete | NeedsInput | Discovery | Listening | Started | Seen | Redeemed | Acknowledged
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from pydantic_core import from_json, to_json
@@ -26,7 +27,7 @@ from ..errors import (
     UnknownMethod,
     UnsupportedVersion,
 )
-from ..messages import JSON, Call, Note, Outcome, Principal, Progress, Subscription
+from ..messages import JSON, Call, Note, Outcome, Principal, Progress, Question, Subscription
 from ..schema import HeaderParameter
 
 METHOD_HEADER = b"mcp-method"
@@ -34,8 +35,15 @@ NAME_HEADER = b"mcp-name"
 VERSION_HEADER = b"mcp-protocol-version"
 SESSION_HEADER = b"mcp-session-id"
 
-NAME_FIELDS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The parameter that `Mcp-Name` mirrors (Streamable HTTP, Standard Request Headers)."""
+NAME_FIELDS = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""The parameter that `Mcp-Name` mirrors (Streamable HTTP, Standard Request Headers; Tasks, Routing Headers)."""
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
 
@@ -142,17 +150,23 @@ class Dialect(ABC):
 
     @abstractmethod
     def write(self, call: Call, outcome: Outcome) -> bytes:
-        """Give the response that carries an outcome."""
+        """Give the response that carries an outcome; nothing where the message that it answers takes no response."""
 
     def error(self, request_id: str | int | None, error: RequestError) -> Reply:
         """Give the response that carries an error. The id is left out where it could not be read, and never null."""
-        status, code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
-        body: JSON = {"jsonrpc": "2.0", "error": {"code": code, "message": error.message}}
+        status, written = self.write_error(error)
+        body: JSON = {"jsonrpc": "2.0", "error": written}
         if request_id is not None:
             body["id"] = request_id
-        if error.data is not None:
-            body["error"]["data"] = error.data
         return Reply(status, to_json(body))
+
+    def write_error(self, error: RequestError) -> tuple[int, JSON]:
+        """Give an error's HTTP status, and the JSON-RPC error object."""
+        status, code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
+        written: JSON = {"code": code, "message": error.message}
+        if error.data is not None:
+            written["data"] = error.data
+        return status, written
 
     def note(self, note: Note) -> bytes:
         """Give the notification that carries a note."""
@@ -194,6 +208,16 @@ def notification(method: str, params: JSON) -> bytes:
 def result(call: Call, body: JSON) -> bytes:
     """Give a response as bytes."""
     return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")
+
+
+def requests(questions: Mapping[str, Question]) -> JSON:
+    """Give questions as `inputRequests`."""
+    return {key: {"method": question.method, "params": question.params} for key, question in questions.items()}
+
+
+def timestamp(seconds: float) -> str:
+    """Give a time as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # Reading

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from ..errors import HeaderMismatch, InvalidParams, UnsupportedVersion
+from ..errors import HeaderMismatch, InvalidParams, UnknownMethod, UnsupportedVersion
 from ..messages import (
     ASKING_METHODS,
     JSON,
     LOG_LEVELS,
+    TASKS,
+    Acknowledged,
     Call,
     Change,
     Client,
@@ -15,7 +17,11 @@ from ..messages import (
     NeedsInput,
     Outcome,
     Principal,
+    Seen,
+    Started,
     Subscription,
+    Task,
+    TaskOffer,
 )
 from .base import (
     VERSION_FIELD,
@@ -31,7 +37,9 @@ from .base import (
     read_arguments,
     read_progress_token,
     read_target,
+    requests,
     result,
+    timestamp,
 )
 
 VERSION = "2026-07-28"
@@ -45,6 +53,10 @@ _LOG_LEVEL = _PREFIX + "logLevel"
 _SERVER = _PREFIX + "serverInfo"
 _SUBSCRIPTION = _PREFIX + "subscriptionId"
 _NOBODY: JSON = {}
+_OFFER = TaskOffer()
+_ABSENT: Any = object()
+_DRAFT_METHODS = frozenset({"tasks/result"})
+"""Methods that the drafts had, and this version has not."""
 
 
 class ModernDialect(Dialect):
@@ -82,6 +94,8 @@ class ModernDialect(Dialect):
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
         if version != VERSION:
             raise UnsupportedVersion(version, self.surface.versions)
+        if envelope.method in _DRAFT_METHODS:
+            raise UnknownMethod(envelope.method)
         check_headers(envelope, self.surface, required=True)
         info = meta.get(_CLIENT, _NOBODY)
         level = meta.get(_LOG_LEVEL)
@@ -90,12 +104,14 @@ class ModernDialect(Dialect):
         if level is not None and level not in LOG_LEVELS:
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
         asks = envelope.method in ASKING_METHODS
+        answers = params.get("inputResponses", _ABSENT) if asks or envelope.method == "tasks/update" else _ABSENT
+        extensions = capabilities.get("extensions")
         return Call(
             envelope.method,
             params,
             read_target(envelope),
             read_arguments(params) if asks else {},
-            read_answers(params["inputResponses"]) if asks and "inputResponses" in params else None,
+            None if answers is _ABSENT else read_answers(answers),
             params.get("requestState") if asks else None,
             Client(info, capabilities),
             principal,
@@ -104,6 +120,7 @@ class ModernDialect(Dialect):
             level,
             envelope.id if envelope.id is not None else 0,
             envelope.headers,
+            _OFFER if isinstance(extensions, dict) and TASKS in extensions else None,
         )
 
     def write(self, call: Call, outcome: Outcome) -> bytes:
@@ -111,10 +128,7 @@ class ModernDialect(Dialect):
         if isinstance(outcome, NeedsInput):
             body: JSON = {"resultType": "input_required"}
             if outcome.questions:
-                body["inputRequests"] = {
-                    key: {"method": question.method, "params": question.params}
-                    for key, question in outcome.questions.items()
-                }
+                body["inputRequests"] = requests(outcome.questions)
             body["requestState"] = outcome.state
         elif isinstance(outcome, Complete):
             body = {"resultType": "complete", **outcome.body}
@@ -123,6 +137,12 @@ class ModernDialect(Dialect):
                 body["cacheScope"] = outcome.scope
         elif isinstance(outcome, Discovery):
             body = self._discovery(outcome)
+        elif isinstance(outcome, Seen):
+            body = {"resultType": "complete", **self._task(outcome.task), **self._details(outcome.task)}
+        elif isinstance(outcome, Started):
+            body = {"resultType": "task", **self._task(outcome.task)}
+        elif isinstance(outcome, Acknowledged):
+            body = {"resultType": "complete"}
         else:
             raise TypeError("a subscription is no result; it has its own writer")
         body["_meta"] = {**body["_meta"], **self._meta} if "_meta" in body else self._meta
@@ -131,6 +151,26 @@ class ModernDialect(Dialect):
     def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
         """Give what writes the messages of an open subscription."""
         return _ListenWriter(call, subscription, self._meta)
+
+    def _task(self, task: Task) -> JSON:
+        body: JSON = {
+            "taskId": task.id,
+            "status": task.status,
+            "createdAt": timestamp(task.created),
+            "lastUpdatedAt": timestamp(task.updated),
+            "ttlMs": int(task.ttl * 1000),
+            "pollIntervalMs": int(task.poll * 1000),
+        }
+        if task.message:
+            body["statusMessage"] = task.message
+        return body
+
+    def _details(self, task: Task) -> JSON:
+        if task.status == "input_required":
+            return {"inputRequests": requests(task.questions)}
+        if isinstance(task.outcome, Complete):
+            return {"result": task.outcome.body}
+        return {} if task.outcome is None else {"error": self.write_error(task.outcome)[1]}
 
     def _discovery(self, discovery: Discovery) -> JSON:
         body: JSON = {
