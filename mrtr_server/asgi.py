@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from .auth import principal_of
 from .connection import JSON_TYPE, Connection, Watch, respond
-from .dialects import DIALECTS, Dialect, Envelope, Reply, Surface, read_envelope, unclaimed
+from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from .dispatcher import Dispatcher
 from .errors import InternalFault, PayloadTooLarge, RequestError, SetupError
 from .limits import Limits
@@ -152,7 +152,7 @@ class Endpoint:
                 call.params = {}
                 await connection.listen(call, outcome)
                 return
-            reply = Reply(200, dialect.write(call, outcome))
+            reply = dialect.reply(call, outcome)
         except PayloadTooLarge as error:
             # What is left of the body stays unread, so the connection can't be used again.
             reply = dialect.error(None, error)

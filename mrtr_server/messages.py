@@ -238,6 +238,7 @@ class Task:
         questions: what the client is to fulfil, by a key that is never used again; while input is required.
         names: the key that the handler knows each of them by.
         outcome: what came of it: the result, or the error; once it is completed or failed.
+        first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
     """
 
     id: str
@@ -250,6 +251,7 @@ class Task:
     questions: dict[str, Question] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     outcome: Complete | RequestError | None = None
+    first_ask: bool = False
 
 
 @dataclass(slots=True)

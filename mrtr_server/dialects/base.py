@@ -47,6 +47,8 @@ NAME_FIELDS = {
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
 
+NO_METHOD = "The message has no method"
+
 DECLINED = -31001
 """Our one code of our own: the user said no. Outside the range that JSON-RPC reserves."""
 
@@ -80,7 +82,7 @@ class Envelope:
 
     Parameters:
         message: the whole message.
-        method: its method.
+        method: its method; empty for a response, which answers a request of ours.
         id: its id; None for a notification.
         params: its parameters.
         headers: the HTTP headers, by lower-case name.
@@ -150,7 +152,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def write(self, call: Call, outcome: Outcome) -> bytes:
-        """Give the response that carries an outcome; nothing where the message that it answers takes no response."""
+        """Give the JSON-RPC response that carries an outcome."""
+
+    def reply(self, call: Call, outcome: Outcome) -> Reply:
+        """Give the HTTP response that carries an outcome."""
+        return Reply(200, self.write(call, outcome))
 
     def error(self, request_id: str | int | None, error: RequestError) -> Reply:
         """Give the response that carries an error. The id is left out where it could not be read, and never null."""
@@ -267,8 +273,10 @@ def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, de
     params = message.get("params", {})
     if message.get("jsonrpc") != "2.0":
         problem = 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
+    elif method is None and request_id is not None and isinstance(message.get("result"), dict):
+        method = ""
     elif not isinstance(method, str) or not method:
-        problem = "The message has no method"
+        problem = NO_METHOD
     elif "id" in message and request_id is None:
         problem = "The id must be a string or an integer"
     elif not isinstance(params, dict):

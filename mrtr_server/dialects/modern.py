@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..errors import HeaderMismatch, InvalidParams, UnknownMethod, UnsupportedVersion
+from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, UnknownMethod, UnsupportedVersion
 from ..messages import (
     ASKING_METHODS,
     JSON,
@@ -24,6 +24,7 @@ from ..messages import (
     TaskOffer,
 )
 from .base import (
+    NO_METHOD,
     VERSION_FIELD,
     VERSION_HEADER,
     Dialect,
@@ -79,6 +80,8 @@ class ModernDialect(Dialect):
     def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         params = envelope.params
+        if not envelope.method:
+            raise InvalidRequest(NO_METHOD, envelope.id)
         header = envelope.headers.get(VERSION_HEADER)
         if header is None:
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")

@@ -3,24 +3,48 @@
 A result that needs input is an `IncompleteResult`: it has no `resultType`, and is known by its `inputRequests` or
 `requestState`.
 Answers come bare (revision 2) or wrapped in `result` (revision 1), in `params` or at the top level of the message.
+
+Tasks have two forms. A call with `task: {"ttl": ...}` gets that of the drafts: the questions come by `tasks/result`,
+the answers go by `tasks/input_response`, or as a JSON-RPC response. A call with `task: {}` gets that of the non-blocking
+elicitations (#1869): flat, with the questions in the `_meta` of the task, and the answer in that of `tasks/get`.
 """
 
+import math
 from typing import Any
 
-from ..errors import InvalidParams, UnknownMethod
-from ..messages import ASKING_METHODS, JSON, Call, Client, Complete, NeedsInput, Outcome, Principal
+from ..errors import InvalidParams, InvalidRequest, RequestError, UnknownMethod
+from ..messages import (
+    ASKING_METHODS,
+    JSON,
+    Acknowledged,
+    Call,
+    Client,
+    Complete,
+    NeedsInput,
+    Outcome,
+    Principal,
+    Redeemed,
+    Seen,
+    Started,
+    Task,
+    TaskOffer,
+)
 from .base import (
+    NO_METHOD,
     SESSION_HEADER,
     VERSION_HEADER,
     Dialect,
     Envelope,
+    Reply,
     check_headers,
     names_version,
     read_answers,
     read_arguments,
     read_progress_token,
     read_target,
+    requests,
     result,
+    timestamp,
 )
 
 _METHODS = ASKING_METHODS | {
@@ -30,7 +54,29 @@ _METHODS = ASKING_METHODS | {
     "resources/templates/list",
     "completion/complete",
 }
+_TASK_METHODS = {
+    "tasks/get": "tasks/get",
+    "tasks/result": "tasks/result",
+    "tasks/input_response": "tasks/answer",
+    "tasks/cancel": "tasks/cancel",
+}
+"""What the drafts call what is done with a task."""
+
+_PREFIX = "io.modelcontextprotocol/"
+_RELATED = _PREFIX + "related-task"
+_PENDING = _PREFIX + "pending-elicitations"
+_IMMEDIATE = _PREFIX + "model-immediate-response"
+_RESPONSE = _PREFIX + "elicitation-response"
+
+_STATUS = {
+    "working": "The task is being worked on.",
+    "input_required": "Input Required to Proceed call tasks/result",
+    "completed": "Task has been completed successfully, call tasks/result",
+    "failed": "The task has failed.",
+    "cancelled": "The task was cancelled.",
+}
 _EVERYTHING = Client(capabilities=None)
+_OFFER = TaskOffer(first_ask=True)
 _ABSENT: Any = object()
 
 
@@ -50,6 +96,10 @@ class SepDraftDialect(Dialect):
         """Give the call in a request. Headers are not required, but must match where they are there."""
         headers = envelope.headers
         check_headers(envelope, self.surface, required=False)
+        if envelope.method in _TASK_METHODS:
+            return self._read_task(envelope, principal, user)
+        if not envelope.method:
+            return self._read_response(envelope, principal, user)
         if envelope.method not in _METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params
@@ -61,7 +111,7 @@ class SepDraftDialect(Dialect):
             params=params,
             target=read_target(envelope),
             arguments=read_arguments(params) if asks else {},
-            answers=None if answers is _ABSENT else {k: _bare(raw) for k, raw in read_answers(answers).items()},
+            answers=None if answers is _ABSENT else _bare(answers),
             state=_either(envelope, "requestState") if asks else None,
             client=_EVERYTHING,
             principal=principal,
@@ -69,20 +119,140 @@ class SepDraftDialect(Dialect):
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
             request_id=envelope.id if envelope.id is not None else 0,
             headers=headers,
+            task=_read_offer(params) if envelope.method == "tools/call" and "task" in params else None,
         )
+
+    def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        params = envelope.params
+        method, answers = _TASK_METHODS[envelope.method], None
+        if method == "tasks/answer":
+            answers = _bare(_either(envelope, "inputResponses", {}))
+        elif method == "tasks/get" and _RESPONSE in _meta(params):
+            answer = _meta(params)[_RESPONSE]
+            if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
+                raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
+            answers = {answer["elicitationId"]: answer}
+        return self._about_task(envelope, method, _task_id(params, params), answers, principal, user)
+
+    def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        """Take a JSON-RPC response that names a task for the answer to the one question that the task has open."""
+        answer = envelope.message["result"]
+        if _RELATED not in _meta(answer) and _RELATED not in _meta(envelope.message):
+            raise InvalidRequest(NO_METHOD, envelope.id)
+        task_id = _task_id(answer, envelope.message)
+        return self._about_task(envelope, "tasks/respond", task_id, {"": answer}, principal, user)
+
+    def _about_task(
+        self,
+        envelope: Envelope,
+        method: str,
+        task_id: str,
+        answers: dict[str, JSON] | None,
+        principal: Principal | None,
+        user: Any,
+    ) -> Call:
+        return Call(
+            method=method,
+            params=envelope.params,
+            target=task_id,
+            answers=answers,
+            client=_EVERYTHING,
+            principal=principal,
+            user=user,
+            request_id=envelope.id if envelope.id is not None else 0,
+            headers=envelope.headers,
+            task=_OFFER,
+        )
+
+    def reply(self, call: Call, outcome: Outcome) -> Reply:
+        """Give the response that carries an outcome; a response is accepted without one."""
+        return Reply(202, b"") if call.method == "tasks/respond" else super().reply(call, outcome)
 
     def write(self, call: Call, outcome: Outcome) -> bytes:
         """Give the response that carries an outcome, with nothing added to what the drafts print."""
         if isinstance(outcome, NeedsInput):
             body: JSON = {"requestState": outcome.state}
             if outcome.questions:
-                body["inputRequests"] = {
-                    key: {"method": question.method, "params": question.params}
-                    for key, question in outcome.questions.items()
-                }
+                body["inputRequests"] = requests(outcome.questions)
             return result(call, body)
-        assert isinstance(outcome, Complete)  # noqa: S101  read() lets no other method through
-        return result(call, outcome.body)
+        if isinstance(outcome, Complete):
+            return result(call, outcome.body)
+        if isinstance(outcome, Acknowledged):
+            return result(call, _related(outcome.task_id))
+        assert isinstance(outcome, Started | Seen | Redeemed)  # noqa: S101  read() lets no other method through
+        if isinstance(outcome, Redeemed):
+            return self._redeemed(call, outcome.task)
+        if outcome.task.first_ask:
+            return result(call, _flat(outcome.task))
+        if isinstance(outcome, Seen):
+            return result(call, _task(outcome.task, _STATUS[outcome.task.status]))
+        created = f"Task has been created for {call.target} tool invocation."
+        return result(call, {"task": _task(outcome.task, created)})
+
+    def _redeemed(self, call: Call, task: Task) -> bytes:
+        if isinstance(task.outcome, RequestError):
+            return self.error(call.request_id, task.outcome).body
+        if isinstance(task.outcome, Complete):
+            return result(call, {**task.outcome.body, **_related(task.id)})
+        # The drafts use a key as often as they like, so a question has the one that its author gave it.
+        questions = {task.names[key]: question for key, question in task.questions.items()}
+        return result(call, {"inputRequests": requests(questions), **_related(task.id)})
+
+
+def _task(task: Task, message: str) -> JSON:
+    return {
+        "taskId": task.id,
+        "status": task.status,
+        "statusMessage": task.message or message,
+        "createdAt": timestamp(task.created),
+        "lastUpdatedAt": timestamp(task.updated),
+        "ttl": int(task.ttl * 1000),
+        "pollInterval": int(task.poll * 1000),
+    }
+
+
+def _flat(task: Task) -> JSON:
+    body: JSON = {"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created), **_related(task.id)}
+    if task.status == "input_required":
+        body["_meta"][_PENDING] = [
+            {"elicitationId": key, "mode": "form", **question.params}
+            for key, question in task.questions.items()
+            if question.method == "elicitation/create"
+        ]
+    if task.message:
+        body["_meta"][_IMMEDIATE] = task.message
+    return body
+
+
+def _related(task_id: str) -> JSON:
+    return {"_meta": {_RELATED: {"taskId": task_id}}}
+
+
+def _meta(holder: JSON) -> JSON:
+    meta = holder.get("_meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+def _task_id(*holders: JSON) -> str:
+    """Give the task that a message is about: by its `taskId`, or by the related task of its `_meta`."""
+    for holder in holders:
+        related = _meta(holder).get(_RELATED)
+        for found in (holder.get("taskId"), related.get("taskId") if isinstance(related, dict) else None):
+            if isinstance(found, str):
+                return found
+    raise InvalidParams(f"taskId must be a string; or _meta.{_RELATED} an object that has it")
+
+
+def _read_offer(params: JSON) -> TaskOffer:
+    wanted = params["task"]
+    if not isinstance(wanted, dict):
+        raise InvalidParams("params.task must be an object")
+    if wanted.get("ttl") is None:
+        return _OFFER
+    ttl = wanted["ttl"]
+    if type(ttl) not in (int, float) or not 0 < ttl < math.inf:
+        raise InvalidParams("params.task.ttl must be a positive number of milliseconds")
+    return TaskOffer(ttl / 1000)
 
 
 def _either(envelope: Envelope, field: str, absent: Any = None) -> Any:
@@ -93,6 +263,10 @@ def _either(envelope: Envelope, field: str, absent: Any = None) -> Any:
     return places[0] if places else absent
 
 
-def _bare(raw: JSON) -> JSON:
+def _bare(answers: Any) -> dict[str, JSON]:
+    return {key: _unwrapped(raw) for key, raw in read_answers(answers).items()}
+
+
+def _unwrapped(raw: JSON) -> JSON:
     wrapped = raw.get("result")
     return wrapped if len(raw) == 1 and isinstance(wrapped, dict) else raw
