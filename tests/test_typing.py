@@ -223,7 +223,6 @@ def asking() -> InputRequired:
     return InputRequired({"login": GitHubLogin})  # E
 
 
-Elicit("?")  # E
 Elicit("?", str)  # E
 Confirm("?", keys="k")  # E
 Elicited("maybe")  # E
