@@ -17,7 +17,6 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message
 
 from mrtr_server import (
-    Confirm,
     Context,
     EmbeddedResource,
     ImageContent,
