@@ -26,6 +26,7 @@ from .content import TextContent as TextContent
 from .content import ToolAnnotations as ToolAnnotations
 from .content import ToolResult as ToolResult
 from .context import Context as Context
+from .declared import Depends as Depends
 from .errors import MRTRError as MRTRError
 from .errors import NotFound as NotFound
 from .errors import SetupError as SetupError

@@ -36,6 +36,16 @@ _REFUSED = {
     "decline": "The user declined to answer, so the request was not carried out.",
     "cancel": "The user dismissed the question without an answer, so the request was not carried out.",
 }
+_NOT_CONFIRMED = {
+    "decline": (
+        "The user was asked to confirm and declined, so the request was not carried out. Do not send it again unless "
+        "the user asks for it."
+    ),
+    "cancel": (
+        "The user dismissed the confirmation without a choice, so the request was not carried out. Ask the user "
+        "before you send it again."
+    ),
+}
 
 _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "toolsListChanged": "tools",
@@ -132,7 +142,7 @@ class Dispatcher:
         except ToolError as error:
             return Complete(failed(str(error) or "The tool failed."))
         except Refusal as refusal:
-            return Complete(failed(_REFUSED[refusal.action]))
+            return Complete(failed(_refused(refusal)))
         except RequestError:
             raise
         except Exception as error:
@@ -173,7 +183,7 @@ class Dispatcher:
         except ToolError as error:
             raise HandlerFailed(str(error) or "The request failed.") from None
         except Refusal as refusal:
-            raise Declined(_REFUSED[refusal.action], {"action": refusal.action}) from None
+            raise Declined(_refused(refusal), {"action": refusal.action}) from None
         except RequestError:
             raise
         except Exception as error:
@@ -247,6 +257,10 @@ class Dispatcher:
 def _problems(target: str, misfit: ArgumentsMisfit) -> str:
     lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
     return "\n".join([f"The arguments of {target} do not fit:", *lines])
+
+
+def _refused(refusal: Refusal) -> str:
+    return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
 
 
 def _named(call: Call) -> JSON:

@@ -12,9 +12,9 @@ from .journal import Journal, binding
 from .limits import Limits
 from .messages import JSON, Call, NeedsInput, Outlet
 from .round import Round
-from .runner import Asking, call_function, conclude, run
+from .runner import Asking, conclude, run
 from .sealed_state import Codec
-from .threads import Threads
+from .threads import Threads, call_function
 
 logger = logging.getLogger("mrtr_server")
 

@@ -8,7 +8,7 @@ the code around it catches.
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any
 
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
@@ -16,12 +16,14 @@ from .errors import AnswerMisfit, FlowError, KeyConflict, MisplacedCall, SetupEr
 from .inputs import InputRequired, Inputs, reader
 from .journal import Journal
 from .messages import JSON, Call, Question
-from .steps import Planned, Steps, current_step
+from .steps import Planned, Steps, current_dependency, current_step
 from .threads import Threads
 
 logger = logging.getLogger("mrtr_server")
 
-_OPEN: Any = object()
+OPEN: Any = object()
+"""Stands for the answer of an ask that the client has to be asked."""
+
 _NONE: set[asyncio.Task[Any]] = set()
 
 
@@ -52,8 +54,11 @@ class Round:
         self.missing: list[str] = []
         self.refusal: Refusal | None = None
         self.fault: FlowError | None = None
+        self.failure: BaseException | None = None
         self.activity = 0
         self.parked: list[asyncio.Task[Any]] = []
+        self.busy: set[asyncio.Task[Any]] = set()
+        self.reserved: Container[str] = ()
         self.closed = False
         self.main: asyncio.Task[Any] | None = None
         self.handed_over = False
@@ -107,6 +112,10 @@ class Round:
         """Never return, except to end the handler with the round."""
         if (task := asyncio.current_task()) is not None:
             self.parked.append(task)
+        if (dependency := current_dependency.get()) is None:
+            self.busy.clear()
+        else:
+            self.busy.discard(dependency)
         self.wake()
         while True:
             try:
@@ -154,36 +163,50 @@ class Round:
     async def ask(self, make: Callable[[], list[tuple[str | None, Ask[Any]]]]) -> list[Any]:
         """Give the answers of several asks, or park: the client has to be asked for those that are missing."""
         self._refuse("an ask")
-        answers: list[Any] = []
-        # Asks side by side are all looked at, so that an error can name all that is missing.
+        answers = self._looked(lambda: [self._inline(key or ask.key, ask) for key, ask in make()])
+        if self.ending or OPEN in answers:
+            await self._park()
+        return answers
+
+    def answer(self, key: str, question: Question, read: Callable[[JSON], Any], *, needs_state: bool) -> Any:
+        """Give the answer to a declared ask, or `OPEN`: the client has to be asked."""
+        found = self._looked(lambda: [self._answer(self._claim(key, "", question), question, read, needs_state)])
+        return found[0] if found else OPEN
+
+    def _looked(self, look: Callable[[], list[Any]]) -> list[Any]:
+        """Look answers up; give none if the call ends, or has ended before.
+
+        Asks side by side are all looked at, so that an error can name all that is missing.
+        """
         if not (self.refusal or self.fault or self._abandoned):
             try:
-                answers = [self._answer(key or ask.key, ask) for key, ask in make()]
+                return look()
             except FlowError as conflict:
                 self.fail(conflict)
             except SetupError as mistake:
                 self.fail(FlowError(str(mistake)))
             except Exception as unexpected:  # of the model's own code; its text may hold the answer
                 self.fail(FlowError(f"Reading an answer failed with {type(unexpected).__name__}"))
-        if self.ending or _OPEN in answers:
-            await self._park()
-        return answers
+        return []
 
-    def _answer(self, given_key: str | None, ask: Ask[Any]) -> Any:
+    def _inline(self, given_key: str | None, ask: Ask[Any]) -> Any:
         question = ask.question()
-        key = self._claim(given_key, ask, question)
-        raw = self._kept(key, question, ask.needs_state)
+        key = self._claim(given_key, ask.default_key, question)
+        return self._answer(key, question, ask.read, ask.needs_state)
+
+    def _answer(self, key: str, question: Question, read: Callable[[JSON], Any], needs_state: bool) -> Any:
+        raw = self._kept(key, question, needs_state)
         if raw is not None:
             try:
-                return ask.read(raw)
+                return read(raw)
             except Refusal as refusal:
                 self.refusal = self.refusal or refusal
-                return _OPEN
+                return OPEN
             except AnswerMisfit as misfit:
                 question = question.because(misfit.reason)
         self.journal.forget(key)
         self._send(key, question)
-        return _OPEN
+        return OPEN
 
     def _kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
         raw = self.journal.answer(key, question.digest)
@@ -202,17 +225,17 @@ class Round:
         else:
             self.asked[key] = question
 
-    def _claim(self, given_key: str | None, ask: Ask[Any], question: Question) -> str:
+    def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Give the ask its key: its own, or the first of its default keys that is free and fits the journal best."""
-        if given_key is None:
-            key = self._default_key(ask.default_key, question)
-        elif self._claimed.get(given_key, question.digest) == question.digest:
-            key = given_key
-        else:
-            raise KeyConflict(f"The key {given_key!r} is used for two different questions in one run")
+        key = self._default_key(default, question) if given_key is None else given_key
+        self._refuse_other_question(key, question)
         self._refuse_step_key(key)
         self._claimed[key] = question.digest
         return key
+
+    def _refuse_other_question(self, key: str, question: Question) -> None:
+        if self._claimed.get(key, question.digest) != question.digest:
+            raise KeyConflict(f"The key {key!r} is used for two different questions in one run")
 
     def _refuse_step_key(self, key: str) -> None:
         if key in self.journal.steps or (self._steps is not None and key in self._steps.started):
@@ -223,7 +246,7 @@ class Round:
         count = 1
         while True:
             key = base if count == 1 else f"{base}_{count}"
-            if key not in self._claimed:
+            if key not in self._claimed and key not in self.reserved:
                 known = key in self.journal.answers
                 if known and self.journal.answer(key, question.digest) is not None:
                     return key
@@ -269,6 +292,7 @@ class Round:
         open_ = {key: q for key, q in questions.items() if self.journal.answer(key, q.digest) is None}
         # A function that asks only what has been answered saw the answers and wants others.
         for key, question in (open_ or questions).items():
+            self._refuse_other_question(key, question)
             self._refuse_step_key(key)
             self.journal.forget(key)
             self._send(key, question.because(self._reasons.get(key, "")))

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from .asgi import Endpoint
+from .asks import Text
 from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
@@ -227,6 +228,7 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        confirm: Text | None = None,
         answer_within: float | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
@@ -241,13 +243,15 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        confirm: Text | None = None,
         answer_within: float | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
 
-        Its parameters become the tool's arguments, besides those of type `Context`, `Inputs` and `State[T]`. What it
-        returns becomes text or content if its annotation says so, and structured content otherwise.
+        Its parameters become the tool's arguments, besides those of type `Context`, `Inputs` and `State[T]`, and
+        those that are annotated with an ask or with `Depends`. What it returns becomes text or content if its
+        annotation says so, and structured content otherwise.
 
         Parameters:
             name: the function's name by default.
@@ -257,6 +261,8 @@ class MRTRServer:
             icons: for people to recognize it by.
             input_schema: a JSON Schema of the arguments, served as it is. The function then takes one dictionary, or
                 `**arguments`. Needs the extra `schemas`.
+            confirm: what the person must agree to before the function runs: a text, or a function that makes it from
+                arguments and declared parameters, by name. Anything but a yes ends the call.
             answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default.
             meta: `_meta` of the tool in the list.
 
@@ -266,7 +272,7 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            handler = _compile(function, about.name, answer_within)
+            handler = _compile(function, about.name, answer_within, confirm)
             self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
             return function
 
@@ -463,12 +469,15 @@ def _decorated(decorator: str, function: Any) -> Any:
     return function
 
 
-def _compile(function: Callable[..., Any], name: str, answer_within: float | None = None) -> Handler:
+def _compile(
+    function: Callable[..., Any], name: str, answer_within: float | None = None, confirm: Text | None = None
+) -> Handler:
     # The local names where the decorator stands resolve annotations that are strings.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
-    return compile_handler(function, name, frame.f_locals if frame is not None else {}, answer_within=answer_within)
+    namespace = frame.f_locals if frame is not None else {}
+    return compile_handler(function, name, namespace, answer_within=answer_within, confirm=confirm)
 
 
 def _route(scope: Scope) -> str:

@@ -24,6 +24,9 @@ from .threads import Threads
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 """The key of the step that the code runs in; empty outside of steps."""
 
+current_dependency: ContextVar["asyncio.Task[Any] | None"] = ContextVar("mrtr_server_dependency", default=None)
+"""The task of the dependency that the code runs in; None outside of dependencies."""
+
 MARK = "#"
 """What sets generated keys apart: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
 
@@ -212,6 +215,8 @@ class Steps:
                 code, values = frame.f_code, frame.f_locals
                 given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
                 name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
+        if (dependency := current_dependency.get()) is not None and dependency is not task:
+            name = f"{dependency.get_name()}/{name}"
         alike = sum(branch.name.partition("~")[0] == name for branch in self._branches.values())
         return f"{name}~{alike + 1}" if alike else name
 

@@ -24,6 +24,8 @@ ROWS: list[tuple[int, str]] = [
     (2, "dialects inputs"),
     (3, "round"),
     (3, "context"),
+    (3, "filling signatures"),
+    (3, "declared"),
     (3, "handlers"),
     (3, "registry"),
     (4, "runner"),

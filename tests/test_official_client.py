@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from examples import conformance, deploy, mixed_asks, weather, work_items
+from examples import bookshop, conformance, deploy, mixed_asks, weather, work_items
 from mrtr_server import (
     Annotations,
     AudioContent,
@@ -514,6 +514,18 @@ class TestExamples:
             arguments = {"workItemId": 7, "fields": {"System.State": "Resolved"}}
             result = await client.call_tool("update_work_item", arguments)
         assert text(result).startswith("Bug #7 resolved as Duplicate of Bug #5.")
+
+    async def test_bookshop(self, serve: Serve, connect: Connect) -> None:
+        person = Person(
+            {
+                "How many copies of Emma? 3 are left.": yes(copies=2),
+                "Where do they go?": yes(street="1 Main St", city="Paris"),
+                "Buy 2 × Emma for 24 €, to 1 Main St, Paris?": yes(confirm=True),
+            }
+        )
+        async with connect(person, url=serve(bookshop.app).url) as client:
+            result = await client.call_tool("buy", {"title": "Emma"})
+        assert text(result) == "2 × Emma are on their way to Paris."
 
     async def test_mixed_asks(self, serve: Serve, connect: Connect) -> None:
         person = Person({"Please provide your GitHub username": yes(name="octocat")})

@@ -27,6 +27,12 @@ FLOWS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"resolution": accept(resolution="Duplicate"), "duplicate_of": accept(duplicateOfId=4301)},
     ),
     "mixed_asks": ("tools/call", "introduce", {}, {"github_login": LOGIN, "capital_of_france": sampled("Paris")}),
+    "bookshop": (
+        "tools/call",
+        "buy",
+        {"title": "Emma"},
+        {"quantity": accept(copies=2), "address": accept(street="1 Main St", city="Paris"), "confirm": YES},
+    ),
     "deploy": ("tools/call", "deploy", {"service": "shop"}, {"confirm": YES}),
     "secured": ("tools/call", "book_room", {"day": "2027-01-15"}, {}),
     "conformance/elicitation": ("tools/call", f"{MRTR}_elicitation", {}, {}),

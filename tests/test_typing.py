@@ -16,8 +16,8 @@ from typing import Annotated, Any, assert_type
 from pydantic import BaseModel, Field
 
 from mrtr_server import (
-    Completion, Confirm, Context, Elicit, Elicited, ElicitUrl, Header, Icon, ImageContent, InputRequired, Inputs,
-    KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, ResourceContents, Root, Roots, Sample, Sampled, State,
+    Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, ImageContent, InputRequired,
+    Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, ResourceContents, Root, Roots, Sample, Sampled, State,
     TextContent, ToolAnnotations, ToolError, ToolResult,
 )
 
@@ -109,6 +109,44 @@ async def asks(ctx: Context) -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(ctx.elicit("?", Alias))
     assert_type(task.result(), Alias)
+
+
+# 3. Declared.
+async def check_stock(title: str, ctx: Context) -> int: ...
+def how_many(title: str, login: GitHubLogin) -> str: ...
+Who = Annotated[GitHubLogin, Elicit("Who?")]
+
+
+@app.tool(confirm=lambda title, alias: f"{title} for {alias.alias}?")
+def order(
+    title: str,
+    login: Who,
+    alias: Annotated[Alias, Elicit(how_many)],
+    branching: Annotated[Elicited[Alias], Elicit(lambda title: f"{title}?", key="b")],
+    sure: Annotated[bool, Confirm(lambda: "sure?")],
+    page: Annotated[bool, ElicitUrl("open", lambda title: f"https://example.com/{title}")],
+    said: Annotated[Sampled, Sample(lambda title: [title])],
+    text: Annotated[str, Sample("a haiku")],
+    roots: Annotated[list[Root], ListRoots()],
+    stock: Annotated[int, Depends(check_stock)],
+    other: Who | None = None,
+) -> str:
+    assert_type(login, GitHubLogin)
+    assert_type(branching.content, Alias | None)
+    assert_type(other, GitHubLogin | None)
+    assert_type(stock, int)
+    return title
+
+
+@app.tool(confirm="Delete all?")
+def delete_all() -> None: ...
+
+
+def order_it(elicited: Elicited[Alias], said: Sampled) -> None:
+    who, alias = GitHubLogin(name="o"), Alias(alias="a")
+    assert_type(order("x", who, alias, elicited, True, True, said, "", [], 5), str)
+    assert_type(order("x", login=who, alias=alias, branching=elicited, sure=True, page=True, said=said, text="",
+                      roots=[], stock=5, other=who), str)
 
 
 async def steps(ctx: Context) -> None:
@@ -223,8 +261,14 @@ def asking() -> InputRequired:
     return InputRequired({"login": GitHubLogin})  # E
 
 
-Elicit("?")  # E
 Elicit("?", str)  # E
+Elicit(5)  # E
+Elicit(lambda title: title, GitHubLogin)  # E
+Confirm(5)  # E
+Depends()  # E
+Depends("check_stock")  # E
+app.tool(confirm=True)  # E
+app.prompt(confirm="sure?")  # E
 Confirm("?", keys="k")  # E
 Elicited("maybe")  # E
 MRTRServer()  # E
@@ -240,6 +284,14 @@ def tool(city: str) -> str:
 
 
 tool(5)  # E
+
+
+@app.tool
+def declared(title: str, login: Annotated[GitHubLogin, Elicit("Who?")]) -> str:
+    return login.nmae  # E
+
+
+declared("x", login="octocat")  # E
 tool("Oslo").name  # E
 """
 )
