@@ -10,8 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,13 +41,19 @@ class PostgreSQL:
         """Give the URL of a database."""
         return f"postgresql://{user}:@/{database}?host={quote(str(self._server.pgdata))}"
 
-    async def fetch(self, statement: str, database: str = "postgres") -> Any:
-        """Run one statement, past every store; give the first value."""
+    @asynccontextmanager
+    async def connection(self, database: str = "postgres") -> AsyncIterator[Any]:
+        """Connect past every store."""
         connection = await asyncpg.connect(self.url(database))
         try:
-            return await connection.fetchval(statement)
+            yield connection
         finally:
             await connection.close()
+
+    async def fetch(self, statement: str, database: str = "postgres") -> Any:
+        """Run one statement, past every store; give the first value."""
+        async with self.connection(database) as connection:
+            return await connection.fetchval(statement)
 
     async def new_database(self) -> str:
         """Make an empty database; give its name."""
