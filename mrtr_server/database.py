@@ -92,8 +92,9 @@ class Database:
         """The database as an operator knows it, without password and options."""
         if self.is_sqlite:
             return f"sqlite:///{self._url.database}"
-        shown = self._url.set(drivername="postgresql", password=None, query={}).render_as_string()
-        place = self._url.query.get("host")
+        url = self._url
+        shown = URL.create("postgresql", url.username, None, url.host, url.port, url.database).render_as_string()
+        place = url.query.get("host")
         return f"{shown} at {place}" if place else shown
 
     async def run(self, work: Work[T]) -> T:
@@ -192,6 +193,9 @@ class Database:
         async with connected.preparing:
             if connected.prepared:
                 return
+            if self.is_sqlite:
+                # Where that fails, aiosqlite would leave a thread that reports to this loop, be it closed or not.
+                await asyncio.to_thread(lambda: sqlite3.connect(str(self._url.database)).close())
             async with connected.engine.connect() as connection:
                 found = await self._found(connection)
                 if found is None:

@@ -81,7 +81,7 @@ class TestURL:
         "url", ["sqlite://", "sqlite:///:memory:", "sqlite+aiosqlite://", "sqlite:///file:x?uri=true"]
     )
     def test_a_database_in_memory_is_refused(self, url: str) -> None:
-        with pytest.raises(SetupError, match="must be a file, .* InProcessStore"):
+        with pytest.raises(SetupError, match=r"must be a file, .* InProcessStore"):
             SQLStore(url)
 
     @pytest.mark.parametrize("url", ["mysql://user:secret@host/name", "oracle+cx://user:secret@host/name"])
@@ -215,11 +215,14 @@ class TestEventLoops:
             assert sorted(granted) == sorted(f"thread {number}" for number in range(20))
             assert store.database._connected == {}
 
-    async def test_a_store_that_is_forgotten_ends_its_connections(self, url: str) -> None:
-        assert await works(SQLStore(url))
-        gc.collect()
-        await asyncio.sleep(0.2)
-        gc.collect()
+    def test_one_that_nobody_closed_ends_with_its_loop(self, postgresql: PostgreSQL, tmp_path: Path) -> None:
+        for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
+
+            async def use(url: str = url) -> bool:
+                return await works(SQLStore(url))
+
+            assert asyncio.run(use())
+            gc.collect()
 
     async def test_a_closed_one_has_no_connections_until_it_is_used_again(self, store: SQLStore) -> None:
         assert await works(store)
@@ -302,6 +305,11 @@ def nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
+def allow(path: Path, mode: int) -> None:
+    """Change what users may do with a file or folder."""
+    path.chmod(mode)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that every user can get to."""
@@ -331,10 +339,11 @@ class TestSQLiteTrouble:
 
     async def test_a_folder_that_may_not_be_written_to(self, folder: Path) -> None:
         store = SQLStore(f"sqlite:///{folder}/store.db")
-        folder.chmod(0o555)
+        allow(folder, 0o555)
         with nobody():
             assert "unable to open database file; its folder must exist, and this process" in await failure(store)
-            folder_mode(folder, 0o777)
+        allow(folder, 0o777)
+        with nobody():
             assert await works(store)
             await store.close()
 
@@ -342,7 +351,7 @@ class TestSQLiteTrouble:
         store = SQLStore(f"sqlite:///{folder}/store.db")
         assert await works(store)
         await store.close()
-        (folder / "store.db").chmod(0o444)
+        allow(folder / "store.db", 0o444)
         with nobody():
             assert "readonly database; this process must be allowed to write" in await failure(store)
             await store.close()
@@ -354,12 +363,16 @@ class TestSQLiteTrouble:
         store = SQLStore(f"sqlite:///{tmp_path}/store.db", clock=lambda: now[0])
         assert await works(store, "precious")
         await store.database.run(lambda each: each.exec_driver_sql("PRAGMA max_page_count=60"))
-        kept = 0
+        kept: list[str] = []
+
+        async def fill() -> None:
+            while await store.put(key := f"key {len(kept)}", bytes(3_000), keep=10):
+                kept.append(key)
+
         with pytest.raises(StoreUnavailable, match="database or disk is full; make room"):
-            while await store.put(f"key {kept}", bytes(3_000), keep=10):
-                kept += 1
-        assert kept > 10
-        assert [len(await store.get(f"key {number}") or b"") for number in range(kept)] == [3_000] * kept
+            await fill()
+        assert len(kept) > 10
+        assert [len(await store.get(key) or b"") for key in kept] == [3_000] * len(kept)
         assert (await store.redeem("precious", "answers", lease=60, keep=600)).verdict == "running"
         now[0] += 11
         monkeypatch.setattr("mrtr_server.store_sql.SWEEP_EVERY", 0.0)
@@ -391,16 +404,6 @@ class TestSQLiteTrouble:
             error = error.__cause__ or error.__context__
 
 
-def folder_mode(folder: Path, mode: int) -> None:
-    """Change a folder's mode as its owner."""
-    if os.getuid():
-        folder.chmod(mode)
-        return
-    os.seteuid(0)
-    folder.chmod(mode)
-    os.seteuid(65534)
-
-
 class TestPostgreSQLTrouble:
     async def test_one_that_is_not_there(self, tmp_path: Path) -> None:
         store = SQLStore(f"postgresql://me:secret@/name?host={tmp_path}")
@@ -417,14 +420,18 @@ class TestPostgreSQLTrouble:
     async def test_one_that_never_answers_is_waited_for_for_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CONNECT_PATIENCE", 0.3)
 
+        left = asyncio.Event()
+
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
             writer.close()
+            left.set()
 
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         store = SQLStore(f"postgresql://me:secret@127.0.0.1:{port}/name")
         assert await failure(store) == f"postgresql://me@127.0.0.1:{port}/name: no answer in time"
+        await left.wait()
         server.close()
         await server.wait_closed()
 
@@ -458,10 +465,11 @@ class TestPostgreSQLTrouble:
         granted = await store.redeem("away", "answers", lease=60, keep=600)
         assert granted.verdict == "granted"
         granted_again: list[str] = []
+        messages: list[str] = []
         stop = asyncio.Event()
 
-        async def deliver(worker: int) -> int:
-            failed = number = 0
+        async def deliver(worker: int) -> None:
+            number = 0
             while not stop.is_set():
                 number += 1
                 state = f"away {worker} {number}"
@@ -470,10 +478,8 @@ class TestPostgreSQLTrouble:
                     if delivery.verdict == "granted":
                         granted_again.append(state)
                 except StoreUnavailable as error:
-                    assert str(error).startswith(f"{store.database.name}: ")
-                    failed += 1
+                    messages.append(str(error))
                     await asyncio.sleep(0.01)
-            return failed
 
         workers = [asyncio.create_task(deliver(worker)) for worker in range(4)]
         await asyncio.sleep(0.2)
@@ -483,7 +489,9 @@ class TestPostgreSQLTrouble:
         await asyncio.to_thread(postgresql.start)
         await asyncio.sleep(0.3)
         stop.set()
-        assert all([await worker for worker in workers])
+        await asyncio.gather(*workers)
+        assert len(messages) > 20
+        assert {message.startswith(f"{store.database.name}: ") for message in messages} == {True}
         assert len(granted_again) == len(set(granted_again)) > 20
         for state in granted_again:  # nothing that was granted was lost
             assert (await store.redeem(state, "answers", lease=60, keep=600)).verdict == "running"
