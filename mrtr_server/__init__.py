@@ -1,5 +1,7 @@
 """MCP tool servers that ask: multi round-trip requests, answered by any replica."""
 
+from typing import TYPE_CHECKING
+
 from ._version import __version__ as __version__
 from .asks import Confirm as Confirm
 from .asks import Elicit as Elicit
@@ -30,6 +32,7 @@ from .declared import Depends as Depends
 from .errors import MRTRError as MRTRError
 from .errors import NotFound as NotFound
 from .errors import SetupError as SetupError
+from .errors import StoreUnavailable as StoreUnavailable
 from .errors import ToolError as ToolError
 from .fanout import Fanout as Fanout
 from .inputs import InputRequired as InputRequired
@@ -44,3 +47,17 @@ from .sealed_state import Codec as Codec
 from .sealed_state import SealedCodec as SealedCodec
 from .server import MRTRServer as MRTRServer
 from .signing import SignedCodec as SignedCodec
+from .store import InProcessStore as InProcessStore
+from .store import Redemption as Redemption
+from .store import Store as Store
+
+if TYPE_CHECKING:
+    from .store_sql import SQLStore as SQLStore
+else:
+
+    def __getattr__(name: str) -> object:  # so that SQLAlchemy is loaded only for those who want it
+        if name == "SQLStore":
+            from .store_sql import SQLStore
+
+            return SQLStore
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
