@@ -31,6 +31,7 @@ from .errors import NotFound as NotFound
 from .errors import SetupError as SetupError
 from .errors import ToolError as ToolError
 from .fanout import Fanout as Fanout
+from .idempotency import IdempotencyKey as IdempotencyKey
 from .inputs import InputRequired as InputRequired
 from .inputs import Inputs as Inputs
 from .inputs import State as State
@@ -43,3 +44,4 @@ from .sealed_state import Codec as Codec
 from .sealed_state import SealedCodec as SealedCodec
 from .server import MRTRServer as MRTRServer
 from .signing import SignedCodec as SignedCodec
+from .store import Store as Store

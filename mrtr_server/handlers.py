@@ -31,6 +31,7 @@ class Handler:
         parameters: the parameters that the client fills, with resolved annotations.
         returns: the resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none.
         answer_within: how long an answer may take, in seconds; None for the server's own limit.
+        single_use: whether each of its states is redeemed once.
     """
 
     function: Callable[..., Any]
@@ -43,15 +44,26 @@ class Handler:
     parameters: Mapping[str, Parameter]
     returns: Any
     answer_within: float | None = None
+    single_use: bool = False
 
     @property
     def is_simple(self) -> bool:
         """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
-        return self.context is None and self.inputs is None and self.state is None
+        return self.context is None and self.inputs is None and self.state is None and not self.single_use
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether its first round can end before its effects: it asks first, or its effects are steps."""
+        return self.inputs is not None or (self.is_async and self.context is not None)
 
 
 def compile_handler(
-    function: Callable[..., Any], name: str, namespace: Mapping[str, Any], *, answer_within: float | None = None
+    function: Callable[..., Any],
+    name: str,
+    namespace: Mapping[str, Any],
+    *,
+    answer_within: float | None = None,
+    single_use: bool = False,
 ) -> Handler:
     """Read a function's signature.
 
@@ -59,7 +71,7 @@ def compile_handler(
         function: a function, a method, or an object with `__call__`.
         name: what it is registered as.
         namespace: the local names where it was defined, for annotations that are strings.
-        answer_within: see `Handler`.
+        answer_within, single_use: see `Handler`.
 
     Raises:
         SetupError: an annotation can't be resolved, or one of our own parameters is there twice.
@@ -110,6 +122,7 @@ def compile_handler(
         parameters=parameters,
         returns=_without_asks(hints["return"]) if "return" in hints else Parameter.empty,
         answer_within=answer_within,
+        single_use=single_use,
     )
 
 

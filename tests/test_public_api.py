@@ -19,15 +19,15 @@ ROOT = Path(mrtr_server.__file__).parent
 
 NAMES = """
     Annotations AudioContent BearerTokens Client Codec Completion Confirm Context Elicit ElicitUrl Elicited
-    EmbeddedResource Fanout Header Icon ImageContent InputRequired Inputs KeyRing Limits ListRoots MRTRError MRTRServer
-    Message NotFound Principal PromptResult Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec
-    SetupError SignedCodec State TextContent ToolAnnotations ToolError ToolResult
+    EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InputRequired Inputs KeyRing Limits ListRoots
+    MRTRError MRTRServer Message NotFound Principal PromptResult Refusal ResourceContents ResourceLink Root Roots Sample
+    Sampled SealedCodec SetupError SignedCodec State Store TextContent ToolAnnotations ToolError ToolResult
 """
 PUBLIC = NAMES.split()
 
 VERBS = """
-    Add Answer Ask Begin Call Check Collect Compile Complete Count Decode Decrypt Derive Describe Digest Drop
-    Encrypt End Find Give Hold Keep Let Make Name Never Note Offer Park Print Put Read Refuse Register Run Say Send Serve
+    Add Answer Ask Begin Call Check Collect Compile Complete Count Decode Decrypt Derive Describe Digest Drop Encrypt
+    End Find Give Hold Keep Let Make Name Never Note Offer Open Park Print Put Read Refuse Register Run Say Send Serve
     Sign Respond Start Take Tell Validate Wait Watch Write Carry
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""
