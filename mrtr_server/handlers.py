@@ -11,6 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from .asks import Ask
 from .context import Context
 from .errors import SetupError
+from .idempotency import IdempotencyKey
 from .inputs import InputRequired, Inputs, State
 from .results import union_members
 from .schema import Stored
@@ -97,6 +98,11 @@ def compile_handler(
             raise SetupError(
                 f"{name}: parameter {parameter.name!r} is annotated with an ask, which is not supported; ask with "
                 "ctx in the body, or return InputRequired"
+            )
+        if annotation is IdempotencyKey:
+            raise SetupError(
+                f"{name}: parameter {parameter.name!r} would be the client's to fill; an IdempotencyKey is for the "
+                "function of a step, see ctx.step"
             )
         if kind is None:
             parameters[parameter.name] = parameter.replace(annotation=annotation)
