@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from examples import payments
 from mrtr_server import (
     Context,
     Elicit,
+    IdempotencyKey,
     InputRequired,
     Inputs,
     KeyRing,
@@ -933,3 +935,21 @@ class TestOfTwoReplicas:
         fleet.wait_for("mailed")
         assert fleet.pay(1, state).text == f"5 paid, says {fleet.pids[0]}"
         assert len(fleet.ledger("begin")) == 1
+
+
+class TestTheExample:
+    async def test_pays_once_however_often_it_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
+        walk = await asked(payments.app, "pay", to="Ann", euros=25)
+        repeated, changed = again(walk, walk.state), again(walk, walk.state)
+        assert (
+            await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES}) == "Paid 25 € to Ann, receipt 1."
+        )
+        assert (await changed.error({"confirm": NO}))["message"] == StateRefused.MESSAGE
+        assert await Walk(payments.app, target="balance", arguments={"of": "Ann"}).text() == "25"
+
+    def test_pays_once_even_when_its_step_runs_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
+        order, other = IdempotencyKey("1f"), IdempotencyKey("2e")
+        assert payments.charge("Ann", 25, idempotency_key=order) == payments.charge("Ann", 25, idempotency_key=order)
+        assert payments.charge("Ann", 25, idempotency_key=other).number == 2
