@@ -35,6 +35,7 @@ from .errors import SetupError as SetupError
 from .errors import StoreUnavailable as StoreUnavailable
 from .errors import ToolError as ToolError
 from .fanout import Fanout as Fanout
+from .idempotency import IdempotencyKey as IdempotencyKey
 from .inputs import InputRequired as InputRequired
 from .inputs import Inputs as Inputs
 from .inputs import State as State

@@ -180,8 +180,9 @@ class Context:
     def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ongoing[Any]:
         """Run a function once in the flow, however many rounds it takes. Everything with an effect belongs in one.
 
-        A step that failed is not recorded, and its exception is the handler's. Two replicas that are sent the same
-        state at once both run what comes after it.
+        A step that failed is not recorded, and its exception is the handler's. A state that is sent twice runs what
+        comes after it twice, unless the tool is `single_use`. A function with a parameter of type `IdempotencyKey` is
+        handed the step's key.
 
         Parameters:
             function: sync (it runs in a thread) or async; it must not ask or run steps itself.

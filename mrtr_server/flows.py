@@ -11,12 +11,17 @@ from .inputs import InputRequired
 from .journal import Journal, binding
 from .limits import Limits
 from .messages import JSON, Call, NeedsInput, Outlet
+from .redemption import Lease
 from .round import Round
 from .runner import Asking, conclude, run
 from .sealed_state import Codec
 from .threads import Threads, call_function
 
 logger = logging.getLogger("mrtr_server")
+
+
+Opened = tuple[Journal, list[str]]
+"""The flow that a call belongs to, and what its states are bound to."""
 
 
 class Flows:
@@ -46,8 +51,17 @@ class Flows:
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
         self._clock = clock
+        self._warned: set[str] = set()
 
-    async def run(self, handler: Handler, arguments: JSON, call: Call, outlet: Outlet) -> Any:
+    async def run(
+        self,
+        handler: Handler,
+        arguments: JSON,
+        call: Call,
+        outlet: Outlet,
+        opened: Opened | None = None,
+        lease: Lease | None = None,
+    ) -> Any:
         """Run one round.
 
         Parameters:
@@ -55,6 +69,8 @@ class Flows:
             arguments: what the client fills, validated.
             call: the request.
             outlet: takes the notes that the handler sends on its way.
+            opened: what `open` gave, if it has been called before.
+            lease: of a single-use round that goes on from a state: while it is in doubt, nothing new begins.
 
         Returns:
             What the handler returned; or the need for input, with the journal sealed.
@@ -73,18 +89,29 @@ class Flows:
             result = conclude(handler, round_, result, None)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
-            bound_to = binding(self._audience, call)
-            journal = self._open(handler, call, bound_to)
-            round_ = Round(call, journal, self._threads, handler.name)
+            journal, bound_to = opened or self.open(handler, call)
+            unsealed = handler.single_use and call.state is None
+            if unsealed and not handler.can_pause:
+                # It is all effect, and each effect must belong to a flow that a retry can name.
+                return self._seal(handler, journal, bound_to, {})
+            round_ = self._round(handler, call, journal, lease)
             result = await run(handler, arguments, round_, outlet, self._threads)
+            if unsealed and not isinstance(result, Asking):
+                self._warn_unsealed(handler)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
 
-    def _open(self, handler: Handler, call: Call, bound_to: list[str]) -> Journal:
+    def open(self, handler: Handler, call: Call) -> Opened:
+        """Open the flow that a call belongs to: that of its state, or a new one.
+
+        Raises:
+            RequestError: the state does not open, or the call has too many answers.
+        """
+        bound_to = binding(self._audience, call)
         if call.answers is not None and len(call.answers) > self._limits.answers:
             message = f"More than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
-            return Journal(self._clock())
+            return Journal(self._clock()), bound_to
         try:
             if not isinstance(call.state, str):
                 raise StateRefused("not a string")
@@ -95,7 +122,27 @@ class Flows:
             logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
         journal.deliver(call.answers or {})
-        return journal
+        return journal, bound_to
+
+    def _round(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> Round:
+        if not handler.single_use:
+            return Round(call, journal, self._threads, handler.name)
+
+        def hands_over() -> bool:
+            if lease is None:  # the first round: the state goes out before the first step
+                return True
+            return lease.in_doubt and journal.may_hand_over(self._limits)
+
+        return Round(call, journal, self._threads, handler.name, takes_early=False, hands_over=hands_over)
+
+    def _warn_unsealed(self, handler: Handler) -> None:
+        if handler.name not in self._warned:
+            self._warned.add(handler.name)
+            logger.warning(
+                "%r is single_use, and was done in its first round, without a question or a step: a repetition of that "
+                "request can't be told from a new one. Ask first, or put what has an effect into ctx.step",
+                handler.name,
+            )
 
     def _seal(self, handler: Handler, journal: Journal, bound_to: list[str], questions: dict[str, Any]) -> NeedsInput:
         try:

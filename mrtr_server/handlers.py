@@ -9,6 +9,7 @@ from .asks import Text
 from .declared import Declaration, compile_declared, read_declaration
 from .errors import SetupError
 from .filling import Declared
+from .idempotency import IdempotencyKey
 from .inputs import InputRequired
 from .results import union_members
 from .schema import Stored
@@ -31,6 +32,7 @@ class Handler:
         returns: the resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none.
         answer_within: how long an answer may take, in seconds; None for the server's own limit.
         declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
+        single_use: whether each of its states is redeemed once.
     """
 
     function: Callable[..., Any]
@@ -44,16 +46,24 @@ class Handler:
     returns: Any
     answer_within: float | None = None
     declared: Declared | None = None
+    single_use: bool = False
 
     @property
     def is_simple(self) -> bool:
         """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
-        return self.context is None and self.inputs is None and self.state is None and self.declared is None
+        ours = self.context is None and self.inputs is None and self.state is None and self.declared is None
+        return ours and not self.single_use
 
     @property
     def may_park(self) -> bool:
         """Whether an ask or a step may be awaited in it, or in one of its dependencies."""
         return (self.is_async and self.context is not None) or (self.declared is not None and self.declared.may_park)
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether its first round can end before its effects: it asks first, or its effects are steps."""
+        asks_first = self.declared is not None and bool(self.declared.keys)
+        return asks_first or self.inputs is not None or (self.is_async and self.context is not None)
 
     @property
     def confirms(self) -> bool:
@@ -74,6 +84,7 @@ def compile_handler(
     *,
     answer_within: float | None = None,
     confirm: Text | None = None,
+    single_use: bool = False,
 ) -> Handler:
     """Read a function's signature.
 
@@ -81,7 +92,7 @@ def compile_handler(
         function: a function, a method, or an object with `__call__`.
         name: what it is registered as.
         namespace: the local names where it was defined, for annotations that are strings.
-        answer_within: see `Handler`.
+        answer_within, single_use: see `Handler`.
         confirm: what the person must have agreed to before the function runs; None for nothing.
 
     Raises:
@@ -94,6 +105,11 @@ def compile_handler(
     declarations: dict[str, Declaration] = {}
     stored = Stored(Any)
     for parameter in signature.parameters.values():
+        if parameter.annotation is IdempotencyKey:
+            raise SetupError(
+                f"{name}: parameter {parameter.name!r} would be the client's to fill; an IdempotencyKey is for the "
+                "function of a step, see ctx.step"
+            )
         declaration = read_declaration(name, parameter)
         if declaration is not None:  # never an argument, or the model could give the person's answer itself
             declarations[parameter.name] = declaration
@@ -124,6 +140,7 @@ def compile_handler(
         returns=_without_asks(signature.returns),
         answer_within=answer_within,
         declared=compile_declared(name, declarations, parameters, namespace, confirm),
+        single_use=single_use,
     )
 
 

@@ -1,6 +1,7 @@
 """What a flow remembers between its rounds."""
 
 import itertools
+import math
 import os
 import secrets
 import time
@@ -42,7 +43,8 @@ def _new_flow_id() -> str:
 
 
 _FORMAT = 1
-_LEEWAY = 60.0
+LEEWAY = 60.0
+"""How far the replicas' clocks may be apart, in seconds."""
 
 
 BINDINGS = ("audience", "principal", "method", "target", "arguments")
@@ -114,6 +116,7 @@ class Journal:
         steps: the steps that have run, by key.
         state: the handler's own state as JSON; `UNSET` if there is none.
         handed_over: whether the last round was state-only, and what the journal held then.
+        expires: when the state that it came in can be redeemed no longer, in seconds since the epoch.
     """
 
     started: float
@@ -125,6 +128,7 @@ class Journal:
     steps: dict[str, Step] = field(default_factory=dict)
     state: Any = UNSET
     handed_over: str = ""
+    expires: float = field(default=math.inf, compare=False)
 
     @property
     def flow(self) -> str:
@@ -258,12 +262,13 @@ class Journal:
                 steps={key: Step(*parts) for key, parts in fields["s"].items()},
                 state=fields.get("h", UNSET),
                 handed_over=fields.get("d", ""),
+                expires=expires,
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise StateRefused("not a journal") from None
         if expires <= now:
             raise StateRefused("expired")
-        if started > now + _LEEWAY:
+        if started > now + LEEWAY:
             raise StateRefused("from the future; the replicas' clocks disagree")
         return journal
 

@@ -35,6 +35,7 @@ class Round:
         journal: what the flow remembers; updated as the round goes on.
         threads: runs plain functions.
         name: what the handler is registered as, for the log.
+        takes_early: whether answers that come without a state count at all.
         hands_over: says whether the round is to end at its next boundary and go on elsewhere, in a round of its own.
     """
 
@@ -45,6 +46,7 @@ class Round:
         threads: Threads,
         name: str,
         *,
+        takes_early: bool = True,
         hands_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.call = call
@@ -64,7 +66,7 @@ class Round:
         self.handed_over = False
         self._hands_over = hands_over
         self._threads = threads
-        self._early = call.answers or {} if call.state is None else {}
+        self._early = call.answers or {} if takes_early and call.state is None else {}
         self._steps: Steps | None = None
         self._claimed: dict[str, str] = {}
         self._reasons: dict[str, str] = {}

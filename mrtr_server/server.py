@@ -1,10 +1,12 @@
 """`MRTRServer`: the decorators, the wiring, the ASGI application."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from importlib import import_module
 from inspect import isasyncgenfunction
 from types import FrameType
 from typing import Any, Literal, TypeVar, overload
@@ -26,13 +28,17 @@ from .handlers import Handler, compile_handler
 from .keys import ENVIRONMENT, KeyRing
 from .limits import Limits
 from .messages import Change
+from .redemption import Redeemer
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .sealed_state import Codec, SealedCodec
 from .signing import Cursors
+from .store import InProcessStore, Store
 from .threads import Threads
 from .workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
+
+DATABASE = "MRTR_DATABASE_URL"
 
 F = TypeVar("F", bound=Callable[..., Any])
 Icons = Sequence[Icon | Mapping[str, Any]]
@@ -59,6 +65,9 @@ class MRTRServer:
             left out, the user is whoever an authentication middleware around the application says it is.
         codec: seals the states instead of the default one.
         fanout: carries change notifications instead of the one within the process.
+        store: what replicas share for `single_use` tools: a `Store` of your own; or
+        database: the URL of a database for the built-in one. From `MRTR_DATABASE_URL` if both are left out; without
+            any, single use holds within one process.
         limits: what requests and flows may use.
         dialects: the wire forms to serve, by name: all that there are if left out.
         page_size: how many entries a page of a list has.
@@ -93,6 +102,8 @@ class MRTRServer:
         auth: AuthenticationBackend | None = None,
         codec: Codec | None = None,
         fanout: Fanout | None = None,
+        store: Store | None = None,
+        database: str | None = None,
         limits: Limits | None = None,
         dialects: Sequence[str] | None = None,
         page_size: int = 250,
@@ -127,6 +138,9 @@ class MRTRServer:
         self._threads = Threads(self._limits.threads)
         self._fanout: Fanout = fanout or InProcessFanout()
         self._refusal = ""
+        self._workers = worker_count()
+        self._store = _store(store, database) or InProcessStore(clock=clock)
+        self._told_of_store = False
         self._entered = lifespan or nullcontext
         ring = self._key_ring(keys)
         optional: dict[str, Any] = {
@@ -137,9 +151,11 @@ class MRTRServer:
         info: dict[str, Any] = {"name": name, "version": version}
         info |= {field: value for field, value in optional.items() if value is not None}
         flows = Flows(codec or SealedCodec(ring), self._threads, self._limits, audience=audience or name, clock=clock)
+        redeemer = Redeemer(self._store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock)
         dispatcher = Dispatcher(
             self._registry,
             flows,
+            redeemer,
             Cursors(ring),
             self._fanout,
             self._threads,
@@ -204,6 +220,7 @@ class MRTRServer:
                 await receive()
                 if isinstance(self._fanout, InProcessFanout):
                     self._fanout.close()  # ends the open streams
+            await self._store.close()
         except Exception as error:
             message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
             logger.error("%s", message, exc_info=error)
@@ -230,6 +247,7 @@ class MRTRServer:
         input_schema: Mapping[str, Any] | None = None,
         confirm: Text | None = None,
         answer_within: float | None = None,
+        single_use: bool = False,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def tool(
@@ -245,6 +263,7 @@ class MRTRServer:
         input_schema: Mapping[str, Any] | None = None,
         confirm: Text | None = None,
         answer_within: float | None = None,
+        single_use: bool = False,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
@@ -264,6 +283,8 @@ class MRTRServer:
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name. Anything but a yes ends the call.
             answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default.
+            single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice: a
+                request that comes again gets the outcome that was recorded.
             meta: `_meta` of the tool in the list.
 
         Raises:
@@ -272,7 +293,9 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            handler = _compile(function, about.name, answer_within, confirm)
+            handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
+            if handler.single_use:
+                self._check_store(about.name, needed=single_use)
             self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
             return function
 
@@ -420,7 +443,26 @@ class MRTRServer:
         """Tell the clients that listen to a resource that it has changed. May be called from any thread."""
         self._fanout.publish(Change("resource", uri))
 
-    # Keys
+    # What replicas share
+
+    def _check_store(self, tool: str, *, needed: bool) -> None:
+        """Refuse to start, or say once in the log, where a tool's states can't be redeemed once in the whole fleet."""
+        if self._store.shared:
+            return
+        if needed and self._workers > 1:
+            self._refuse_to_start(
+                f"{tool!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
+                f"request that comes again. Give them a database with {DATABASE} or database=, or a store="
+            )
+        elif not self._told_of_store:
+            self._told_of_store = True
+            logger.warning(
+                "%s: there is no shared store, so states of %r and the like are redeemed once in each process, not "
+                "once in the fleet. With several replicas, set %s",
+                self.name,
+                tool,
+                DATABASE,
+            )
 
     def _key_ring(self, keys: KeyRing | Sequence[bytes] | None) -> KeyRing:
         given: Any = keys
@@ -431,7 +473,7 @@ class MRTRServer:
                 "keys= takes a KeyRing or a list of 32-byte secrets; text of hex digits is keys=KeyRing.parse(text), "
                 "one secret is keys=[secret]"
             )
-        workers = worker_count()
+        workers = self._workers
         try:
             if isinstance(keys, KeyRing):
                 return keys
@@ -470,14 +512,36 @@ def _decorated(decorator: str, function: Any) -> Any:
 
 
 def _compile(
-    function: Callable[..., Any], name: str, answer_within: float | None = None, confirm: Text | None = None
+    function: Callable[..., Any],
+    name: str,
+    answer_within: float | None = None,
+    confirm: Text | None = None,
+    single_use: bool = False,
 ) -> Handler:
     # The local names where the decorator stands resolve annotations that are strings.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
     namespace = frame.f_locals if frame is not None else {}
-    return compile_handler(function, name, namespace, answer_within=answer_within, confirm=confirm)
+    return compile_handler(
+        function, name, namespace, answer_within=answer_within, confirm=confirm, single_use=single_use
+    )
+
+
+def _store(store: Store | None, database: str | None) -> Store | None:
+    """Give the store that is shared, if there is one. Raises `SetupError`."""
+    given: Any = store
+    if isinstance(given, str) or not isinstance(database, str | None):
+        raise SetupError("store= takes a Store, and database= a URL: MRTRServer(..., database='sqlite:///mrtr.db')")
+    if store is not None:
+        if database is not None:
+            raise SetupError("Give store= or database=, not both")
+        return store
+    url = database or os.environ.get(DATABASE, "").strip()
+    if not url:
+        return None
+    shared: Store = import_module(".store_sql", __package__).SQLStore(url)  # optional: needs SQLAlchemy
+    return shared
 
 
 def _route(scope: Scope) -> str:

@@ -16,6 +16,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from .digests import canonical, digest
 from .errors import FlowError, KeyConflict, StepChanged
 from .forms import describe
+from .idempotency import idempotency_key, key_parameter
 from .journal import Journal, Step
 from .messages import JSON
 from .schema import Stored
@@ -114,9 +115,18 @@ class Steps:
                 raise FlowError(f"key={key!r}: {MARK!r} is for the keys that are generated; choose another")
             else:
                 planned.key = key
+            self._hand_key(planned)
         except FlowError as error:
             planned.error = error
         return planned
+
+    def _hand_key(self, planned: Planned) -> None:
+        """Fill in the idempotency key, if the function takes one that its caller did not give."""
+        name = key_parameter(planned.function.func)
+        if name is not None and name not in planned.function.keywords:
+            planned.digests.pop(name, None)  # its default
+            key = idempotency_key(self._journal.flow, planned.key, planned.named, planned.digests)
+            planned.function = partial(planned.function, **{name: key})
 
     def is_new(self, planned: Planned) -> bool:
         """Say whether a step would begin now: it has not run in the flow, and does not run yet."""

@@ -828,6 +828,37 @@ class TestBudgets:
         assert "the step 'download'" in error["message"]
 
 
+class TestSingleUse:
+    """In one process; `test_single_use.py` has the rest, and the fleet."""
+
+    async def test_a_state_is_redeemed_once(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Pay?")
+            return await ctx.step(slow_effect, "paid")
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        state = walk.state
+        assert await walk.text({"confirm": YES}) == "paid"
+        walk.state = state
+        assert await walk.text({"confirm": YES}) == "paid"
+        assert "requestState is not valid" in (await walk.error({"confirm": NO}))["message"]
+        assert EFFECTS == ["paid"]
+
+    async def test_without_it_a_state_can_be_redeemed_again(self, app: MRTRServer) -> None:
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Pay?")
+            return await ctx.step(slow_effect, "paid")
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        for _ in range(2):
+            await walk.text({"confirm": YES})
+        assert EFFECTS == ["paid", "paid"]
+
+
 class TestCapabilitiesGateWhatIsSent:
     @pytest.mark.parametrize(
         ("capabilities", "missing"),

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from examples import bookshop, conformance, deploy, mixed_asks, weather, work_items
+from examples import bookshop, conformance, deploy, mixed_asks, payments, weather, work_items
 from mrtr_server import (
     Annotations,
     AudioContent,
@@ -547,6 +547,15 @@ class TestExamples:
         built, rolled_out = (tmp_path / "deploy.log").read_text().splitlines()
         assert built.removeprefix("built ") == rolled_out.removeprefix("rolled out ")
         assert "is in production" in text(result)
+
+    async def test_payments(
+        self, serve: Serve, connect: Connect, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
+        async with connect(Person({"Pay 25 € to Ann?": yes(confirm=True)}), url=serve(payments.app).url) as client:
+            result = await client.call_tool("pay", {"to": "Ann", "euros": 25})
+            assert text(result) == "Paid 25 € to Ann, receipt 1."
+            assert text(await client.call_tool("balance", {"of": "Ann"})) == "25"
 
     async def test_conformance(self, serve: Serve, connect: Connect) -> None:
         async with connect(Person({"What is your name?": yes(name="Ann")}), url=serve(conformance.app).url) as client:

@@ -19,17 +19,17 @@ ROOT = Path(mrtr_server.__file__).parent
 
 NAMES = """
     Annotations AudioContent BearerTokens Client Codec Completion Confirm Context Depends Elicit Elicited
-    ElicitUrl EmbeddedResource Fanout Header Icon ImageContent InputRequired Inputs KeyRing Limits ListRoots
-    Message MRTRError MRTRServer NotFound Principal PromptResult Refusal ResourceContents ResourceLink Root
-    Roots Sample Sampled SealedCodec SetupError SignedCodec State TextContent ToolAnnotations ToolError
-    ToolResult
+    ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InputRequired Inputs KeyRing
+    Limits ListRoots Message MRTRError MRTRServer NotFound Principal PromptResult Refusal ResourceContents
+    ResourceLink Root Roots Sample Sampled SealedCodec SetupError SignedCodec State Store TextContent
+    ToolAnnotations ToolError ToolResult
 """
 PUBLIC = NAMES.split()
 
 VERBS = """
     Add Answer Ask Begin Call Carry Check Collect Compile Complete Count Decode Decrypt Derive Describe Digest
-    Drop Encrypt End Fill Find Give Hold Keep Let Make Name Never Note Offer Park Print Put Read Refuse Register
-    Respond Run Say Send Serve Sign Start Take Tell Validate Wait Watch Write
+    Drop Encrypt End Fill Find Give Hold Keep Let Make Name Never Note Offer Open Park Print Put Read Refuse
+    Register Respond Run Say Send Serve Sign Start Take Tell Validate Wait Watch Write
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""
 

@@ -16,9 +16,9 @@ from typing import Annotated, Any, assert_type
 from pydantic import BaseModel, Field
 
 from mrtr_server import (
-    Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, ImageContent, InputRequired,
-    Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, ResourceContents, Root, Roots, Sample, Sampled, State,
-    TextContent, ToolAnnotations, ToolError, ToolResult,
+    Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, IdempotencyKey, ImageContent,
+    InputRequired, Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, ResourceContents, Root, Roots,
+    Sample, Sampled, State, TextContent, ToolAnnotations, ToolError, ToolResult,
 )
 
 app = MRTRServer("weather", keys=[bytes(32)], limits=Limits(rounds=5))
@@ -36,6 +36,7 @@ class Alias(BaseModel):
 def build(service: str, tag: str = "latest") -> bytes: ...
 async def roll_out(image: bytes, *, slowly: bool = False) -> list[str]: ...
 def clean_up() -> None: ...
+async def charge(amount: int, *, idempotency_key: IdempotencyKey = IdempotencyKey()) -> int: ...
 """
 
 GOOD = (
@@ -162,6 +163,12 @@ async def steps(ctx: Context) -> None:
     assert_type(await ctx.step(lambda: 5, key="lambda"), int)
     assert_type(await ctx.step(GitHubLogin, name="octocat"), GitHubLogin)
     await ctx.step(clean_up)
+    assert_type(await ctx.step(charge, 5), int)
+
+
+@app.tool(single_use=True)
+async def pay(amount: int, ctx: Context) -> int:
+    return await ctx.step(charge, amount)
 
 
 async def notes(ctx: Context) -> None:
@@ -225,6 +232,8 @@ async def steps(ctx: Context) -> None:
     keyed: str = await ctx.step(build, "api", key="k")  # E
     done: int = await ctx.step(roll_out, b"")  # E
     ctx.step(build, "api").decode()  # E
+    await ctx.step(charge)  # E
+    await ctx.step(charge, 5, idempotency_key="order-7")  # E
 
 
 async def asks(ctx: Context) -> None:
@@ -275,6 +284,9 @@ MRTRServer()  # E
 MRTRServer("x", limit=5)  # E
 Limits(rounds="ten")  # E
 app.tool(nam="x")  # E
+app.tool(single_use="yes")  # E
+app.prompt(single_use=True)  # E
+MRTRServer("x", store="sqlite:///x.db")  # E
 app.resource()  # E
 
 
