@@ -1,6 +1,6 @@
 """MCP tool servers that ask: multi round-trip requests, answered by any replica."""
 
-from typing import TYPE_CHECKING
+import typing as _typing
 
 from ._version import __version__ as __version__
 from .asks import Confirm as Confirm
@@ -52,7 +52,7 @@ from .store import InProcessStore as InProcessStore
 from .store import Redemption as Redemption
 from .store import Store as Store
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from .store_sql import SQLStore as SQLStore
 else:
 

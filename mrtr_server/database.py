@@ -23,7 +23,7 @@ CONNECT_PATIENCE = 5.0
 """How long connecting, or waiting for another process's write to a SQLite file, may take, in seconds."""
 CONNECTIONS = 5
 """Connections to PostgreSQL that a process keeps, at most."""
-CONNECTION_LIFE = 300
+CONNECTION_LIFE = 5 * 60
 """After how many seconds a connection to PostgreSQL is replaced: firewalls drop old ones without a word."""
 
 SCHEMA_LOCK = 0x6D727472

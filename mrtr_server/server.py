@@ -1,12 +1,10 @@
 """`MRTRServer`: the decorators, the wiring, the ASGI application."""
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from importlib import import_module
 from inspect import isasyncgenfunction
 from types import FrameType
 from typing import Any, Literal, TypeVar, overload
@@ -33,12 +31,13 @@ from .registry import Registry, build_completer, build_prompt, build_resource, b
 from .sealed_state import Codec, SealedCodec
 from .signing import Cursors
 from .store import InProcessStore, Store
+from .stores import ENVIRONMENT as DATABASE
+from .stores import store_of
 from .threads import Threads
 from .workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
 
-DATABASE = "MRTR_DATABASE_URL"
 
 F = TypeVar("F", bound=Callable[..., Any])
 Icons = Sequence[Icon | Mapping[str, Any]]
@@ -139,7 +138,7 @@ class MRTRServer:
         self._fanout: Fanout = fanout or InProcessFanout()
         self._refusal = ""
         self._workers = worker_count()
-        self._store = _store(store, database) or InProcessStore(clock=clock)
+        self._store = self._choose_store(store, database) or InProcessStore(clock=clock)
         self._told_of_store = False
         self._entered = lifespan or nullcontext
         ring = self._key_ring(keys)
@@ -445,6 +444,20 @@ class MRTRServer:
 
     # What replicas share
 
+    def _choose_store(self, store: Store | None, database: str | None) -> Store | None:
+        given: Any = store
+        if isinstance(given, str) or not isinstance(database, str | None):
+            raise SetupError("store= takes a Store, and database= a URL: MRTRServer(..., database='sqlite:///mrtr.db')")
+        if store is not None and database is not None:
+            raise SetupError("Give store= or database=, not both")
+        try:
+            return store if store is not None else store_of(database)
+        except SetupError as error:
+            if self._workers == 1:
+                raise
+            self._refuse_to_start(str(error))
+            return None
+
     def _check_store(self, tool: str, *, needed: bool) -> None:
         """Refuse to start, or say once in the log, where a tool's states can't be redeemed once in the whole fleet."""
         if self._store.shared:
@@ -526,22 +539,6 @@ def _compile(
     return compile_handler(
         function, name, namespace, answer_within=answer_within, confirm=confirm, single_use=single_use
     )
-
-
-def _store(store: Store | None, database: str | None) -> Store | None:
-    """Give the store that is shared, if there is one. Raises `SetupError`."""
-    given: Any = store
-    if isinstance(given, str) or not isinstance(database, str | None):
-        raise SetupError("store= takes a Store, and database= a URL: MRTRServer(..., database='sqlite:///mrtr.db')")
-    if store is not None:
-        if database is not None:
-            raise SetupError("Give store= or database=, not both")
-        return store
-    url = database or os.environ.get(DATABASE, "").strip()
-    if not url:
-        return None
-    shared: Store = import_module(".store_sql", __package__).SQLStore(url)  # optional: needs SQLAlchemy
-    return shared
 
 
 def _route(scope: Scope) -> str:

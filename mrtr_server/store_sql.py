@@ -42,7 +42,7 @@ VERSION = "1"
 
 SWEEP_EVERY = 30.0
 """How often a process looks for what has expired, in seconds."""
-SWEEP_BATCH = 500
+SWEEP_BATCH = 1_000
 """How much of it is removed at once; when there is more, the next call goes on."""
 LOOKS = 3
 """How often a delivery looks at a record that was gone again when it looked."""

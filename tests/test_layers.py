@@ -18,7 +18,9 @@ ROOT = Path(mrtr_server.__file__).parent
 ROWS: list[tuple[int, str]] = [
     (0, "_version digests errors threads workers"),
     (1, "content keys limits messages uri_templates"),
-    (2, "auth fanout journal schema sealed_state signing store"),
+    (2, "auth database fanout journal schema sealed_state signing store"),
+    (2, "store_sql"),
+    (2, "stores"),
     (2, "forms idempotency raw_schema recorded results dialects.base"),
     (2, "asks steps dialects.modern dialects.sep_draft"),
     (2, "dialects inputs"),
@@ -49,6 +51,9 @@ ONLY_IMPORTERS = {
     "referencing": {"raw_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
+    "sqlalchemy": {"database", "store_sql"},
+    "asyncpg": {"database"},
+    "aiosqlite": set(),  # SQLAlchemy loads it
     "starlette": {"auth", "connection", "gate", "asgi", "server"},
     "uvicorn": set(),
     "http": set(),
@@ -199,6 +204,18 @@ def tool(city: str) -> str:
     return city
 print([name for name in {self.EXTRAS.split()} if name in sys.modules])
 """
+        assert run(code) == "[]"
+
+    def test_a_database_loads_those_that_it_needs(self) -> None:
+        code = f"""
+import sys
+from mrtr_server import InProcessStore, SQLStore, Store
+print([name for name in {self.EXTRAS.split()} if name in sys.modules])
+"""
+        assert run(code) == "['sqlalchemy']"
+        code = code.replace(", SQLStore", "").replace(
+            "print(", "from mrtr_server.stores import store_of; store_of()\nprint("
+        )
         assert run(code) == "[]"
 
     def test_a_raw_schema_loads_the_one_that_it_needs(self) -> None:
