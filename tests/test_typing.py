@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field
 
 from mrtr_server import (
     Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, ImageContent, InputRequired,
-    Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, ResourceContents, Root, Roots, Sample, Sampled, State,
-    TextContent, ToolAnnotations, ToolError, ToolResult,
+    Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, ResourceContents, Root, Roots, Sample, Sampled,
+    State, TextContent, ToolAnnotations, ToolError, ToolResult,
 )
 
 app = MRTRServer("weather", keys=[bytes(32)], limits=Limits(rounds=5))
