@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 from .content import blocks
 from .errors import AnswerMisfit, SetupError
 from .forms import Form, describe, form
+from .journal import UNSET
 from .messages import JSON, Question
 
 T = TypeVar("T")
@@ -180,18 +181,18 @@ class Elicit(Ask[T]):
     def __init__(
         self: "Elicit[Elicited[M]]", message: str, schema: type[Elicited[M]], *, key: str | None = None
     ) -> None: ...
-    def __init__(self, message: Text, schema: Any = None, *, key: str | None = None) -> None:
+    def __init__(self, message: Text, schema: Any = UNSET, *, key: str | None = None) -> None:
         super().__init__(key)
         self.message = message
         self.schema = schema
         self.branches = False
-        if schema is not None:
+        if schema is not UNSET:
             self._form, self.branches = form_of(schema)
             self.default_key = self._form.name
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
-        if self.schema is None:
+        if self.schema is UNSET:
             raise SetupError("Elicit(message) without a model is for a parameter; here, write Elicit(message, Model)")
         params = {"message": written(self.message), "requestedSchema": self._form.schema}
         return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)

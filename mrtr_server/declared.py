@@ -269,7 +269,7 @@ def _bound(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable
     read: Callable[[JSON], Any] = mark.read
     may_be_declined = False
     if isinstance(mark, Elicit):
-        if mark.schema not in (None, wanted):
+        if mark.schema not in (UNSET, wanted):
             raise SetupError(f"{where} is of type {_name(wanted)}, and its Elicit asks for {_name(mark.schema)}")
         try:
             bound: Elicit[Any] = Elicit(cast(Any, mark.message), wanted, key=mark.key)
