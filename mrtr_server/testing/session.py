@@ -1,0 +1,135 @@
+"""What a client knows, and how its requests come about."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
+from types import MappingProxyType
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from ..errors import SetupError
+from ..messages import LogLevel
+from ..schema import HeaderParameter, header_parameters
+from ..server import MRTRServer
+from .answers import Answerable
+from .failure import Unexpected
+from .replies import Reply
+from .transports import InProcess, Lifespan, Server, Transport, transports
+from .wire import DIALECTS, EVERYTHING, MODERN, Caller, Request, write
+
+__tracebackhide__ = True  # pytest then shows the test's line instead
+
+One = TypeVar("One", default=Reply)
+"""What a call gives: a reply, or a coroutine of one."""
+
+Many = TypeVar("Many", default=list[Reply])
+"""What several calls give."""
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Session(ABC, Generic[One, Many]):
+    """What a client knows.
+
+    Parameters:
+        servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
+        token: the bearer token of the user.
+        headers: HTTP headers of every request.
+        answers: answers by key to what no script of a call answers; they may be given often, or not at all.
+        capabilities: what the client declares; all that there are if left out.
+        dialect: the wire form, `"sep-draft"` for that of the drafts; the ratified one if left out.
+        log_level: the least severe log messages that the client wants; None for none.
+        path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
+            if left out.
+        timeout: how long a reply may take, in seconds; None for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        *servers: Server,
+        token: str | None = None,
+        headers: Mapping[str, str] = NONE,
+        answers: Mapping[str, Answerable] = NONE,
+        capabilities: Mapping[str, Any] = EVERYTHING,
+        dialect: str = MODERN,
+        log_level: LogLevel | None = "debug",
+        path: str | None = None,
+        timeout: float | None = 30.0,
+    ) -> None:
+        if dialect not in DIALECTS:
+            raise Unexpected(f"dialect={dialect!r}: choose from {', '.join(DIALECTS)}")
+        self.token = token
+        self.headers = dict(headers)
+        self.answers = answers
+        self.path = path
+        self.timeout = timeout
+        self.transports = transports(servers, path, timeout)
+        self._caller = Caller(dialect=dialect, capabilities=capabilities, log_level=log_level)
+        self._requests = 0
+        self._lives: list[Lifespan] = []
+
+    @abstractmethod
+    def one(self, work: Coroutine[Any, Any, Reply]) -> One:
+        """Give what a call gives."""
+
+    @abstractmethod
+    def many(self, work: Coroutine[Any, Any, list[Reply]]) -> Many:
+        """Give what several calls give."""
+
+    async def write(
+        self, method: str, params: dict[str, Any], server: Transport, token: str | None, headers: Mapping[str, str]
+    ) -> Request:
+        """Write a request.
+
+        Parameters:
+            method: the protocol's method.
+            params: its parameters, without `_meta`.
+            server: where it goes.
+            token: the bearer token of the user.
+            headers: further HTTP headers.
+        """
+        mirrored = await self._mirrored(server, params) if method == "tools/call" else ()
+        self._requests += 1
+        given, body = write(self._caller, self._requests, method, params, mirrored)
+        authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        return Request({**given, **authorized, **headers}, body)
+
+    async def send(self, method: str, params: Mapping[str, Any], server: Transport) -> Reply:
+        """Send a request that is no round of a flow."""
+        request = await self.write(method, dict(params), server, self.token, self.headers)
+        return Reply(request, [await server.send(request)])
+
+    async def _mirrored(self, server: Transport, params: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
+        """Give the arguments that headers mirror. A conforming client knows them from the list of tools."""
+        if self._caller.dialect != MODERN or not params["arguments"]:
+            return ()
+        if isinstance(server, InProcess) and isinstance(server.app, MRTRServer):
+            return server.app._registry.header_parameters(params["name"])
+        if server.mirrored is None:
+            server.mirrored = {}
+            page: dict[str, Any] = {"nextCursor": None}
+            while "nextCursor" in page:
+                turn = {"cursor": page["nextCursor"]} if page["nextCursor"] is not None else {}
+                page = (await self.send("tools/list", turn, server)).message.get("result", {})
+                server.mirrored |= {tool["name"]: _mirrored_of(tool) for tool in page.get("tools", ())}
+        return server.mirrored.get(params["name"], ())
+
+    async def start(self) -> None:
+        """Start the applications."""
+        for life in [Lifespan(way.app, self.timeout) for way in self.transports if isinstance(way, InProcess)]:
+            await life.start()
+            self._lives.append(life)
+
+    async def stop(self) -> None:
+        """Shut the applications down, the last one first."""
+        async with AsyncExitStack() as stack:
+            while self._lives:
+                stack.push_async_callback(self._lives.pop(0).stop)
+
+
+def _mirrored_of(tool: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
+    try:
+        return header_parameters(tool["name"], tool.get("inputSchema", {}))
+    except SetupError:  # a client would leave such a tool out; a test may want to see what it does
+        return ()
