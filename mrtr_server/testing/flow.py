@@ -96,11 +96,11 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to this round.
         """
-        given = {**answers, **named}
+        last, given = self.last, {**answers, **named}
         if unasked := given.keys() - self._open.keys():
             raise Unexpected(f"{min(unasked)!r} was not asked; open is {listed(self._open.values())}")
-        if not self._open and not self.last.needs_input:
-            raise Unexpected(f"There is nothing to answer. {self.last}")
+        if not self._open and not last.needs_input:
+            raise Unexpected(f"There is nothing to answer. {last}")
         return self.send(given)
 
     def send(self, answers: Mapping[str, Answerable] = NONE, /) -> One:

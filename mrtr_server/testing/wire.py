@@ -91,7 +91,7 @@ def _write_modern(
     return _post(number, method, {**params, "_meta": meta}, headers)
 
 
-def _write_draft(
+def _write_unversioned(
     caller: Caller, number: int, method: str, params: JSON, mirrored: Iterable[HeaderParameter]
 ) -> tuple[dict[str, str], bytes]:
     return _post(number, method, {**params, "_meta": {"progressToken": number}}, {})
@@ -99,7 +99,7 @@ def _write_draft(
 
 _WRITERS: dict[str, Callable[..., tuple[dict[str, str], bytes]]] = {
     MODERN: _write_modern,
-    SepDraftDialect.name: _write_draft,
+    SepDraftDialect.name: _write_unversioned,
 }
 DIALECTS = tuple(_WRITERS)
 """The names of the dialects that the kit speaks."""
