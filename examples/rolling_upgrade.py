@@ -1,7 +1,7 @@
 """A rolling upgrade in the middle of a flow: what was answered stays answered, and only what is new is asked.
 
-Version 1 asks for a GitHub and a Google login, version 2 for a GitHub and a Microsoft login. While the fleet is upgraded,
-a flow may begin on the one and go on on the other. Both have the same name and keys, as replicas of one server do:
+Version 1 asks for a GitHub and a Google login, version 2 for a GitHub and a Microsoft login. While the fleet is
+upgraded, a flow may begin on the one and go on on the other. Both have the same name and keys, as all replicas do:
 
     export MRTR_KEYS=$(mrtr-server keygen)
     uvicorn examples.rolling_upgrade:v1 --port 8001
@@ -14,7 +14,7 @@ Round 1: version 1 asks for both of its logins.
       "params": {"name": "link_accounts", "arguments": {}}
     }' | tee /dev/stderr | grep -o '"requestState":"[^"]*"')
 
-Round 2: the answers come to version 2. It has the GitHub login, needs no Google login, and asks for the Microsoft login.
+Round 2: the answers come to version 2. It needs no Google login, has the GitHub login, and asks for the other one.
 
     state=$(curl -s http://127.0.0.1:8002/mcp -H 'Content-Type: application/json' -d '{
       "jsonrpc": "2.0", "id": 2, "method": "tools/call",

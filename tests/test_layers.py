@@ -146,7 +146,9 @@ class TestNeutrality:
     def test_it_is_about_most_of_the_package(self) -> None:
         assert {"dispatcher", "runner", "round", "context", "registry", "journal", "messages", "errors"} <= set(NEUTRAL)
 
-    @pytest.mark.parametrize("module", sorted({*(set(MODULES) - {m for m in MODULES if m.startswith("dialects")}), TOP}))
+    @pytest.mark.parametrize(
+        "module", sorted({*(set(MODULES) - {m for m in MODULES if m.startswith("dialects")}), TOP})
+    )
     def test_no_version_is_named_outside_of_the_dialects(self, module: str) -> None:
         assert self.VERSION.findall(SOURCES[module].read_text()) == []
 

@@ -27,8 +27,8 @@ PUBLIC = NAMES.split()
 
 VERBS = """
     Add Answer Ask Begin Call Check Collect Compile Complete Count Decode Decrypt Derive Describe Digest Drop
-    Encrypt End Find Give Hold Keep Let Make Name Never Note Offer Park Print Put Read Refuse Register Run Say Send Serve
-    Sign Respond Start Take Tell Validate Wait Watch Write Carry
+    Encrypt End Find Give Hold Keep Let Make Name Never Note Offer Park Print Put Read Refuse Register Run Say Send
+    Serve Sign Respond Start Take Tell Validate Wait Watch Write Carry
     Change Fail Get Go Move Shut
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""

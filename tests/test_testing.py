@@ -37,6 +37,7 @@ from mrtr_server import (
 )
 from mrtr_server.testing import (
     Answer,
+    Answers,
     Asked,
     AsyncClient,
     Client,
@@ -204,7 +205,12 @@ class TestACallRunsToItsEnd:
         assert b"null" not in done.request.body
 
     def test_with_answers_to_every_kind_of_ask(self, client: Client) -> None:
-        given = {"login": ANN, "open_url": accept(), "sample": sampled("hi"), "roots": roots("file:///a", "file:///b")}
+        given: Answers = {
+            "login": ANN,
+            "open_url": accept(),
+            "sample": sampled("hi"),
+            "roots": roots("file:///a", "file:///b"),
+        }
         done = client.call("everything", answers=given)
         assert done.structured == ["accept", "True", "hi", "file:///a", "file:///b"]
 
@@ -253,7 +259,7 @@ class TestACallFailsTheTest:
         assert said == "No answer is scripted for 'confirm' (form): 'Deploy shop:1?'. Answers are given for: 'confrim'."
 
     def test_when_an_answer_is_never_asked_for(self, client: Client) -> None:
-        answers = {"confirm": yes, "login": ANN, "page": lambda asked: decline}
+        answers: Answers = {"confirm": yes, "login": ANN, "page": lambda asked: decline}
         said = self.fails(lambda: client.call("deploy", service="shop", answers=answers))
         assert said.startswith("Answers were never asked for: 'login', 'page'. The call is complete: shop:1 is live")
 
@@ -360,7 +366,7 @@ class TestAFlowIsWalkedRoundByRound:
             flow.answer(logon=ANN)
         assert flow.send({"logon": ANN}).asks.keys() == {"login"}
         assert flow.answer(login=ANN).complete
-        with pytest.raises(Unexpected, match="There is nothing to answer. The call is complete"):
+        with pytest.raises(Unexpected, match=r"There is nothing to answer\. The call is complete"):
             flow.answer()
 
     def test_answers_may_come_with_the_first_call(self, client: Client) -> None:
@@ -681,7 +687,7 @@ class TestLifespan:
             yield
 
         server = MRTRServer("life", keys=ring, lifespan=lifespan)
-        with pytest.raises(Unexpected, match="startup failed: life: .*no database"), Client(server):
+        with pytest.raises(Unexpected, match=r"startup failed: life: .*no database"), Client(server):
             pass
 
     def test_an_application_that_knows_none_is_served_all_the_same(self) -> None:
@@ -755,13 +761,11 @@ class TestOnTheWire:
         monkeypatch.setattr(InProcess, "send", watched)
         yield bodies
         kinds = {"tools/call": "CallTool", "prompts/get": "GetPrompt", "resources/read": "ReadResource"}
-        assert [
-            problem for body in bodies for problem in _schema(f"{kinds[body['method']]}Request", body)
-        ] == []
+        assert [problem for body in bodies for problem in _schema(f"{kinds[body['method']]}Request", body)] == []
 
     def test_requests_fit_the_schema(self, sent: list[Any]) -> None:
         client = Client(app)
-        given = {"login": ANN, "open_url": accept(), "sample": sampled("hi"), "roots": roots("file:///a")}
+        given: Answers = {"login": ANN, "open_url": accept(), "sample": sampled("hi"), "roots": roots("file:///a")}
         client.call("everything", answers=given)
         client.call("deploy", service="x", answers={"confirm": decline})
         client.get_prompt("essay", topic="x", answers={"login": ANN})

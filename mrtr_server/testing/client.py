@@ -7,7 +7,7 @@ from typing import Any, Self
 from .flow import Flow
 from .loop import run
 from .replies import Reply
-from .script import Scripted
+from .script import Answers
 from .session import NONE, Many, One, Session
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
@@ -24,7 +24,7 @@ class Calls(Session[One, Many]):
         arguments: Mapping[str, Any] = NONE,
         /,
         *,
-        answers: Mapping[str, Scripted] = NONE,
+        answers: Answers = NONE,
         **named: Any,
     ) -> One:
         """Call a tool, and answer what it asks until it is done.
@@ -48,13 +48,13 @@ class Calls(Session[One, Many]):
         arguments: Mapping[str, str] = NONE,
         /,
         *,
-        answers: Mapping[str, Scripted] = NONE,
+        answers: Answers = NONE,
         **named: str,
     ) -> One:
         """Get a prompt, and answer what it asks until it is done; see `call`."""
         return self.prompt_flow(prompt, {**arguments, **named}).finish(answers)
 
-    def read(self, uri: str, /, *, answers: Mapping[str, Scripted] = NONE) -> One:
+    def read(self, uri: str, /, *, answers: Answers = NONE) -> One:
         """Read a resource, and answer what it asks until it is done; see `call`."""
         return self.resource_flow(uri).finish(answers)
 

@@ -10,7 +10,7 @@ from .asked import Asks, listed
 from .failure import Unexpected
 from .observing import Log
 from .replies import Reply
-from .script import Script, Scripted
+from .script import Answers, Script, Scripted
 from .session import NONE, Many, One, Session
 from .transports import Server, Transport, transports
 from .wire import Request
@@ -114,7 +114,7 @@ class Flow(Generic[One, Many]):
         """
         return self._client.one(self._round(self._written(answers)))
 
-    def finish(self, answers: Mapping[str, Scripted] = NONE, /, **named: Scripted) -> One:
+    def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
         """Go on to the end with scripted answers; begin first, if need be.
 
         Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
@@ -203,7 +203,7 @@ class Flow(Generic[One, Many]):
         self._take(next((reply for reply in replies if "result" in reply.message), replies[0]))
         return list(replies)
 
-    async def _finish(self, answers: Mapping[str, Scripted]) -> Reply:
+    async def _finish(self, answers: Answers) -> Reply:
         script = Script(answers, self._client.answers)
         ran: list[Reply] = []
         reply = self.last if self.replies else None

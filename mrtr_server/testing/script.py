@@ -13,6 +13,9 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 Scripted = Answerable | Sequence[Answerable]
 """An answer, a function that gives one each time, or a list of answers to questions that come under one key in turn."""
 
+Answers = Mapping[str, Scripted]
+"""What a test says to each question of a flow, by key."""
+
 
 class Script:
     """The answers to one flow, each to be given once.
@@ -22,7 +25,7 @@ class Script:
         defaults: by key, for what is not in `answers`; they may be given often, or not at all.
     """
 
-    def __init__(self, answers: Mapping[str, Scripted], defaults: Mapping[str, Answerable]) -> None:
+    def __init__(self, answers: Answers, defaults: Mapping[str, Answerable]) -> None:
         self._defaults = defaults
         self._functions = {key: each for key, each in answers.items() if is_function(each)}
         self._left = {key: _listed(each) for key, each in answers.items() if key not in self._functions}

@@ -1,4 +1,4 @@
-"""examples/rolling_upgrade.py: a flow that begins on version 1 and goes on on version 2 is asked for the new one only."""
+"""examples/rolling_upgrade.py: a flow that goes on on version 2 is asked for the new login only."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
