@@ -105,7 +105,8 @@ class MRTRServer:
         debug: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        settings = {setting: value for setting, value in locals().items() if setting != "self"}
+        settings = dict(locals())
+        del settings["self"]
         if not name:
             raise SetupError("MRTRServer needs a name")
         if not path.startswith("/"):

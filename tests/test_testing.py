@@ -441,6 +441,12 @@ class TestBetweenRounds:
         assert flow.answer(login=ANN).complete
         assert [line.levelname for line in flow.log.records] == ["WARNING"]
 
+    def test_a_header_is_sent_once_however_it_is_spelled(self, serve: Serve) -> None:
+        secured = replica(app, auth=BearerTokens({"t-ann": "ann"}))
+        for server in (secured, serve(secured).url):
+            client = Client(server, token="t-bob", headers={"AUTHORIZATION": "Bearer t-ann"})
+            assert client.call("count").complete
+
     def test_a_state_can_be_tampered_with_in_one_round(self, client: Client) -> None:
         flow = client.flow("greet")
         with pytest.raises(Unexpected, match="no state to tamper with"):
@@ -680,15 +686,21 @@ class TestLifespan:
     def test_without_a_context_there_is_none(self) -> None:
         assert Client(self.served([])).call("state").text == ""
 
-    def test_a_startup_that_fails_fails_the_test(self) -> None:
+    def test_a_startup_that_fails_fails_the_test_and_ends_what_had_started(self) -> None:
+        events: list[str] = []
+
         @asynccontextmanager
         async def lifespan(server: MRTRServer) -> AsyncIterator[None]:
             raise OSError("no database")
             yield
 
         server = MRTRServer("life", keys=ring, lifespan=lifespan)
-        with pytest.raises(Unexpected, match=r"startup failed: life: .*no database"), Client(server):
+        with (
+            pytest.raises(Unexpected, match=r"startup failed: life: .*no database"),
+            Client(self.served(events), server),
+        ):
             pass
+        assert events == ["up", "down"]
 
     def test_an_application_that_knows_none_is_served_all_the_same(self) -> None:
         async def bare(scope: Any, receive: Any, send: Any) -> None:

@@ -93,7 +93,8 @@ class Session(ABC, Generic[One, Many]):
         self._requests += 1
         given, body = write(self._caller, self._requests, method, params, mirrored)
         authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
-        return Request({**given, **authorized, **headers}, body)
+        named = {**given, **authorized, **headers}.items()
+        return Request({name.lower(): value for name, value in named}, body)  # each once, however it is spelled
 
     async def send(self, method: str, params: Mapping[str, Any], server: Transport) -> Reply:
         """Send a request that is no round of a flow."""
@@ -118,7 +119,11 @@ class Session(ABC, Generic[One, Many]):
     async def start(self) -> None:
         """Start the applications."""
         for life in [Lifespan(way.app, self.timeout) for way in self.transports if isinstance(way, InProcess)]:
-            await life.start()
+            try:
+                await life.start()
+            except BaseException:
+                await self.stop()
+                raise
             self._lives.append(life)
 
     async def stop(self) -> None:

@@ -65,7 +65,7 @@ class InProcess(Transport):
         sent: list[Message] = []
         body = [{"type": "http.request", "body": request.body, "more_body": False}]
         headers = {"host": "127.0.0.1", "content-length": str(len(request.body))}
-        headers |= {name.lower(): value for name, value in request.headers.items()}
+        headers |= request.headers
 
         async def receive() -> Message:
             if body:

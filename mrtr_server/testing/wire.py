@@ -27,7 +27,7 @@ class Request:
     """An HTTP request, ready to be sent, and to be sent again byte for byte.
 
     Parameters:
-        headers: its headers.
+        headers: its headers, by lower-case name.
         body: its body.
     """
 
