@@ -379,7 +379,7 @@ class TestAFlowIsWalkedRoundByRound:
         state, flow.state = flow.state, "forged"
         assert flow.answer(login=ANN).error.code == -32602
         flow.state = state
-        assert flow.answer(login=ANN).complete
+        assert flow.finish(login=ANN).complete
 
     def test_a_flow_that_has_not_begun_has_no_last_reply(self) -> None:
         with pytest.raises(Unexpected, match="has not begun"):

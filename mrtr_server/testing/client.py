@@ -68,7 +68,7 @@ class Calls(Session[One, Many]):
         Returns:
             The reply; `result` has what came back.
         """
-        return self.one(self.send(method, params, self.transports[0]))
+        return self._one(self._send(method, params, self._transports[0]))
 
     # Flows to walk
 
@@ -100,45 +100,54 @@ class Client(Calls[Reply, list[Reply]]):
     All clients of a thread share one event loop, which runs while one of them waits for a reply; so what an application
     has bound to its loop stays good from test to test. Where a loop runs already, in an `async def` test, use
     `AsyncClient`.
+
+    Parameters:
+        servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
+        token: the bearer token of the user.
+        headers: HTTP headers of every request.
+        answers: answers by key to what no script of a call answers; they may be given often, or not at all.
+        capabilities: what the client declares; all that there are if left out.
+        dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
+        log_level: the least severe log messages that the client wants; None for none.
+        path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
+            if left out.
+        timeout: how long a reply may take, in seconds; None for as long as it takes.
     """
 
     def __enter__(self) -> Self:
-        run(self.start())
+        run(self._start())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        run(self.stop())
+        run(self._stop())
 
-    def one(self, work: Coroutine[Any, Any, Reply]) -> Reply:
-        """Give what a call gives."""
+    def _one(self, work: Coroutine[Any, Any, Reply]) -> Reply:
         return run(work)
 
-    def many(self, work: Coroutine[Any, Any, list[Reply]]) -> list[Reply]:
-        """Give what several calls give."""
+    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> list[Reply]:
         return run(work)
 
 
 class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]):
     """A client for tests that are `async def`: what `Client` gives has to be awaited here.
 
-    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down.
+    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down. It takes
+    what `Client` takes.
     """
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        await self._start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        await self._stop()
 
-    def one(self, work: Coroutine[Any, Any, Reply]) -> Coroutine[Any, Any, Reply]:
-        """Give what a call gives."""
+    def _one(self, work: Coroutine[Any, Any, Reply]) -> Coroutine[Any, Any, Reply]:
         return work
 
-    def many(self, work: Coroutine[Any, Any, list[Reply]]) -> Coroutine[Any, Any, list[Reply]]:
-        """Give what several calls give."""
+    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> Coroutine[Any, Any, list[Reply]]:
         return work

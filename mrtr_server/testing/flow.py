@@ -30,8 +30,8 @@ def flipped(state: str) -> str:
 class Flow(Generic[One, Many]):
     """One flow: the same call, sent round by round, to whatever server and by whatever user the test says.
 
-    `state`, `arguments`, `token`, `headers` and `servers` are what the next round is sent with; change them between
-    rounds as you like.
+    `state`, `arguments`, `token` and `headers` are what the next round is sent with; change them between rounds as you
+    like. A round that is refused leaves the flow where it was.
 
     Parameters:
         client: who sends it.
@@ -49,11 +49,10 @@ class Flow(Generic[One, Many]):
         self.headers = dict(client.headers)
         self.state: str | None = None
         self.replies: list[Reply] = []
-        self._servers = client.transports
+        self._servers = client._transports
         self._turn = 0
-        self._open = Asks()
-        self._asked = Asks()
-        self._before: tuple[str | None, Asks, Asks] = (None, self._open, self._asked)
+        self._at: Reply | None = None  # what it goes on from: the last reply that is no error
+        self._before: tuple[str | None, Reply | None] = (None, None)
         self._tampering: Callable[[str], str] | None = None
 
     @property
@@ -68,6 +67,10 @@ class Flow(Generic[One, Many]):
             raise Unexpected("The flow has not begun: start() it")
         return self.replies[-1]
 
+    @property
+    def _open(self) -> Asks:
+        return self._at.asks if self._at is not None else Asks()
+
     # Rounds
 
     def start(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
@@ -80,7 +83,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to this round.
         """
-        self.state, self._open = None, Asks()
+        self.state = self._at = None
         return self.send({**answers, **named})
 
     def answer(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
@@ -99,7 +102,7 @@ class Flow(Generic[One, Many]):
         last, given = self.last, {**answers, **named}
         if unasked := given.keys() - self._open.keys():
             raise Unexpected(f"{min(unasked)!r} was not asked; open is {listed(self._open.values())}")
-        if not self._open and not last.needs_input:
+        if self._at is not None and not self._at.needs_input:
             raise Unexpected(f"There is nothing to answer. {last}")
         return self.send(given)
 
@@ -112,7 +115,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to this round.
         """
-        return self._client.one(self._round(self._written(answers)))
+        return self._client._one(self._round(self._written(answers)))
 
     def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
         """Go on to the end with scripted answers; begin first, if need be.
@@ -126,7 +129,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The last reply, with the steps, log and notes of all rounds that this took.
         """
-        return self._client.one(self._finish({**answers, **named}))
+        return self._client._one(self._finish({**answers, **named}))
 
     # What goes wrong between rounds
 
@@ -139,7 +142,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to the replayed request.
         """
-        return self._client.one(self._deliver((reply or self.last).request, self._next_server()))
+        return self._client._one(self._deliver((reply or self.last).request, self._next_server()))
 
     def drop(self) -> One:
         """Let the last reply be lost on its way: send its request again, as a client does that never got it.
@@ -147,7 +150,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to the second delivery, from which the flow goes on.
         """
-        return self._client.one(self._drop())
+        return self._client._one(self._drop())
 
     def race(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> Many:
         """Send the next round to all servers of the flow at once, byte for byte the same; twice, if there is only one.
@@ -159,7 +162,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The replies, in the order of the servers. The flow goes on from the first that is no error.
         """
-        return self._client.many(self._race(self._written({**answers, **named})))
+        return self._client._many(self._race(self._written({**answers, **named})))
 
     def tamper(self, change: Callable[[str], str] = flipped) -> None:
         """Let the state be changed on its way to the server, in the next round only.
@@ -177,7 +180,7 @@ class Flow(Generic[One, Many]):
         Parameters:
             servers: applications or URLs; several take turns.
         """
-        self._servers = transports(servers, self._client.path, self._client.timeout)
+        self._servers = transports(servers, self._client._path, self._client._timeout)
         self._turn = 0
 
     # How it is done
@@ -193,7 +196,7 @@ class Flow(Generic[One, Many]):
     async def _drop(self) -> Reply:
         request = self.last.request
         self.replies.pop()
-        self.state, self._open, self._asked = self._before
+        self.state, self._at = self._before
         return self._take(await self._deliver(request, self._next_server()))
 
     async def _race(self, answers: Mapping[str, Any]) -> list[Reply]:
@@ -206,7 +209,7 @@ class Flow(Generic[One, Many]):
     async def _finish(self, answers: Answers) -> Reply:
         script = Script(answers, self._client.answers)
         ran: list[Reply] = []
-        reply = self.last if self.replies else None
+        reply = self._at
         while reply is None or reply.needs_input:
             if len(ran) == _MOST_ROUNDS:
                 raise Unexpected(f"The flow is not over after {_MOST_ROUNDS} rounds. {reply}")
@@ -224,19 +227,19 @@ class Flow(Generic[One, Many]):
         if self.state is not None:
             params["requestState"] = self._tampering(self.state) if self._tampering is not None else self.state
             self._tampering = None
-        return await self._client.write(self._method, params, server, self.token, self.headers)
+        return await self._client._write(self._method, params, server, self.token, self.headers)
 
     async def _deliver(self, request: Request, server: Transport) -> Reply:
-        return Reply(request, [await server.send(request)], self._asked, len(self.replies) + 1)
+        before, rounds = (self.last.asked if self.replies else None), len(self.replies) + 1
+        return Reply(request, [await server.send(request)], before, rounds)
 
     def _take(self, reply: Reply) -> Reply:
-        self._before = (self.state, self._open, self._asked)
+        self._before = (self.state, self._at)
         self.replies.append(reply)
-        self._asked = reply.asked
+        if "result" in reply.message:
+            self._at = reply
         if reply.needs_input:
-            self.state, self._open = reply.message["result"].get("requestState"), reply.asks
-        elif reply.complete:
-            self._open = Asks()
+            self.state = reply.message["result"].get("requestState")
         return reply
 
     def _next_server(self) -> Transport:

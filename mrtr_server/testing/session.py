@@ -30,20 +30,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Session(ABC, Generic[One, Many]):
-    """What a client knows.
-
-    Parameters:
-        servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
-        token: the bearer token of the user.
-        headers: HTTP headers of every request.
-        answers: answers by key to what no script of a call answers; they may be given often, or not at all.
-        capabilities: what the client declares; all that there are if left out.
-        dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
-        log_level: the least severe log messages that the client wants; None for none.
-        path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
-            if left out.
-        timeout: how long a reply may take, in seconds; None for as long as it takes.
-    """
+    """What a client knows; `Client` has its parameters."""
 
     def __init__(
         self,
@@ -62,22 +49,22 @@ class Session(ABC, Generic[One, Many]):
         self.token = token
         self.headers = dict(headers)
         self.answers = answers
-        self.path = path
-        self.timeout = timeout
-        self.transports = transports(servers, path, timeout)
+        self._path = path
+        self._timeout = timeout
+        self._transports = transports(servers, path, timeout)
         self._caller = Caller(dialect=dialect, capabilities=capabilities, log_level=log_level)
         self._requests = 0
         self._lives: list[Lifespan] = []
 
     @abstractmethod
-    def one(self, work: Coroutine[Any, Any, Reply]) -> One:
+    def _one(self, work: Coroutine[Any, Any, Reply]) -> One:
         """Give what a call gives."""
 
     @abstractmethod
-    def many(self, work: Coroutine[Any, Any, list[Reply]]) -> Many:
+    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> Many:
         """Give what several calls give."""
 
-    async def write(
+    async def _write(
         self, method: str, params: dict[str, Any], server: Transport, token: str | None, headers: Mapping[str, str]
     ) -> Request:
         """Write a request.
@@ -96,9 +83,9 @@ class Session(ABC, Generic[One, Many]):
         named = {**given, **authorized, **headers}.items()
         return Request({name.lower(): value for name, value in named}, body)  # each once, however it is spelled
 
-    async def send(self, method: str, params: Mapping[str, Any], server: Transport) -> Reply:
+    async def _send(self, method: str, params: Mapping[str, Any], server: Transport) -> Reply:
         """Send a request that is no round of a flow."""
-        request = await self.write(method, dict(params), server, self.token, self.headers)
+        request = await self._write(method, dict(params), server, self.token, self.headers)
         return Reply(request, [await server.send(request)])
 
     async def _mirrored(self, server: Transport, params: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
@@ -112,21 +99,21 @@ class Session(ABC, Generic[One, Many]):
             page: dict[str, Any] = {"nextCursor": None}
             while "nextCursor" in page:
                 turn = {"cursor": page["nextCursor"]} if page["nextCursor"] is not None else {}
-                page = (await self.send("tools/list", turn, server)).message.get("result", {})
+                page = (await self._send("tools/list", turn, server)).message.get("result", {})
                 server.mirrored |= {tool["name"]: _mirrored_of(tool) for tool in page.get("tools", ())}
         return server.mirrored.get(params["name"], ())
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         """Start the applications."""
-        for life in [Lifespan(way.app, self.timeout) for way in self.transports if isinstance(way, InProcess)]:
+        for life in [Lifespan(way.app, self._timeout) for way in self._transports if isinstance(way, InProcess)]:
             try:
                 await life.start()
             except BaseException:
-                await self.stop()
+                await self._stop()
                 raise
             self._lives.append(life)
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         """Shut the applications down, the last one first."""
         async with AsyncExitStack() as stack:
             while self._lives:
