@@ -5,9 +5,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from copy import copy
 from inspect import isasyncgenfunction
 from types import FrameType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
@@ -115,6 +116,8 @@ class MRTRServer:
         debug: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        settings = dict(locals())
+        del settings["self"]
         if not name:
             raise SetupError("MRTRServer needs a name")
         if not path.startswith("/"):
@@ -133,7 +136,8 @@ class MRTRServer:
         self.name = name
         self._path = path.rstrip("/")
         self._limits = limits or Limits()
-        self._registry = Registry()
+        self._settings = settings
+        self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
         self._threads = Threads(self._limits.threads)
         self._fanout: Fanout = fanout or InProcessFanout()
         self._refusal = ""
@@ -141,7 +145,7 @@ class MRTRServer:
         self._store = self._choose_store(store, database) or InProcessStore(clock=clock)
         self._told_of_store = False
         self._entered = lifespan or nullcontext
-        ring = self._key_ring(keys)
+        ring = settings["keys"] = self._key_ring(keys)
         optional: dict[str, Any] = {
             "title": title,
             "websiteUrl": website_url,
@@ -441,6 +445,14 @@ class MRTRServer:
     def notify_resource_updated(self, uri: str) -> None:
         """Tell the clients that listen to a resource that it has changed. May be called from any thread."""
         self._fanout.publish(Change("resource", uri))
+
+    # Replicas
+
+    def _replica(self, settings: Mapping[str, Any]) -> Self:
+        """Make a server with the same handlers, and the same settings but for these; for `testing.replica`."""
+        replica = copy(self)
+        MRTRServer.__init__(replica, **{**self._settings, **settings})
+        return replica
 
     # What replicas share
 

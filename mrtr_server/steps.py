@@ -28,6 +28,9 @@ current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 current_dependency: ContextVar["asyncio.Task[Any] | None"] = ContextVar("mrtr_server_dependency", default=None)
 """The task of the dependency that the code runs in; None outside of dependencies."""
 
+step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrtr_server_step_watcher", default=None)
+"""Is told of each step by name as it is called, and whether it runs (or has run in an earlier round); for tests."""
+
 MARK = "#"
 """What sets generated keys apart: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
 
@@ -156,11 +159,14 @@ class Steps:
                     "give one of them another key="
                 )
             if record.arguments == planned.digests:
-                self.started[key] = (planned, None)
+                if key not in self.started:
+                    self.started[key] = (planned, None)
+                    _tell(planned, runs=False)
                 return _recorded(key, stored, record)
             if not planned.rerun and planned.digests not in record.failed:
                 raise _moved(key, record, planned.digests)
         if task is None:
+            _tell(planned, runs=True)
             task = asyncio.create_task(self._execute(planned, stored))
             self.started[key] = (planned, task)
             self.running.add(task)
@@ -229,6 +235,11 @@ class Steps:
             name = f"{dependency.get_name()}/{name}"
         alike = sum(branch.name.partition("~")[0] == name for branch in self._branches.values())
         return f"{name}~{alike + 1}" if alike else name
+
+
+def _tell(planned: Planned, *, runs: bool) -> None:
+    if (watcher := step_watcher.get()) is not None:
+        watcher(planned.function.func.__name__ if MARK in planned.key else planned.key, runs)
 
 
 def _name(function: Callable[..., Any]) -> str:

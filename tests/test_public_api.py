@@ -29,9 +29,10 @@ LOADED_WHEN_ASKED_FOR = ["SQLStore"]
 PUBLIC = NAMES.split() + LOADED_WHEN_ASKED_FOR
 
 VERBS = """
-    Add Answer Ask Begin Call Carry Check Collect Compile Complete Count Decode Decrypt Derive Describe Digest
-    Drop Encrypt End Fill Find Give Hold Keep Let Make Name Never Note Offer Open Park Print Put Read Refuse
-    Register Respond Run Say Send Serve Sign Start Take Tell Validate Wait Watch Write
+    Add Answer Ask Begin Call Carry Change Check Collect Compile Complete Count Decode Decrypt Derive Describe
+    Digest Drop Encrypt End Fail Fill Find Get Give Go Hold Keep Let Make Move Name Never Note Offer Open Park
+    Print Put Read Refuse Register Respond Run Say Send Serve Shut Sign Start Take Tell Validate Wait Watch
+    Write
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""
 

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -138,10 +138,17 @@ def app(store: Watched) -> MRTRServer:
     return MRTRServer("bank", keys=[KEY], store=store, limits=Limits(lease_seconds=0.3))
 
 
-def again(walk: Walk, state: str | None, app: MRTRServer | None = None) -> Walk:
+def again(
+    walk: Walk, state: str | None, app: MRTRServer | None = None, arguments: Mapping[str, Any] | None = None, **can: Any
+) -> Walk:
     """Give a second client, or the same one that lost a reply: it sends the state once more."""
-    other = Walk(*([app] if app else walk.apps), target=walk.target, arguments=walk.arguments)
-    other.capabilities, other.state = walk.capabilities, state
+    other = Walk(
+        *([app] if app else walk.apps),
+        target=walk.target,
+        arguments=arguments or walk.arguments,
+        capabilities=can or walk.capabilities,
+    )
+    other.state = state
     return other
 
 
@@ -313,7 +320,7 @@ class TestEveryOutcomeIsRecorded:
             return "done"
 
         walk = await asked(app, "act")
-        walk.capabilities = {"elicitation": {}}
+        walk = again(walk, walk.state, elicitation={})
         repeated = again(walk, walk.state)
         assert came(await walk.send({"confirm": YES})) == came(await repeated.send({"confirm": YES}))
         assert walk.reply["error"]["data"] == {"requiredCapabilities": {"roots": {}}}
@@ -349,11 +356,9 @@ class TestWhatIsNotRedeemed:
         assert walk.state is not None
         forged = again(walk, walk.state[:-4] + "AAAA")
         await forged.error({"confirm": YES})
-        elsewhere = again(walk, walk.state)
-        elsewhere.arguments = {"amount": 6}
+        elsewhere = again(walk, walk.state, arguments={"amount": 6})
         await elsewhere.error({"confirm": YES})
-        misfit = again(walk, walk.state)
-        misfit.arguments = {"amount": "much"}
+        misfit = again(walk, walk.state, arguments={"amount": "much"})
         await misfit.failure({"confirm": YES})
         crowded = again(walk, walk.state)
         await crowded.error({str(number): YES for number in range(65)})

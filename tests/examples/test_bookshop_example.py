@@ -45,7 +45,7 @@ def test_what_depends_on_answers_is_asked_when_they_are_there(wire: Wire) -> Non
 )
 def test_without_a_yes_nothing_is_bought(wire: Wire, answer: dict[str, object], word: str) -> None:
     answers = {"quantity": accept(copies=2), "address": ADDRESS}
-    asked = wire.call("buy", EMMA, answers=answers)
+    asked = wire.call("buy", EMMA, answers=answers, state=wire.call("buy", EMMA).state)
     done = wire.call("buy", EMMA, answers={"confirm": answer}, state=asked.state)
     assert done.result["isError"] is True
     assert word in done.result["content"][0]["text"]
