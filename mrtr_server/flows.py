@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .errors import OverBudget, StateRefused
+from .admission import Admission
+from .errors import Busy, OverBudget, StateRefused
 from .handlers import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
@@ -18,6 +19,9 @@ from .threads import Threads
 
 logger = logging.getLogger("mrtr_server")
 
+RETRY_AFTER = 1.0
+"""When a client that can't go on elsewhere is to try again, in seconds."""
+
 
 class Flows:
     """Runs rounds: opens the state, runs the handler, seals what it leaves.
@@ -26,6 +30,7 @@ class Flows:
         codec: seals and opens journals.
         threads: runs plain functions.
         limits: what a flow may use.
+        admission: says what runs here and now.
         audience: what states are bound to.
         clock: gives the time in seconds since the epoch.
     """
@@ -35,6 +40,7 @@ class Flows:
         codec: Codec,
         threads: Threads,
         limits: Limits,
+        admission: Admission,
         *,
         audience: str,
         clock: Callable[[], float] = time.time,
@@ -42,6 +48,7 @@ class Flows:
         self._codec = codec
         self._threads = threads
         self._limits = limits
+        self._admission = admission
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
@@ -60,11 +67,14 @@ class Flows:
             What the handler returned; or the need for input, with the journal sealed.
 
         Raises:
-            RequestError: the state does not open, the flow is over budget, or the client can't do what must be asked.
+            RequestError: the state does not open, the flow is over budget, or the client can't do what must be asked;
+                or it can neither be served now nor go on elsewhere.
             Refusal: the person said no to what the handler can't do without.
             Exception: whatever the handler raised.
         """
-        if handler.is_simple and call.state is None and call.answers is None:  # most calls have nothing to remember
+        is_open = self._admission.is_open
+        if handler.is_simple and call.state is None and call.answers is None and is_open:
+            # Most calls have nothing to remember.
             result = await call_function(handler, arguments, self._threads)
             if not isinstance(result, InputRequired):
                 return result
@@ -75,9 +85,31 @@ class Flows:
             # Before the handler runs, since it may change the arguments that it is given.
             bound_to = binding(self._audience, call)
             journal = self._open(handler, call, bound_to)
-            round_ = Round(call, journal, self._threads, handler.name)
-            result = await run(handler, arguments, round_, outlet, self._threads)
+            leaves = self._leaving(call, journal)
+            round_ = Round(call, journal, self._threads, handler.name, hands_over=leaves)
+            if is_open:
+                result = await run(handler, arguments, round_, outlet, self._threads)
+            else:
+                result = await self._run_in_turn(handler, arguments, round_, outlet, leaves)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
+
+    def _leaving(self, call: Call, journal: Journal) -> Callable[[], bool]:
+        """Give what says whether a call is to go on elsewhere, and may."""
+        admission, limits = self._admission, self._limits
+        return lambda: admission.sheds and call.can_retry and journal.may_hand_over(limits)
+
+    async def _run_in_turn(
+        self, handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, leaves: Callable[[], bool]
+    ) -> Any:
+        """Run a round when its turn has come, or hand the call back as it is."""
+        if self._admission.sheds and not round_.call.can_retry:
+            raise Busy(RETRY_AFTER)
+        if not await self._admission.enter(leaves):
+            return Asking({})
+        try:
+            return await run(handler, arguments, round_, outlet, self._threads)
+        finally:
+            self._admission.leave()
 
     def _open(self, handler: Handler, call: Call, bound_to: list[str]) -> Journal:
         if call.answers is not None and len(call.answers) > self._limits.answers:

@@ -19,6 +19,11 @@ class Limits:
         state_seconds: how long a sealed state can be redeemed, in seconds; a tool's `answer_within` overrides it.
         flow_seconds: how long a whole flow may take, in seconds.
         threads: how many plain `def` handlers and steps run at once.
+        max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
+            turn. None for any number.
+        shed_above: how many such calls, running or waiting, a process has before it hands calls to other replicas:
+            while there are more, new calls are handed back at once, and running ones at their next step or
+            `ctx.checkpoint()`. None for never.
 
     Raises:
         SetupError: a limit is not positive, or `json_depth` is over what the parser takes.
@@ -33,10 +38,13 @@ class Limits:
     state_seconds: float = 3600.0
     flow_seconds: float = 24 * 3600.0
     threads: int = 40
+    max_concurrency: int | None = None
+    shed_above: int | None = None
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) <= 0:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
                 raise SetupError(f"Limits({name}=...) must be positive")
         if self.json_depth > 200:
             raise SetupError("Limits(json_depth=...) can be 200 at most: the JSON parser stops there")

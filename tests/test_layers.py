@@ -18,11 +18,11 @@ ROOT = Path(mrtr_server.__file__).parent
 ROWS: list[tuple[int, str]] = [
     (0, "_version digests errors threads workers"),
     (1, "content keys limits messages uri_templates"),
-    (2, "auth fanout journal schema sealed_state signing store"),
+    (2, "admission auth fanout journal schema sealed_state signing store"),
     (2, "forms raw_schema results dialects.base"),
     (2, "asks steps dialects.modern dialects.sep_draft"),
     (2, "dialects inputs"),
-    (3, "round"),
+    (3, "round signals"),
     (3, "context"),
     (3, "handlers"),
     (3, "registry"),
@@ -30,7 +30,7 @@ ROWS: list[tuple[int, str]] = [
     (5, "flows"),
     (5, "dispatcher"),
     (6, "connection gate"),
-    (6, "asgi"),
+    (6, "asgi probes"),
     (7, "server"),
     (8, "cli"),
 ]
@@ -46,7 +46,7 @@ ONLY_IMPORTERS = {
     "referencing": {"raw_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
-    "starlette": {"auth", "connection", "gate", "asgi", "server"},
+    "starlette": {"auth", "connection", "gate", "asgi", "probes", "server"},
     "uvicorn": set(),
     "http": set(),
 }

@@ -19,6 +19,8 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "state_seconds": 60 * 60,
         "flow_seconds": 24 * 60 * 60,
         "threads": 40,
+        "max_concurrency": None,
+        "shed_above": None,
     }
 
 
