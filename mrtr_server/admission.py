@@ -27,8 +27,13 @@ class Admission:
         self._watching: set[_Watching] = set()
 
     @property
+    def is_full(self) -> bool:
+        """Whether new calls are to go elsewhere."""
+        return self.draining or self._in_flight >= self._shed_above
+
+    @property
     def sheds(self) -> bool:
-        """Whether calls are to go on elsewhere: new ones at once, running ones from their next boundary."""
+        """Whether running calls are to go on elsewhere, from their next boundary."""
         return self.draining or self._in_flight > self._shed_above
 
     # Draining
@@ -63,16 +68,16 @@ class Admission:
 
     # Calls
 
-    async def enter(self, leaves: Callable[[], bool]) -> bool:
+    async def enter(self, may_leave: Callable[[], bool]) -> bool:
         """Wait for the turn of a call, the first to come being the first to run.
 
         Parameters:
-            leaves: says whether the call is to go on elsewhere, and may.
+            may_leave: says whether the call may be handed back.
 
         Returns:
             True if it runs here, and then `leave` must be called when it has; False if it is to be handed back.
         """
-        if leaves():
+        if self.is_full and may_leave():
             return False
         self._in_flight += 1
         if self._running < self._most:
@@ -80,7 +85,7 @@ class Admission:
             return True
         runs = False
         try:
-            runs = await self._turn(leaves)
+            runs = await self._turn(may_leave)
         finally:
             if not runs:
                 self._in_flight -= 1
@@ -91,11 +96,11 @@ class Admission:
         self._in_flight -= 1
         self._pass_on()
 
-    async def _turn(self, leaves: Callable[[], bool]) -> bool:
+    async def _turn(self, may_leave: Callable[[], bool]) -> bool:
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def turn_away() -> None:
-            if not turn.done() and leaves():
+            if not turn.done() and may_leave():
                 turn.set_result(False)
 
         self._waiting[turn] = None

@@ -85,26 +85,25 @@ class Flows:
             # Before the handler runs, since it may change the arguments that it is given.
             bound_to = binding(self._audience, call)
             journal = self._open(handler, call, bound_to)
-            leaves = self._leaving(call, journal)
-            round_ = Round(call, journal, self._threads, handler.name, hands_over=leaves)
+            round_ = Round(call, journal, self._threads, handler.name, hands_over=self._leaving(call, journal))
             if is_open:
                 result = await run(handler, arguments, round_, outlet, self._threads)
             else:
-                result = await self._run_in_turn(handler, arguments, round_, outlet, leaves)
+                result = await self._run_in_turn(handler, arguments, round_, outlet)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
 
     def _leaving(self, call: Call, journal: Journal) -> Callable[[], bool]:
-        """Give what says whether a call is to go on elsewhere, and may."""
-        admission, limits = self._admission, self._limits
-        return lambda: admission.sheds and call.can_retry and journal.may_hand_over(limits)
+        """Give what says whether a running call is to go on elsewhere, and may."""
+        return lambda: self._admission.sheds and self._may_leave(call, journal)
 
-    async def _run_in_turn(
-        self, handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, leaves: Callable[[], bool]
-    ) -> Any:
+    def _may_leave(self, call: Call, journal: Journal) -> bool:
+        return call.can_retry and journal.may_hand_over(self._limits)
+
+    async def _run_in_turn(self, handler: Handler, arguments: JSON, round_: Round, outlet: Outlet) -> Any:
         """Run a round when its turn has come, or hand the call back as it is."""
-        if self._admission.sheds and not round_.call.can_retry:
+        if self._admission.is_full and not round_.call.can_retry:
             raise Busy(RETRY_AFTER)
-        if not await self._admission.enter(leaves):
+        if not await self._admission.enter(lambda: self._may_leave(round_.call, round_.journal)):
             return Asking({})
         try:
             return await run(handler, arguments, round_, outlet, self._threads)

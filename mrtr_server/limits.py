@@ -21,9 +21,9 @@ class Limits:
         threads: how many plain `def` handlers and steps run at once.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
             turn. None for any number.
-        shed_above: how many such calls, running or waiting, a process has before it hands calls to other replicas:
-            while there are more, new calls are handed back at once, and running ones at their next step or
-            `ctx.checkpoint()`. None for never.
+        shed_above: how many such calls, running or waiting, a process takes before it hands calls to other replicas:
+            a new call is handed back at once; and while there are more all the same, since some can't go on elsewhere,
+            running ones are at their next step or `ctx.checkpoint()`. None for never.
 
     Raises:
         SetupError: a limit is not positive, or `json_depth` is over what the parser takes.

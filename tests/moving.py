@@ -44,7 +44,7 @@ async def between_steps(label: str, ctx: Context) -> str:
     """Wait between two steps."""
     (DIRECTORY / "server").write_text(str(os.getpid()))
     first = await ctx.step(effect, f"{label} first")
-    while not opened("gate"):
+    while not opened("gate"):  # noqa: ASYNC110  the test is another process
         await asyncio.sleep(0.005)
     await ctx.step(effect, f"{label} second", key="second")
     return f"{first}, and the rest by {os.getpid()}"
@@ -62,7 +62,7 @@ async def inside_a_step(label: str, ctx: Context) -> str:
 async def checkpoints(ctx: Context) -> str:
     """Wait, and have a boundary without a step."""
     effect("checkpoint waits")
-    while not opened("gate"):
+    while not opened("gate"):  # noqa: ASYNC110  the test is another process
         await asyncio.sleep(0.005)
     await ctx.checkpoint()
     return f"by {os.getpid()}"
