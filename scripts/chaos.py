@@ -319,7 +319,7 @@ async def play(given: argparse.Namespace, directory: Path, tally: Tally) -> Coun
     """Run everything for as long as it was told to; give what is in the ledger then."""
     ledger = Ledger(str(directory / "ledger.db"))
     ledger.create()
-    keygen = [Path(sys.executable).with_name("mrtr-server"), "keygen"]
+    keygen = [str(Path(sys.executable).with_name("mrtr-server")), "keygen"]
     made = subprocess.run(keygen, check=True, capture_output=True, text=True)  # noqa: S603, ASYNC221  nothing runs yet
     environment = {name: value for name, value in os.environ.items() if name != "WEB_CONCURRENCY"} | {
         "MRTR_KEYS": made.stdout.strip(),

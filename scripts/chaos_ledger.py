@@ -35,7 +35,7 @@ class Ledger:
 
     def write(self, intent: str, effect: str, key: str | None = None) -> str:
         """Have an effect, as a service that knows repetitions by their key, where they have one."""
-        time.sleep(random.uniform(0.005, 0.03))  # noqa: S311  what has an effect takes a moment
+        dawdle()
         with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
             database.execute("PRAGMA synchronous = OFF")  # processes are killed here, not machines
             with database:
@@ -43,6 +43,7 @@ class Ledger:
                     database.execute("INSERT INTO effects VALUES (?, ?, ?)", (intent, effect, key))
                 except sqlite3.IntegrityError:
                     database.execute("INSERT INTO refused VALUES (?)", (key,))
+        dawdle()  # a server that is killed now does not know what it has done
         return f"{effect} for {intent}"
 
     def count(self) -> "Counted":
@@ -79,6 +80,11 @@ class Counted:
     keyed_effects: int
     duplicated_keyed_effects: int
     refused_repeats: int
+
+
+def dawdle() -> None:
+    """Take a moment, as what has an effect does."""
+    time.sleep(random.uniform(0.002, 0.02))  # noqa: S311
 
 
 def shared() -> Ledger:

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer
 
-# A server that was killed holds what it had begun for as long as its lease.
+# What a server that was killed had begun is taken up again when its lease has ended.
 app = MRTRServer("chaos", lame_duck=0.3, database=os.environ["CHAOS_DATABASE"], limits=Limits(lease_seconds=3))
 ledger = shared()
 
