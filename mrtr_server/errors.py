@@ -24,6 +24,7 @@
         ├── MissingCapability   the client can't do what has to be asked of it
         ├── HandlerFailed       a handler failed with a message of its own, where no tool result can say so
         ├── Declined            the user said no, where no tool result can say so
+        ├── Busy                draining or overloaded, and the client can't go on elsewhere
         └── InternalFault       our side's mistake; the client sees a reference into the log
 
 Errors carry meaning; each dialect chooses the codes and statuses for its wire.
@@ -216,6 +217,18 @@ class HandlerFailed(RequestError):
 
 class Declined(RequestError):
     """The user declined or dismissed a question that the request can't go on without."""
+
+
+class Busy(RequestError):
+    """The server is draining or overloaded, and the client's protocol has no way to go on elsewhere.
+
+    Parameters:
+        retry_after: when to send the request again, in seconds.
+    """
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__("The server can't take this request now; send it again later")
+        self.retry_after = retry_after
 
 
 class InternalFault(RequestError):

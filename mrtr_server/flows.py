@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .errors import OverBudget, StateRefused
+from .admission import Admission
+from .errors import Busy, OverBudget, StateRefused
 from .handlers import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
@@ -19,6 +20,9 @@ from .threads import Threads, call_function
 
 logger = logging.getLogger("mrtr_server")
 
+RETRY_AFTER = 1.0
+"""When a client that can't go on elsewhere is to try again, in seconds."""
+
 
 Opened = tuple[Journal, list[str]]
 """The flow that a call belongs to, and what its states are bound to."""
@@ -31,6 +35,7 @@ class Flows:
         codec: seals and opens journals.
         threads: runs plain functions.
         limits: what a flow may use.
+        admission: says what runs here and now.
         audience: what states are bound to.
         clock: gives the time in seconds since the epoch.
     """
@@ -40,6 +45,7 @@ class Flows:
         codec: Codec,
         threads: Threads,
         limits: Limits,
+        admission: Admission,
         *,
         audience: str,
         clock: Callable[[], float] = time.time,
@@ -47,6 +53,7 @@ class Flows:
         self._codec = codec
         self._threads = threads
         self._limits = limits
+        self._admission = admission
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
@@ -76,11 +83,14 @@ class Flows:
             What the handler returned; or the need for input, with the journal sealed.
 
         Raises:
-            RequestError: the state does not open, the flow is over budget, or the client can't do what must be asked.
+            RequestError: the state does not open, the flow is over budget, or the client can't do what must be asked;
+                or it can neither be served now nor go on elsewhere.
             Refusal: the person said no to what the handler can't do without.
             Exception: whatever the handler raised.
         """
-        if handler.is_simple and call.state is None and call.answers is None:  # most calls have nothing to remember
+        is_open = self._admission.is_open
+        if handler.is_simple and call.state is None and call.answers is None and is_open:
+            # Most calls have nothing to remember.
             result = await call_function(handler, arguments, self._threads)
             if not isinstance(result, InputRequired):
                 return result
@@ -95,17 +105,35 @@ class Flows:
                 # It is all effect, and each effect must belong to a flow that a retry can name.
                 return self._seal(handler, journal, bound_to, {})
             round_ = self._round(handler, call, journal, lease)
-            result = await run(handler, arguments, round_, outlet, self._threads)
+            if is_open:
+                result = await run(handler, arguments, round_, outlet, self._threads)
+            else:
+                result = await self._run_in_turn(handler, arguments, round_, outlet)
             if unsealed and not isinstance(result, Asking):
                 self._warn_unsealed(handler)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
+
+    async def _run_in_turn(self, handler: Handler, arguments: JSON, round_: Round, outlet: Outlet) -> Any:
+        """Run a round when its turn has come, or hand the call back as it is."""
+        if not await self._admission.enter(lambda: self._may_leave(round_.call, round_.journal)):
+            return Asking({})
+        try:
+            return await run(handler, arguments, round_, outlet, self._threads)
+        finally:
+            self._admission.leave()
+
+    def _may_leave(self, call: Call, journal: Journal) -> bool:
+        return call.can_retry and journal.may_hand_over(self._limits)
 
     def open(self, handler: Handler, call: Call) -> Opened:
         """Open the flow that a call belongs to: that of its state, or a new one.
 
         Raises:
-            RequestError: the state does not open, or the call has too many answers.
+            RequestError: the state does not open, the call has too many answers, or it can neither be served now nor go
+                on elsewhere.
         """
+        if not self._admission.is_open and self._admission.is_full and not call.can_retry:
+            raise Busy(RETRY_AFTER)
         bound_to = binding(self._audience, call)
         if call.answers is not None and len(call.answers) > self._limits.answers:
             message = f"More than {self._limits.answers} inputResponses"
@@ -125,15 +153,15 @@ class Flows:
         return journal, bound_to
 
     def _round(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> Round:
-        if not handler.single_use:
-            return Round(call, journal, self._threads, handler.name)
-
         def hands_over() -> bool:
-            if lease is None:  # the first round: the state goes out before the first step
+            if handler.single_use and lease is None:  # the first round: the state goes out before the first step
                 return True
-            return lease.in_doubt and journal.may_hand_over(self._limits)
+            if lease is not None and lease.in_doubt:
+                return journal.may_hand_over(self._limits)
+            return self._admission.sheds and self._may_leave(call, journal)
 
-        return Round(call, journal, self._threads, handler.name, takes_early=False, hands_over=hands_over)
+        early = not handler.single_use
+        return Round(call, journal, self._threads, handler.name, takes_early=early, hands_over=hands_over)
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

@@ -45,6 +45,8 @@ def _new_flow_id() -> str:
 _FORMAT = 1
 LEEWAY = 60.0
 """How far the replicas' clocks may be apart, in seconds."""
+_FRAME_BYTES = 1024
+"""What a payload has besides answers, steps and the handler's state, in bytes: enough where nothing is asked."""
 
 
 BINDINGS = ("audience", "principal", "method", "target", "arguments")
@@ -186,7 +188,7 @@ class Journal:
         if self.state_only > limits.state_only_rounds:
             message = f"The flow was handed over more than {limits.state_only_rounds} times without a question"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
-        held = self._held()
+        held = digest_bytes(self._held())
         if held == self.handed_over:
             message = "The flow was handed over twice with nothing done in between"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
@@ -194,11 +196,13 @@ class Journal:
 
     def may_hand_over(self, limits: Limits) -> bool:
         """Say whether a round may end here without a question, by the budgets that `count_round` holds."""
-        within = self.rounds < limits.rounds and self.state_only < limits.state_only_rounds
-        return within and self.handed_over != self._held()
+        if self.rounds >= limits.rounds or self.state_only >= limits.state_only_rounds:
+            return False
+        held = self._held()
+        return len(held) + _FRAME_BYTES <= limits.state_bytes and digest_bytes(held) != self.handed_over
 
-    def _held(self) -> str:
-        return digest_bytes(to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]]))
+    def _held(self) -> bytes:
+        return to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]])
 
     # To and from a payload
 

@@ -128,6 +128,7 @@ class Call:
         log_level: the least severe messages that are wanted; None for none.
         request_id: the JSON-RPC id.
         headers: the HTTP headers, by lower-case name.
+        can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
     """
 
     method: str
@@ -143,6 +144,7 @@ class Call:
     log_level: LogLevel | None = None
     request_id: str | int = 0
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    can_retry: bool = True
 
 
 @dataclass(slots=True)

@@ -15,8 +15,10 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from .admission import Admission
 from .asgi import Endpoint
 from .asks import Text
+from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
@@ -27,9 +29,11 @@ from .handlers import Handler, compile_handler
 from .keys import ENVIRONMENT, KeyRing
 from .limits import Limits
 from .messages import Change
+from .probes import Probes
 from .redemption import Redeemer
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .sealed_state import Codec, SealedCodec
+from .signals import drain_on_sigterm, forget_sigterm
 from .signing import Cursors
 from .store import InProcessStore, Store
 from .stores import ENVIRONMENT as DATABASE
@@ -80,6 +84,8 @@ class MRTRServer:
         lifespan: a function of the server that gives an asynchronous context manager, such as one with
             `@asynccontextmanager`: entered when the server starts, left when it shuts down. Not where the server is
             mounted: there it is the outer application that starts and ends.
+        lame_duck: how long the server goes on accepting connections after SIGTERM, in seconds, while it says that it is
+            not ready and hands calls to other replicas; so that whatever routes requests has time to notice.
         debug: show clients what went wrong inside. Not for production.
         clock: gives the time, in seconds since the epoch.
 
@@ -113,6 +119,7 @@ class MRTRServer:
         allowed_hosts: Sequence[str] | None = None,
         middleware: Sequence[Middleware] = (),
         lifespan: Lifespan | None = None,
+        lame_duck: float = 1.0,
         debug: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -124,6 +131,8 @@ class MRTRServer:
             raise SetupError(f"path={path!r} must start with a slash")
         if page_size < 1:
             raise SetupError("page_size must be at least 1")
+        if not lame_duck >= 0:
+            raise SetupError("lame_duck must not be negative")
         for option, texts in (
             ("dialects", dialects),
             ("allowed_origins", allowed_origins),
@@ -140,10 +149,14 @@ class MRTRServer:
         self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
         self._threads = Threads(self._limits.threads)
         self._fanout: Fanout = fanout or InProcessFanout()
+        self._admission = Admission(self._limits)
+        self._lame_duck = lame_duck
+        self._hears_sigterm = False
         self._refusal = ""
         self._workers = worker_count()
         self._store = self._choose_store(store, database) or InProcessStore(clock=clock)
         self._told_of_store = False
+        self._probes = Probes(self._path, self._why_not_ready)
         self._entered = lifespan or nullcontext
         ring = settings["keys"] = self._key_ring(keys)
         optional: dict[str, Any] = {
@@ -153,7 +166,14 @@ class MRTRServer:
         }
         info: dict[str, Any] = {"name": name, "version": version}
         info |= {field: value for field, value in optional.items() if value is not None}
-        flows = Flows(codec or SealedCodec(ring), self._threads, self._limits, audience=audience or name, clock=clock)
+        flows = Flows(
+            codec or SealedCodec(ring),
+            self._threads,
+            self._limits,
+            self._admission,
+            audience=audience or name,
+            clock=clock,
+        )
         redeemer = Redeemer(self._store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock)
         dispatcher = Dispatcher(
             self._registry,
@@ -173,6 +193,7 @@ class MRTRServer:
             info,
             self._registry.header_parameters,
             self._limits,
+            self._admission,
             dialects=dialects,
             allowed_origins=allowed_origins,
             allowed_hosts=allowed_hosts,
@@ -184,19 +205,30 @@ class MRTRServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
         if scope["type"] == "http":
-            if self._refusal:  # mounted, so no failed startup has ended it
-                logger.error("%s", self._refusal)
-                await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
-            elif self._is_endpoint(scope):
+            if not self._hears_sigterm:  # mounted, so no startup has come
+                self._hear_sigterm()
+            if self._admission.draining:
+                send = closing(scope, send)
+            if self._is_endpoint(scope) and not self._refusal:
                 await self._stack(scope, receive, send)
             else:
-                endpoint = scope.get("root_path", "") + self._path or "/"
-                await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
+                await self._serve_elsewhere(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
+
+    async def _serve_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = _route(scope).rstrip("/")
+        if self._probes.claims(route):
+            await self._probes.answer(route, scope, send)
+        elif self._refusal:  # mounted, so no failed startup has ended it
+            logger.error("%s", self._refusal)
+            await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
+        else:
+            endpoint = scope.get("root_path", "") + self._path or "/"
+            await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
 
     def _is_endpoint(self, scope: Scope) -> bool:
         path = scope["path"]
@@ -216,13 +248,14 @@ class MRTRServer:
             await send({"type": "lifespan.startup.failed", "message": self._refusal})
             return
         phase = "startup"
+        self._admission.reopen()
+        self._hear_sigterm()
         try:
             async with self._entered(self):
                 await send({"type": "lifespan.startup.complete"})
                 phase = "shutdown"
                 await receive()
-                if isinstance(self._fanout, InProcessFanout):
-                    self._fanout.close()  # ends the open streams
+                self.drain()
             await self._store.close()
         except Exception as error:
             message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
@@ -232,6 +265,29 @@ class MRTRServer:
             await send({"type": "lifespan.shutdown.complete"})
         finally:
             self._threads.close()
+            forget_sigterm(self._admission)
+            self._hears_sigterm = False
+            self._admission.reopen()
+
+    # Draining
+
+    def drain(self) -> None:
+        """Begin to drain: readiness turns false, calls are handed to other replicas, open streams end.
+
+        On SIGTERM this happens by itself under uvicorn, and under gunicorn with uvicorn's worker. Call it where another
+        server or an orchestrator's hook announces the end; from any thread, or from a signal handler. It lasts until
+        the next start.
+        """
+        self._admission.drain()
+
+    def _hear_sigterm(self) -> None:
+        self._hears_sigterm = True
+        drain_on_sigterm(self._admission, self._lame_duck)
+
+    def _why_not_ready(self) -> str:
+        if self._refusal:
+            return "not set up"
+        return "draining" if self._admission.draining else ""
 
     # Registration
 

@@ -161,6 +161,6 @@ def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Pa
             assert "octocat" in done["result"]["content"][0]["text"]
 
 
-def test_the_two_commands_are_there() -> None:
-    for command in ("scripts/demo", "scripts/test", ".ci/run"):
+def test_the_commands_are_there() -> None:
+    for command in ("scripts/demo", "scripts/chaos", "scripts/test", ".ci/run"):
         assert os.access(ROOT / command, os.X_OK), command

@@ -18,13 +18,13 @@ ROOT = Path(mrtr_server.__file__).parent
 ROWS: list[tuple[int, str]] = [
     (0, "_version digests errors threads workers"),
     (1, "content keys limits messages uri_templates"),
-    (2, "auth database fanout journal schema sealed_state signing store"),
+    (2, "admission auth database fanout journal schema sealed_state signing store"),
     (2, "store_sql"),
     (2, "stores"),
     (2, "forms idempotency raw_schema recorded results dialects.base"),
     (2, "asks steps dialects.modern dialects.sep_draft"),
     (2, "dialects inputs"),
-    (3, "round"),
+    (3, "round signals"),
     (3, "context"),
     (3, "filling signatures"),
     (3, "declared"),
@@ -35,7 +35,7 @@ ROWS: list[tuple[int, str]] = [
     (5, "flows"),
     (5, "dispatcher"),
     (6, "connection gate"),
-    (6, "asgi"),
+    (6, "asgi probes"),
     (7, "server"),
     (8, "cli testing.failure testing.observing testing.servers testing.wire"),
     (8, "testing.asked testing.loop"),
@@ -61,7 +61,7 @@ ONLY_IMPORTERS = {
     "sqlalchemy": {"database", "store_sql"},
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
-    "starlette": {"auth", "connection", "gate", "asgi", "server", "testing.transports"},
+    "starlette": {"auth", "connection", "gate", "asgi", "probes", "server", "testing.transports"},
     "uvicorn": set(),
     "http": {"testing.transports"},
 }

@@ -20,6 +20,8 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "flow_seconds": 24 * 60 * 60,
         "lease_seconds": 30,
         "threads": 40,
+        "max_concurrency": None,
+        "shed_above": None,
     }
 
 
