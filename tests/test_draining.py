@@ -21,7 +21,7 @@ from examples.round_robin import Replica, RoundRobin
 from .serving import KEYS, Process, in_process, wait_until
 from .wire import ACCEPT, JSON, Reply, Wire, mirrored, modern
 
-MODES = {"one process": (), "workers": ("--workers", "2")}
+MODES = {"one process": ("--loop", "asyncio", "--http", "h11"), "workers": ("--workers", "2")}
 GRACE = 8.0
 """How long a process may take to leave once nothing holds it, in seconds: an orchestrator gives it thirty."""
 
