@@ -727,7 +727,7 @@ class TestDependencies:
         def show(fetched: Annotated[str, Depends(fetch)], flow: Annotated[str, Depends(plain)], ctx: Context) -> str:
             return f"{fetched} {flow == ctx.flow}"
 
-        assert await Walk(app, target="show").text() == "1 True"
+        assert await Walk(app, target="show").text() == "mrtr_server.testing1 True"
 
     async def test_a_client_that_leaves_ends_them(self, app: MRTRServer) -> None:
         began = asyncio.Event()
