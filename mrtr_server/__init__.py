@@ -12,6 +12,8 @@ from .asks import Roots as Roots
 from .asks import Sample as Sample
 from .asks import Sampled as Sampled
 from .auth import BearerTokens as BearerTokens
+from .callbacks import Callback as Callback
+from .callbacks import WayBack as WayBack
 from .content import Annotations as Annotations
 from .content import AudioContent as AudioContent
 from .content import Completion as Completion

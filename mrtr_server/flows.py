@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .callbacks import Callbacks, Reports
 from .errors import OverBudget, StateRefused
 from .handlers import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
 from .limits import Limits
 from .messages import JSON, Call, NeedsInput, Outlet
-from .round import Round
+from .round import NO_REPORTS, Round
 from .runner import Asking, call_function, conclude, run
 from .sealed_state import Codec
 from .threads import Threads
@@ -26,6 +27,7 @@ class Flows:
         codec: seals and opens journals.
         threads: runs plain functions.
         limits: what a flow may use.
+        callbacks: knows what pages have reported.
         audience: what states are bound to.
         clock: gives the time in seconds since the epoch.
     """
@@ -35,6 +37,7 @@ class Flows:
         codec: Codec,
         threads: Threads,
         limits: Limits,
+        callbacks: Callbacks,
         *,
         audience: str,
         clock: Callable[[], float] = time.time,
@@ -42,6 +45,7 @@ class Flows:
         self._codec = codec
         self._threads = threads
         self._limits = limits
+        self._callbacks = callbacks
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
@@ -69,15 +73,23 @@ class Flows:
             if not isinstance(result, InputRequired):
                 return result
             journal, bound_to = Journal(self._clock()), binding(self._audience, call)
-            round_ = Round(call, journal, self._threads, handler.name)
+            round_ = Round(call, journal, self._threads, handler.name, callbacks=self._callbacks)
             result = conclude(handler, round_, result, None)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
             bound_to = binding(self._audience, call)
             journal = self._open(handler, call, bound_to)
-            round_ = Round(call, journal, self._threads, handler.name)
+            reports = await self._reports(journal) if journal.answers else NO_REPORTS
+            round_ = Round(call, journal, self._threads, handler.name, callbacks=self._callbacks, reports=reports)
             result = await run(handler, arguments, round_, outlet, self._threads)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
+
+    async def _reports(self, journal: Journal) -> Reports:
+        """Wait for what pages report; what is still open then is asked again."""
+        reports = await self._callbacks.wait(journal)
+        for key in reports.unfinished:
+            journal.forget(key)
+        return reports
 
     def _open(self, handler: Handler, call: Call, bound_to: list[str]) -> Journal:
         if call.answers is not None and len(call.answers) > self._limits.answers:

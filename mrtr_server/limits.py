@@ -18,6 +18,8 @@ class Limits:
         state_bytes: size of a journal before it is sealed, in bytes.
         state_seconds: how long a sealed state can be redeemed, in seconds; a tool's `answer_within` overrides it.
         flow_seconds: how long a whole flow may take, in seconds.
+        hold_seconds: how long a client is held that comes back before a page has reported, in seconds. Below what the
+            proxies in between wait for a reply.
         threads: how many plain `def` handlers and steps run at once.
 
     Raises:
@@ -32,6 +34,7 @@ class Limits:
     state_bytes: int = 256 * 1024
     state_seconds: float = 3600.0
     flow_seconds: float = 24 * 3600.0
+    hold_seconds: float = 25.0
     threads: int = 40
 
     def __post_init__(self) -> None:

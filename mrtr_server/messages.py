@@ -80,7 +80,7 @@ class Question:
     """An ask as it goes to the client.
 
     Parameters:
-        kind: `"form"`, `"url"`, `"sample"` or `"roots"`.
+        kind: `"form"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
         needs: the capability that the client must have declared, as a dotted path.
@@ -128,6 +128,7 @@ class Call:
         log_level: the least severe messages that are wanted; None for none.
         request_id: the JSON-RPC id.
         headers: the HTTP headers, by lower-case name.
+        root: the path that the application is mounted at; empty where it is not.
     """
 
     method: str
@@ -143,6 +144,7 @@ class Call:
     log_level: LogLevel | None = None
     request_id: str | int = 0
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    root: str = ""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
+from .asks import CONFIRMATION_SHAPE, UNFINISHED, Ask, CallEnded, ElicitUrl, Refusal
+from .callbacks import Callbacks, Reports
 from .errors import AnswerMisfit, FlowError, KeyConflict, MisplacedCall, SetupError
 from .inputs import InputRequired, Inputs, reader
 from .journal import Journal
@@ -23,6 +24,7 @@ logger = logging.getLogger("mrtr_server")
 
 _OPEN: Any = object()
 _NONE: set[asyncio.Task[Any]] = set()
+NO_REPORTS = Reports()
 
 
 class Round:
@@ -33,6 +35,8 @@ class Round:
         journal: what the flow remembers; updated as the round goes on.
         threads: runs plain functions.
         name: what the handler is registered as, for the log.
+        callbacks: makes the links of asks that a page answers; None where there are none.
+        reports: what such pages have reported.
         hands_over: says whether the round is to end at its next boundary and go on elsewhere, in a round of its own.
     """
 
@@ -43,6 +47,8 @@ class Round:
         threads: Threads,
         name: str,
         *,
+        callbacks: Callbacks | None = None,
+        reports: Reports = NO_REPORTS,
         hands_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.call = call
@@ -57,6 +63,8 @@ class Round:
         self.closed = False
         self.main: asyncio.Task[Any] | None = None
         self.handed_over = False
+        self._callbacks = callbacks
+        self._reports = reports
         self._hands_over = hands_over
         self._threads = threads
         self._early = call.answers or {} if call.state is None else {}
@@ -182,12 +190,14 @@ class Round:
             except AnswerMisfit as misfit:
                 question = question.because(misfit.reason)
         self.journal.forget(key)
-        self._send(key, question)
+        self._send(key, ask, question)
         return _OPEN
 
     def _kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
         raw = self.journal.answer(key, question.digest)
-        return self._take_early(key, question.digest, needs_state) if raw is None else raw
+        if raw is None:
+            return self._take_early(key, question.digest, needs_state)
+        return self._reports.found.get(key, raw)
 
     def _take_early(self, key: str, digest: str, needs_state: bool) -> JSON | None:
         """Give an answer that came without a state, if it may count; it is kept for later rounds."""
@@ -196,11 +206,19 @@ class Round:
         self.journal.keep(key, digest, self._early[key])
         return self._early[key]
 
-    def _send(self, key: str, question: Question) -> None:
+    def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if not self.call.client.supports(question.needs):
             self.missing.append(question.needs)
         else:
-            self.asked[key] = question
+            self.asked[key] = self._leading_back(key, ask, question) if isinstance(ask, ElicitUrl) else question
+
+    def _leading_back(self, key: str, ask: ElicitUrl[Any], question: Question) -> Question:
+        if ask.callback is None:
+            return question
+        if self._callbacks is None:
+            raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
+        back = self._callbacks.way_back(ask.callback, key, question.digest, self.call, self.journal)
+        return ask.leading(question.because(UNFINISHED if key in self._reports.unfinished else ""), back)
 
     def _claim(self, given_key: str | None, ask: Ask[Any], question: Question) -> str:
         """Give the ask its key: its own, or the first of its default keys that is free and fits the journal best."""
@@ -251,7 +269,7 @@ class Round:
             self.journal.forget(key)
             return None
         except Exception as error:
-            detail = str(error) if isinstance(error, SetupError) else type(error).__name__
+            detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
             raise CallEnded(str(self.fail(FlowError(f"inputs.get({key!r}, ...) failed: {detail}")))) from None
 
     def _find_input(self, key: str, asked: Any) -> tuple[JSON | None, Callable[[JSON], Any]]:
@@ -271,7 +289,7 @@ class Round:
         for key, question in (open_ or questions).items():
             self._refuse_step_key(key)
             self.journal.forget(key)
-            self._send(key, question.because(self._reasons.get(key, "")))
+            self._send(key, required.asks[key], question.because(self._reasons.get(key, "")))
 
     # Steps
 

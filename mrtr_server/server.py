@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from inspect import isasyncgenfunction
 from types import FrameType
@@ -11,10 +11,14 @@ from typing import Any, Literal, TypeVar, overload
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from .asgi import Endpoint
+from .base_url import BaseUrl
+from .callback_pages import CallbackPages, Identify, Registering, build_callback
+from .callbacks import PATH, Callbacks
 from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
@@ -28,6 +32,7 @@ from .messages import Change
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .sealed_state import Codec, SealedCodec
 from .signing import Cursors
+from .store import InProcessStore, Store
 from .threads import Threads
 from .workers import worker_count
 
@@ -56,6 +61,12 @@ class MRTRServer:
         audience: what sealed states are bound to; the same on all replicas. The name if left out.
         auth: a Starlette authentication backend; with one, a request that it does not authenticate gets a 401. If
             left out, the user is whoever an authentication middleware around the application says it is.
+        identify: says whose browser sent a request, for callbacks: a function of the request that returns the user's
+            identity as text, a `Principal`, a Starlette user, None for nobody, or a response that is sent instead, such
+            as the way to your login. It must name users as the authentication does.
+        base_url: the address under which browsers reach the application, for callbacks; with the path that it is
+            mounted at. If left out, callbacks work on loopback only.
+        store: keeps what replicas must share; within the process if left out.
         codec: seals the states instead of the default one.
         fanout: carries change notifications instead of the one within the process.
         limits: what requests and flows may use.
@@ -90,6 +101,9 @@ class MRTRServer:
         keys: KeyRing | Sequence[bytes] | None = None,
         audience: str | None = None,
         auth: AuthenticationBackend | None = None,
+        identify: Identify | None = None,
+        base_url: str | None = None,
+        store: Store | None = None,
         codec: Codec | None = None,
         fanout: Fanout | None = None,
         limits: Limits | None = None,
@@ -127,6 +141,7 @@ class MRTRServer:
         self._fanout: Fanout = fanout or InProcessFanout()
         self._refusal = ""
         self._entered = lifespan or nullcontext
+        self._workers = worker_count()
         ring = self._key_ring(keys)
         optional: dict[str, Any] = {
             "title": title,
@@ -135,7 +150,27 @@ class MRTRServer:
         }
         info: dict[str, Any] = {"name": name, "version": version}
         info |= {field: value for field, value in optional.items() if value is not None}
-        flows = Flows(codec or SealedCodec(ring), self._threads, self._limits, audience=audience or name, clock=clock)
+        self._store: Store = store or InProcessStore()
+        self._can_identify = identify is not None or auth is None
+        base = BaseUrl(base_url)
+        callbacks = Callbacks(
+            self._registry.callbacks,
+            ring,
+            self._store,
+            audience=audience or name,
+            base=base,
+            identifies=identify is not None,
+            limits=self._limits,
+            clock=clock,
+        )
+        flows = Flows(
+            codec or SealedCodec(ring),
+            self._threads,
+            self._limits,
+            callbacks,
+            audience=audience or name,
+            clock=clock,
+        )
         dispatcher = Dispatcher(
             self._registry,
             flows,
@@ -158,6 +193,15 @@ class MRTRServer:
             allowed_hosts=allowed_hosts,
         )
         self._stack = wrap(endpoint, auth, middleware)
+        pages = CallbackPages(
+            self._registry.callbacks,
+            callbacks,
+            self._threads,
+            base,
+            identify=identify,
+            body_bytes=self._limits.body_bytes,
+        )
+        self._pages = wrap(pages, None, middleware)  # a browser has no bearer token
 
     # ASGI
 
@@ -167,6 +211,8 @@ class MRTRServer:
             if self._refusal:  # mounted, so no failed startup has ended it
                 logger.error("%s", self._refusal)
                 await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
+            elif self._registry.callbacks and self._is_callback(scope):
+                await self._pages(scope, receive, send)
             elif self._is_endpoint(scope):
                 await self._stack(scope, receive, send)
             else:
@@ -189,6 +235,10 @@ class MRTRServer:
         if routed and "app_root_path" not in scope:
             return True  # a Route: whatever path it has is the endpoint's
         return route == "" and (routed or bool(scope.get("root_path")))
+
+    def _is_callback(self, scope: Scope) -> bool:
+        route = _route(scope)
+        return route.startswith(PATH) and route.removeprefix(PATH) in self._registry.callbacks
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -396,6 +446,44 @@ class MRTRServer:
 
         return register
 
+    def callback(
+        self,
+        name: str,
+        *,
+        methods: Iterable[Literal["GET", "POST"]] = ("GET",),
+        page: Callable[[Request], Response | Awaitable[Response]] | None = None,
+    ) -> Registering:
+        """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
+
+        It takes the browser's request, and if it likes the `WayBack` over which the person came. What it returns is the
+        answer of the ask that gave the page, kept in the store for as long as the flow may last. If it returns a
+        Starlette response, that is sent, and the person is not done: a form of your own, or a redirect. `ToolError` is
+        shown to the person, who may try again; `Refusal("decline")` is a no to the ask.
+
+        Parameters:
+            name: names it in its address.
+            methods: what it takes; with POST, a form that it returned can be sent to it.
+            page: makes the page that the person sees when it is done; a plain one by default.
+
+        Raises:
+            SetupError: the function can't be a callback, or nothing could tell whose browser opens its links.
+        """
+        if not isinstance(name, str):
+            raise SetupError('A callback needs its name: use @app.callback("name")')
+        if not self._can_identify:
+            raise SetupError(
+                f"The callback {name!r} can't tell whose browser opens its links, so a link that is sent to somebody "
+                "else would land their login on the sender: with auth=, give MRTRServer an identify= function, too"
+            )
+
+        def register(function: Callable[..., Any]) -> Any:
+            callback = build_callback(_compile(function, name), methods, page)
+            self._registry.add_callback(callback)
+            self._share_store(f"the callback {name!r}")
+            return callback
+
+        return register
+
     # Changes
 
     def notify_tools_changed(self) -> None:
@@ -425,7 +513,7 @@ class MRTRServer:
                 "keys= takes a KeyRing or a list of 32-byte secrets; text of hex digits is keys=KeyRing.parse(text), "
                 "one secret is keys=[secret]"
             )
-        workers = worker_count()
+        workers = self._workers
         try:
             if isinstance(keys, KeyRing):
                 return keys
@@ -450,6 +538,14 @@ class MRTRServer:
                 ENVIRONMENT,
             )
         return KeyRing.generate()
+
+    def _share_store(self, what: str) -> None:
+        """Refuse to start where several workers would each keep for themselves what they must share."""
+        if self._workers > 1 and not self._store.shared:
+            self._refuse_to_start(
+                f"{self._workers} workers need one shared store for {what}, or what one keeps the others never see. "
+                "Give MRTRServer a store= that is shared, or start one worker"
+            )
 
     def _refuse_to_start(self, why: str) -> None:
         # Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.

@@ -1,5 +1,7 @@
 """What replicas have to share: which sealed states were redeemed, and what pages reported back."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -68,3 +70,48 @@ class Store(Protocol):
     async def close(self) -> None:
         """Let go of connections. The store may be used again afterwards."""
         ...
+
+
+class InProcessStore:
+    """Keeps things in this process alone.
+
+    Parameters:
+        clock: gives a time in seconds that never goes back.
+    """
+
+    shared = False
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._values: dict[str, tuple[float, bytes]] = {}
+
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+        """Take a delivery of a sealed state; see `Store.redeem`."""
+        raise NotImplementedError
+
+    async def renew(self, state: str, token: str, *, lease: float) -> bool:
+        """Hold a grant for longer; see `Store.renew`."""
+        raise NotImplementedError
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        """Keep what came of a granted delivery; see `Store.record`."""
+        raise NotImplementedError
+
+    async def release(self, state: str, token: str) -> None:
+        """Give a grant back; see `Store.release`."""
+        raise NotImplementedError
+
+    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+        """Keep a value, if there is none for the key; see `Store.put`."""
+        if await self.get(key) is not None:
+            return False
+        self._values[key] = (self._clock() + keep, value)
+        return True
+
+    async def get(self, key: str) -> bytes | None:
+        """Give the value of a key; see `Store.get`."""
+        until, value = self._values.get(key, (0.0, b""))
+        return value if until > self._clock() else None
+
+    async def close(self) -> None:
+        """Let go of connections: there are none."""

@@ -18,10 +18,10 @@ import mrtr_server
 ROOT = Path(mrtr_server.__file__).parent
 
 NAMES = """
-    Annotations AudioContent BearerTokens Client Codec Completion Confirm Context Elicit ElicitUrl Elicited
+    Annotations AudioContent BearerTokens Callback Client Codec Completion Confirm Context Elicit ElicitUrl Elicited
     EmbeddedResource Fanout Header Icon ImageContent InputRequired Inputs KeyRing Limits ListRoots MRTRError MRTRServer
     Message NotFound Principal PromptResult Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec
-    SetupError SignedCodec State TextContent ToolAnnotations ToolError ToolResult
+    SetupError SignedCodec State TextContent ToolAnnotations ToolError ToolResult WayBack
 """
 PUBLIC = NAMES.split()
 
