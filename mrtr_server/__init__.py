@@ -4,7 +4,6 @@ from ._version import __version__ as __version__
 from .asks import Confirm as Confirm
 from .asks import Elicit as Elicit
 from .asks import Elicited as Elicited
-from .asks import ElicitUrl as ElicitUrl
 from .asks import ListRoots as ListRoots
 from .asks import Refusal as Refusal
 from .asks import Root as Root
@@ -45,3 +44,4 @@ from .sealed_state import Codec as Codec
 from .sealed_state import SealedCodec as SealedCodec
 from .server import MRTRServer as MRTRServer
 from .signing import SignedCodec as SignedCodec
+from .url_asks import ElicitUrl as ElicitUrl

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
 from html import escape
-from inspect import isawaitable, iscoroutinefunction
+from inspect import Parameter, isawaitable, iscoroutinefunction
 from typing import Any, Protocol, TypeVar, Union, overload
 
 from pydantic import PydanticUserError
@@ -80,7 +80,7 @@ def build_callback(
     members = [each for each in union_members(handler.returns) if not _is_response(each)]
     if not members:
         raise SetupError(f"{name} only returns responses, so it never reports anything; return what is waited for, too")
-    returns = Any if handler.returns is handler.returns.empty else Union[tuple(members)]  # noqa: UP007
+    returns = Any if handler.returns is Parameter.empty else Union[tuple(members)]  # noqa: UP007
     try:
         stored = Stored(returns)
     except PydanticUserError as error:

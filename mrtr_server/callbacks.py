@@ -27,7 +27,7 @@ from .store import Store
 
 logger = logging.getLogger("mrtr_server")
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 PATH = "/callbacks/"
 """Where the callbacks are, each under its name."""
@@ -69,7 +69,7 @@ NOWHERE = WayBack("https://callback.invalid/", "state", "verifier")
 """A way back of nobody's: an address made with it has only what is the same for everybody."""
 
 
-class Callback(Generic[T]):
+class Callback(Generic[T_co]):
     """A function that is called when the person is back from a page: what `@app.callback` makes of one.
 
     Parameters:

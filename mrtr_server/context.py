@@ -5,10 +5,11 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel
 
-from .asks import Ask, Confirm, Elicit, Elicited, ElicitUrl, ListRoots, Root, Sample, Sampled
+from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
 from .callbacks import Callback, WayBack
 from .messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
 from .round import Round
+from .url_asks import ElicitUrl
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .asks import CONFIRMATION_SHAPE, UNFINISHED, Ask, CallEnded, ElicitUrl, Refusal
+from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
 from .callbacks import Callbacks, Reports
 from .errors import AnswerMisfit, FlowError, KeyConflict, MisplacedCall, SetupError
 from .inputs import InputRequired, Inputs, reader
@@ -19,6 +19,7 @@ from .journal import Journal
 from .messages import JSON, Call, Question
 from .steps import Planned, Steps, current_step
 from .threads import Threads
+from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
 

@@ -36,6 +36,7 @@ class Walk:
         arguments: its arguments.
         method: the protocol's method.
         capabilities: what the client declares.
+        headers: HTTP headers of every request, besides those of the protocol.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class Walk:
         arguments: Mapping[str, Any] | None = None,
         method: str = "tools/call",
         capabilities: Mapping[str, Any] = ALL_CAPABILITIES,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.apps = apps
         self.method = method
         self.target = target
         self.arguments = dict(arguments or {})
         self.capabilities = dict(capabilities)
+        self.headers = dict(headers or {})
         self.state: str | None = None
         self.rounds = 0
         self.reply: dict[str, Any] = {}
@@ -73,7 +76,7 @@ class Walk:
             params["inputResponses"] = dict(answers)
         if self.state is not None:
             params["requestState"] = self.state
-        headers = {"MCP-Protocol-Version": VERSION, "Mcp-Method": self.method, "Mcp-Name": self.target}
+        headers = {"MCP-Protocol-Version": VERSION, "Mcp-Method": self.method, "Mcp-Name": self.target, **self.headers}
         message = {"jsonrpc": "2.0", "id": self.rounds, "method": self.method, "params": params}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
             response = await client.post("/mcp", json=message, headers=headers)
