@@ -541,7 +541,7 @@ class MRTRServer:
 
     def _share_store(self, what: str) -> None:
         """Refuse to start where several workers would each keep for themselves what they must share."""
-        if self._workers > 1 and not self._store.shared:
+        if self._workers > 1 and not self._store.shared and not self._refusal:
             self._refuse_to_start(
                 f"{self._workers} workers need one shared store for {what}, or what one keeps the others never see. "
                 "Give MRTRServer a store= that is shared, or start one worker"

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -31,16 +32,21 @@ from mrtr_server import (
     MRTRServer,
     Principal,
     Refusal,
+    SealedCodec,
     SetupError,
     ToolError,
     WayBack,
 )
 from mrtr_server.auth import TokenUser
+from mrtr_server.base_url import BaseUrl
+from mrtr_server.callbacks import Callbacks, Reports
 from mrtr_server.errors import StoreUnavailable
+from mrtr_server.journal import Answer, Journal
 from mrtr_server.store import InProcessStore
 from mrtr_server.url_asks import UNFINISHED
 
 from .direct import Exchange, headers_for, scope_of
+from .serving import KEYS, in_process
 from .walk import CANCEL, DECLINE, Walk, accept
 from .wire import modern
 
@@ -662,9 +668,9 @@ class TestALink:
         old, new = bytes(32), bytes([1] * 32)
         store = InProcessStore()
         challenges: list[str] = []
-        servers = []
-        for ring in ([old], [old, new], [new, old], [new]):
-            app = MRTRServer("calendar", keys=ring, base_url=BASE, store=store, limits=Limits(hold_seconds=0.05))
+
+        def replica(*keys: bytes) -> MRTRServer:
+            app = MRTRServer("calendar", keys=keys, base_url=BASE, store=store, limits=Limits(hold_seconds=0.05))
 
             @app.callback("google")
             async def google(request: Request, back: WayBack) -> str:
@@ -672,14 +678,13 @@ class TestALink:
                 return "done"
 
             @app.tool
-            async def ask(ctx: Context, google: Any = google) -> str:
-                return str(await ctx.elicit_url("Log in", provider, callback=google))
+            async def ask(ctx: Context) -> str:
+                return await ctx.elicit_url("Log in", provider, callback=google)
 
-            servers.append((app, google))
-        before, _, after, without = (app for app, _ in servers)
-        del ask
+            return app
+
+        before, after, without = replica(old, new), replica(new, old), replica(new)
         asking = walk(before, after, after, target="ask", user=None)
-        asking.arguments = {}
         await asking.questions()
         url = url_of(asking)
         assert (await Browser(without).back(state_of(url))).status_code == 400
@@ -900,9 +905,9 @@ class TestWhatIsKept:
             assert secret not in str(store._values)
         await asking.questions({"google": OPENED})
         assert SECRET not in str(asking.reply)
-        # Sealed or not, it is not in there: the state of a flow with a larger login is no larger.
-        assert asking.state is not None
-        assert len(asking.state) < 2000
+        sealed = SealedCodec(RING).open(str(asking.state))
+        assert b"google" in sealed
+        assert SECRET.encode() not in sealed
 
     async def test_counts_for_its_own_link_alone(self, caplog: pytest.LogCaptureFixture) -> None:
         """Who can write into the store can't give one user another's login."""
@@ -1037,6 +1042,63 @@ class TestWhereItIs:
         assert "www-authenticate" not in page.headers
         assert page.status_code == 200
         assert (await Browser(server.app).client.get("/callbacks/unknown")).status_code == 404
+
+
+class TestSeveralWorkers:
+    def test_without_a_shared_store_are_refused_at_the_start(self, tmp_path: Path) -> None:
+        """What one keeps the others would never see."""
+        environment = {"MRTR_KEYS": KEYS}
+        log = tmp_path / "log"
+        with in_process("tests.apps:reporting", "--workers", "2", log=log, environment=environment) as server:
+            server.wait()
+            assert "2 workers need one shared store for the callback 'page'" in server.text
+            assert "Traceback" not in server.text
+
+    def test_one_alone_needs_none(self, tmp_path: Path) -> None:
+        environment = {"MRTR_KEYS": KEYS}
+        with in_process("tests.apps:reporting", log=tmp_path / "log", environment=environment) as server:
+            assert httpx.get(f"http://127.0.0.1:{server.port}/callbacks/page").status_code == 400
+
+
+class TestHoldingEndsEarly:
+    """What a server that is about to end uses: it hands over what it holds."""
+
+    @pytest.fixture
+    def callbacks(self) -> Callbacks:
+        limits = Limits(hold_seconds=20)
+        return Callbacks({}, RING, InProcessStore(), audience="x", base=BaseUrl(BASE), identifies=False, limits=limits)
+
+    @pytest.fixture
+    def journal(self) -> Journal:
+        return Journal(time.time(), answers={"google": Answer("callback.0.0", OPENED)})
+
+    async def test_at_once_when_it_is_woken(self, callbacks: Callbacks, journal: Journal) -> None:
+        leaving = [False]
+        held = asyncio.create_task(callbacks.wait(journal, lambda: leaving[0]))
+        await asyncio.sleep(1.5)  # by now it looks once a second
+        leaving[0] = True
+        began = time.monotonic()
+        await asyncio.to_thread(callbacks.wake)
+        assert (await held).unfinished == ("google",)
+        assert time.monotonic() - began < 0.3
+
+    async def test_and_begins_not_at_all(self, callbacks: Callbacks, journal: Journal) -> None:
+        began = time.monotonic()
+        assert (await callbacks.wait(journal, lambda: True)).unfinished == ("google",)
+        assert time.monotonic() - began < 0.1
+
+    async def test_being_woken_alone_ends_nothing(self, callbacks: Callbacks, journal: Journal) -> None:
+        held = asyncio.create_task(callbacks.wait(journal))
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            callbacks.wake()
+        await asyncio.sleep(0.05)
+        assert not held.done()
+        held.cancel()
+
+    async def test_a_journal_without_pages_is_not_looked_at_twice(self, callbacks: Callbacks) -> None:
+        answers = {"page": Answer("url.0.0", OPENED), "login": Answer("callback.0.0", DECLINE)}
+        assert await callbacks.wait(Journal(0, answers=answers)) == Reports()
 
 
 class TestWhatCanNotWorkIsRefused:
