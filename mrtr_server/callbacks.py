@@ -158,7 +158,7 @@ class Callbacks:
         self._identifies = identifies
         self._limits = limits
         self._clock = clock
-        self._held: set[asyncio.Future[None]] = set()
+        self._held: dict[asyncio.Future[None], Mapping[str, str]] = {}
 
     # Links
 
@@ -235,7 +235,7 @@ class Callbacks:
             raise FlowError(f"What the callback returned is {len(payload)} bytes, over {self._limits.state_bytes}")
         sealed = self._codec.seal(payload).encode("ascii")
         kept = await self._store.put(link.id, sealed, keep=max(1.0, link.expires - self._clock()))
-        self.wake()
+        self.wake(link.id)
         return kept
 
     async def find(self, id: str) -> Report | None:
@@ -283,22 +283,23 @@ class Callbacks:
             if not waiting or left <= 0 or leaves():
                 reports.unfinished = tuple(waiting)
                 return reports
-            await self._pause(min(pause, left))
+            await self._pause(min(pause, left), waiting)
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def wake(self) -> None:
-        """Let all that wait look again now. May be called from any thread."""
-        for future in tuple(self._held):
-            with suppress(RuntimeError):  # its loop is closed
-                future.get_loop().call_soon_threadsafe(_resolve, future)
+    def wake(self, id: str | None = None) -> None:
+        """Let those that wait for a report look again now, or all that wait. May be called from any thread."""
+        for future, waiting in tuple(self._held.items()):
+            if id is None or id in waiting.values():
+                with suppress(RuntimeError):  # its loop is closed
+                    future.get_loop().call_soon_threadsafe(_resolve, future)
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause(self, seconds: float, waiting: Mapping[str, str]) -> None:
         future = asyncio.get_running_loop().create_future()
-        self._held.add(future)
+        self._held[future] = waiting
         try:
             await asyncio.wait((future,), timeout=seconds)
         finally:
-            self._held.discard(future)
+            del self._held[future]
 
 
 def owner(principal: Principal | None) -> str:
