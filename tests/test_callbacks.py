@@ -39,8 +39,8 @@ from mrtr_server import (
 )
 from mrtr_server.auth import TokenUser
 from mrtr_server.base_url import BaseUrl
-from mrtr_server.callbacks import Callbacks, Reports
-from mrtr_server.errors import StoreUnavailable
+from mrtr_server.callbacks import Callbacks, Report, Reports
+from mrtr_server.errors import AnswerMisfit, StoreUnavailable
 from mrtr_server.journal import Answer, Journal
 from mrtr_server.store import InProcessStore
 from mrtr_server.url_asks import UNFINISHED
@@ -230,6 +230,22 @@ class TestAFlowThatAsksForALogin:
         await browser.log_in(asking, "google_2", code="eve")
         assert await asking.text({"google_2": OPENED}) == "ann and eve"
 
+    async def test_may_ask_for_the_same_twice_which_is_told_apart_too(self) -> None:
+        server = calendar(hold=0.05)
+
+        @server.app.tool
+        async def twice(ctx: Context) -> str:
+            ask = ElicitUrl("Log in", provider, callback=server.google)
+            one, other = await ctx.ask(ask, ask)
+            return f"{one.name} and {other.name}"
+
+        asking = walk(server.app, target="twice")
+        await asking.questions()
+        await Browser(server.app).log_in(asking, "google_2", code="eve")
+        assert set(await asking.questions({"google": OPENED, "google_2": OPENED})) == {"google"}
+        await Browser(server.app).log_in(asking, "google", code="ann")
+        assert await asking.text({"google": OPENED}) == "ann and eve"
+
     async def test_may_ask_more_after_it(self) -> None:
         """The login is read again in each later round, and is not asked for again."""
         server = calendar()
@@ -338,6 +354,13 @@ class TestTheClientsWordIsNotEnough:
         url = url_of(asking, key)
         assert await asking.questions({key: claim}) == {key: f"{UNFINISHED}\n\nLog in to Google"}
         assert url_of(asking, key) == url
+
+    def test_not_even_where_nothing_looked_at_it_before(self) -> None:
+        ask = ElicitUrl("Log in", provider, callback=calendar().google)
+        claimed = {"action": "accept", "content": {"name": "eve", "token": "x"}}
+        with pytest.raises(AnswerMisfit):
+            ask.read(claimed)
+        assert ask.read(Report(claimed)) == Account(name="eve", token="x")
 
     async def test_nor_is_one_without_a_state(self) -> None:
         asking = walk(calendar(hold=0.05).app)
@@ -583,6 +606,15 @@ class TestWhoseBrowserItIs:
         server = calendar(signed_in=False, identify=cookie)
         assert "Internal error" in await walk(server.app, user=None).failure()
         assert "this call is anonymous" in caplog.text
+
+    async def test_with_the_hook_a_link_from_before_it_opens_for_nobody(self) -> None:
+        store = InProcessStore()
+        before, after = calendar(signed_in=False, store=store), calendar(signed_in=False, identify=cookie, store=store)
+        asking = walk(before.app, user=None)
+        await asking.questions()
+        for user in (None, "bob"):
+            assert (await Browser(after.app, user).back(state_of(url_of(asking)))).status_code == 403
+        assert not after.opened
 
     async def test_a_server_without_authentication_has_nobody_to_compare(self) -> None:
         server = calendar(signed_in=False)

@@ -1,4 +1,4 @@
-"""Signed tokens: positions in lists, and links. (The signed codec is held to its contract in `test_sealed_state.py`.)
+"""Signed tokens: list positions and links. (The signed codec is held to its contract in `test_sealed_state.py`.)"""
 
 from typing import Any
 
