@@ -6,7 +6,6 @@ from ._version import __version__ as __version__
 from .asks import Confirm as Confirm
 from .asks import Elicit as Elicit
 from .asks import Elicited as Elicited
-from .asks import ElicitUrl as ElicitUrl
 from .asks import ListRoots as ListRoots
 from .asks import Refusal as Refusal
 from .asks import Root as Root
@@ -14,6 +13,8 @@ from .asks import Roots as Roots
 from .asks import Sample as Sample
 from .asks import Sampled as Sampled
 from .auth import BearerTokens as BearerTokens
+from .callbacks import Callback as Callback
+from .callbacks import WayBack as WayBack
 from .content import Annotations as Annotations
 from .content import AudioContent as AudioContent
 from .content import Completion as Completion
@@ -51,6 +52,7 @@ from .signing import SignedCodec as SignedCodec
 from .store import InProcessStore as InProcessStore
 from .store import Redemption as Redemption
 from .store import Store as Store
+from .url_asks import ElicitUrl as ElicitUrl
 
 if _typing.TYPE_CHECKING:
     from .store_sql import SQLStore as SQLStore

@@ -145,6 +145,7 @@ class Endpoint:
             dialect = self._choose(envelope)
             user = scope.get("user")
             call = dialect.read(envelope, principal_of(user), user)
+            call.root = scope.get("root_path", "")
             del envelope
             connection = Connection(dialect, headers, self._admission, scope, receive, send)
             self._watch.enter(connection)

@@ -224,43 +224,12 @@ class Confirm(Ask[bool]):
 
     def read(self, raw: JSON) -> bool:
         """Read an answer; see `Ask.read`. What is read is always True."""
-        content = _accepted(raw, confirming=True)
+        content = accepted(raw, confirming=True)
         confirmed = content.get("confirm") if isinstance(content, dict) else None
         if not isinstance(confirmed, bool):
             raise AnswerMisfit("confirm: Please answer yes or no.")
         if not confirmed:
             raise Refusal("decline", confirming=True)
-        return True
-
-
-class ElicitUrl(Ask[bool]):
-    """Ask the person to open a page; for what must not pass through the client (Elicitation, URL Mode).
-
-    An accepted answer says that the person agreed to open the page, not that they are done there.
-
-    Parameters:
-        message: why, in words for the person; for a parameter, also a function as for `Elicit`.
-        url: the page, absolute; likewise.
-        key: see `Ask`; `open_url` by default.
-    """
-
-    default_key = "open_url"
-    needs_state = True
-    texts = ("message", "url")
-
-    def __init__(self, message: Text, url: Text, *, key: str | None = None) -> None:
-        super().__init__(key)
-        self.message = message
-        self.url = url
-
-    def question(self) -> Question:
-        """Give the ask as it goes to the client."""
-        params = {"mode": "url", "message": written(self.message), "url": written(self.url)}
-        return Question("url", "elicitation/create", params, "elicitation.url")
-
-    def read(self, raw: JSON) -> bool:
-        """Read an answer; see `Ask.read`. What is read is always True."""
-        _accepted(raw)
         return True
 
 
@@ -350,7 +319,7 @@ class ListRoots(Ask["list[Root]"]):
 def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
     """Read the answer to a form as its model, or as an `Elicited` for a handler that branches."""
     try:
-        content = _accepted(raw)
+        content = accepted(raw)
     except Refusal as refusal:
         if branches:
             return Elicited(cast(Action, refusal.action))
@@ -393,7 +362,8 @@ _CONFIRMATION: JSON = {
 }
 
 
-def _accepted(raw: JSON, *, confirming: bool = False) -> Any:
+def accepted(raw: JSON, *, confirming: bool = False) -> Any:
+    """Give the content of an accepted answer; raises as `Ask.read` does for any other."""
     action = raw.get("action")
     if action in ("decline", "cancel"):
         raise Refusal(action, confirming=confirming)

@@ -11,13 +11,14 @@ from typing import Any, cast, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from .asks import Ask, Confirm, Elicit, Elicited, ElicitUrl, ListRoots, Refusal, Root, Sample, Sampled, Text
+from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Refusal, Root, Sample, Sampled, Text
 from .errors import SetupError
 from .filling import Asked, Declared, Dependency, Node, Sources
 from .journal import UNSET
 from .messages import JSON
 from .results import union_members
 from .signatures import BY_NAME, own_type, read_signature
+from .url_asks import ElicitUrl
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ def _bound(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable
     elif isinstance(mark, Confirm):
         _check_type(where, wanted, mark, bool)
     elif isinstance(mark, ElicitUrl):
-        _check_type(where, wanted, mark, bool)
+        _check_type(where, wanted, mark, bool if mark.callback is None else mark.callback.returns)
         may_be_declined = True
     elif isinstance(mark, Sample):
         _check_type(where, wanted, mark, Sampled, str)

@@ -9,6 +9,7 @@
     │   ├── StepChanged         a recorded step was called with other arguments
     │   └── MisplacedCall       an ask or step where there can be none
     ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
+    ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     └── RequestError            a request that can't be served; for the client
         ├── ParseError          not JSON, or JSON that no request may hold
@@ -77,6 +78,18 @@ class AnswerMisfit(MRTRError):
     """
 
     def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LinkRefused(MRTRError):
+    """A link to a callback that does not open here. Who opened it learns no more than that.
+
+    Parameters:
+        reason: which check failed; for the operator's log only.
+    """
+
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 

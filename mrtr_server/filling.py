@@ -167,16 +167,17 @@ class _Filling:
             self._open = True
 
     def _ask(self, asked: Asked) -> Any:
-        question = asked.question
+        ask, question = asked.ask, asked.question
         if question is None:
             try:
-                question = asked.ask.filled({text: self._make(asked, text) for text in asked.made}).question()
+                ask = ask.filled({text: self._make(asked, text) for text in asked.made})
+                question = ask.question()
             except CallEnded:  # a text that is none; the round knows
                 return OPEN
             except (Exception, SystemExit) as error:
                 self._fail(error)
                 return OPEN
-        return self._round.answer(asked.key, question, asked.read, needs_state=asked.ask.needs_state)
+        return self._round.answer(asked.key, ask, question, asked.read)
 
     def _make(self, asked: Asked, text: str) -> Any:
         function, sources = asked.made[text]

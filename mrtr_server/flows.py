@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .admission import Admission
+from .callbacks import Callbacks, Reports
 from .errors import Busy, OverBudget, StateRefused
 from .handlers import Handler
 from .inputs import InputRequired
@@ -13,7 +14,7 @@ from .journal import Journal, binding
 from .limits import Limits
 from .messages import JSON, Call, NeedsInput, Outlet
 from .redemption import Lease
-from .round import Round
+from .round import NO_REPORTS, Round
 from .runner import Asking, conclude, run
 from .sealed_state import Codec
 from .threads import Threads, call_function
@@ -36,6 +37,7 @@ class Flows:
         threads: runs plain functions.
         limits: what a flow may use.
         admission: says what runs here and now.
+        callbacks: knows what pages have reported.
         audience: what states are bound to.
         clock: gives the time in seconds since the epoch.
     """
@@ -46,6 +48,7 @@ class Flows:
         threads: Threads,
         limits: Limits,
         admission: Admission,
+        callbacks: Callbacks,
         *,
         audience: str,
         clock: Callable[[], float] = time.time,
@@ -54,6 +57,7 @@ class Flows:
         self._threads = threads
         self._limits = limits
         self._admission = admission
+        self._callbacks = callbacks
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
@@ -95,7 +99,7 @@ class Flows:
             if not isinstance(result, InputRequired):
                 return result
             journal, bound_to = Journal(self._clock()), binding(self._audience, call)
-            round_ = Round(call, journal, self._threads, handler.name)
+            round_ = Round(call, journal, self._threads, handler.name, callbacks=self._callbacks)
             result = conclude(handler, round_, result, None)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
@@ -104,7 +108,10 @@ class Flows:
             if unsealed and not handler.can_pause:
                 # It is all effect, and each effect must belong to a flow that a retry can name.
                 return self._seal(handler, journal, bound_to, {})
-            round_ = self._round(handler, call, journal, lease)
+            reports = await self._reports(call, journal) if journal.answers else NO_REPORTS
+            if reports is None:
+                return self._seal(handler, journal, bound_to, {})
+            round_ = self._round(handler, call, journal, lease, reports)
             if is_open:
                 result = await run(handler, arguments, round_, outlet, self._threads)
             else:
@@ -124,6 +131,19 @@ class Flows:
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)
+
+    async def _reports(self, call: Call, journal: Journal) -> Reports | None:
+        """Wait for what pages report; what is still open then is asked again. None if the flow goes on elsewhere."""
+
+        def leaves() -> bool:
+            return self._admission.draining and self._may_leave(call, journal)
+
+        reports = await self._callbacks.wait(journal, leaves)
+        if reports.unfinished and leaves():
+            return None
+        for key in reports.unfinished:
+            journal.forget(key)
+        return reports
 
     def open(self, handler: Handler, call: Call) -> Opened:
         """Open the flow that a call belongs to: that of its state, or a new one.
@@ -152,7 +172,7 @@ class Flows:
         journal.deliver(call.answers or {})
         return journal, bound_to
 
-    def _round(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> Round:
+    def _round(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None, reports: Reports) -> Round:
         def hands_over() -> bool:
             if handler.single_use and lease is None:  # the first round: the state goes out before the first step
                 return True
@@ -160,8 +180,16 @@ class Flows:
                 return journal.may_hand_over(self._limits)
             return self._admission.sheds and self._may_leave(call, journal)
 
-        early = not handler.single_use
-        return Round(call, journal, self._threads, handler.name, takes_early=early, hands_over=hands_over)
+        return Round(
+            call,
+            journal,
+            self._threads,
+            handler.name,
+            takes_early=not handler.single_use,
+            callbacks=self._callbacks,
+            reports=reports,
+            hands_over=hands_over,
+        )
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

@@ -20,6 +20,8 @@ class Limits:
         flow_seconds: how long a whole flow may take, in seconds.
         lease_seconds: how long a replica that runs a `single_use` round may be silent before another one may run it, in
             seconds. While it runs, it is heard every third of that.
+        hold_seconds: how long a client is held that comes back before a page has reported, in seconds. Below what the
+            proxies in between wait for a reply.
         threads: how many plain `def` handlers and steps run at once.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
             turn. None for any number.
@@ -40,6 +42,7 @@ class Limits:
     state_seconds: float = 3600.0
     flow_seconds: float = 24 * 3600.0
     lease_seconds: float = 30.0
+    hold_seconds: float = 25.0
     threads: int = 40
     max_concurrency: int | None = None
     shed_above: int | None = None

@@ -80,7 +80,7 @@ class Question:
     """An ask as it goes to the client.
 
     Parameters:
-        kind: `"form"`, `"url"`, `"sample"` or `"roots"`.
+        kind: `"form"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
         needs: the capability that the client must have declared, as a dotted path.
@@ -129,6 +129,7 @@ class Call:
         request_id: the JSON-RPC id.
         headers: the HTTP headers, by lower-case name.
         can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
+        root: the path that the application is mounted at; empty where it is not.
     """
 
     method: str
@@ -145,6 +146,7 @@ class Call:
     request_id: str | int = 0
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
     can_retry: bool = True
+    root: str = ""
 
 
 @dataclass(slots=True)

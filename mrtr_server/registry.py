@@ -6,6 +6,7 @@ from functools import partial
 from inspect import Parameter, cleandoc
 from typing import Any, Literal
 
+from .callbacks import Callback
 from .content import Icon, ToolAnnotations, icon_entries
 from .errors import SetupError
 from .handlers import Handler
@@ -200,6 +201,7 @@ class Registry:
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, Resource] = {}
         self.completers: dict[tuple[str, str, str], Completer] = {}
+        self.callbacks: dict[str, Callback[Any]] = {}
 
     def add_tool(self, tool: Tool) -> None:
         """Register a tool. Raises `SetupError` if its name is taken."""
@@ -219,6 +221,10 @@ class Registry:
     def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
         """Register the completion of an argument. Raises `SetupError` if it has one."""
         _add(self.completers, "completion of", (kind, name, argument), completer)
+
+    def add_callback(self, callback: Callback[Any]) -> None:
+        """Register a callback. Raises `SetupError` if its name is taken."""
+        _add(self.callbacks, "callback", callback.name, callback)
 
     def find_resource(self, uri: str) -> tuple[Resource, dict[str, str]] | None:
         """Find what serves a URI, with the values of its template; fixed URIs first, then templates in order."""

@@ -12,12 +12,14 @@ from collections.abc import Callable, Container, Coroutine
 from typing import Any
 
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
+from .callbacks import Callbacks, Reports
 from .errors import AnswerMisfit, FlowError, KeyConflict, MisplacedCall, SetupError
 from .inputs import InputRequired, Inputs, reader
 from .journal import Journal
 from .messages import JSON, Call, Question
 from .steps import Planned, Steps, current_dependency, current_step
 from .threads import Threads
+from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
 
@@ -25,6 +27,7 @@ OPEN: Any = object()
 """Stands for the answer of an ask that the client has to be asked."""
 
 _NONE: set[asyncio.Task[Any]] = set()
+NO_REPORTS = Reports()
 
 
 class Round:
@@ -36,6 +39,8 @@ class Round:
         threads: runs plain functions.
         name: what the handler is registered as, for the log.
         takes_early: whether answers that come without a state count at all.
+        callbacks: makes the links of asks that a page answers; None where there are none.
+        reports: what such pages have reported.
         hands_over: says whether the round is to end at its next boundary and go on elsewhere, in a round of its own.
     """
 
@@ -47,6 +52,8 @@ class Round:
         name: str,
         *,
         takes_early: bool = True,
+        callbacks: Callbacks | None = None,
+        reports: Reports = NO_REPORTS,
         hands_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.call = call
@@ -64,6 +71,8 @@ class Round:
         self.closed = False
         self.main: asyncio.Task[Any] | None = None
         self.handed_over = False
+        self._callbacks = callbacks
+        self._reports = reports
         self._hands_over = hands_over
         self._threads = threads
         self._early = call.answers or {} if takes_early and call.state is None else {}
@@ -170,9 +179,9 @@ class Round:
             await self._park()
         return answers
 
-    def answer(self, key: str, question: Question, read: Callable[[JSON], Any], *, needs_state: bool) -> Any:
+    def answer(self, key: str, ask: Ask[Any], question: Question, read: Callable[[JSON], Any]) -> Any:
         """Give the answer to a declared ask, or `OPEN`: the client has to be asked."""
-        found = self._looked(lambda: [self._answer(self._claim(key, "", question), question, read, needs_state)])
+        found = self._looked(lambda: [self._answer(self._claim(key, "", question), ask, question, read)])
         return found[0] if found else OPEN
 
     def _looked(self, look: Callable[[], list[Any]]) -> list[Any]:
@@ -194,10 +203,10 @@ class Round:
     def _inline(self, given_key: str | None, ask: Ask[Any]) -> Any:
         question = ask.question()
         key = self._claim(given_key, ask.default_key, question)
-        return self._answer(key, question, ask.read, ask.needs_state)
+        return self._answer(key, ask, question, ask.read)
 
-    def _answer(self, key: str, question: Question, read: Callable[[JSON], Any], needs_state: bool) -> Any:
-        raw = self._kept(key, question, needs_state)
+    def _answer(self, key: str, ask: Ask[Any], question: Question, read: Callable[[JSON], Any]) -> Any:
+        raw = self._kept(key, question, ask.needs_state)
         if raw is not None:
             try:
                 return read(raw)
@@ -207,12 +216,14 @@ class Round:
             except AnswerMisfit as misfit:
                 question = question.because(misfit.reason)
         self.journal.forget(key)
-        self._send(key, question)
+        self._send(key, ask, question)
         return OPEN
 
     def _kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
         raw = self.journal.answer(key, question.digest)
-        return self._take_early(key, question.digest, needs_state) if raw is None else raw
+        if raw is None:
+            return self._take_early(key, question.digest, needs_state)
+        return self._reports.found.get(key, raw)
 
     def _take_early(self, key: str, digest: str, needs_state: bool) -> JSON | None:
         """Give an answer that came without a state, if it may count; it is kept for later rounds."""
@@ -221,11 +232,19 @@ class Round:
         self.journal.keep(key, digest, self._early[key])
         return self._early[key]
 
-    def _send(self, key: str, question: Question) -> None:
+    def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if not self.call.client.supports(question.needs):
             self.missing.append(question.needs)
         else:
-            self.asked[key] = question
+            self.asked[key] = self._leading_back(key, ask, question) if isinstance(ask, ElicitUrl) else question
+
+    def _leading_back(self, key: str, ask: ElicitUrl[Any], question: Question) -> Question:
+        if ask.callback is None:
+            return question
+        if self._callbacks is None:
+            raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
+        back = self._callbacks.way_back(ask.callback, key, question.digest, self.call, self.journal)
+        return ask.leading(question.because(UNFINISHED if key in self._reports.unfinished else ""), back)
 
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Give the ask its key: its own, or the first of its default keys that is free and fits the journal best."""
@@ -276,7 +295,7 @@ class Round:
             self.journal.forget(key)
             return None
         except Exception as error:
-            detail = str(error) if isinstance(error, SetupError) else type(error).__name__
+            detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
             raise CallEnded(str(self.fail(FlowError(f"inputs.get({key!r}, ...) failed: {detail}")))) from None
 
     def _find_input(self, key: str, asked: Any) -> tuple[JSON | None, Callable[[JSON], Any]]:
@@ -297,7 +316,7 @@ class Round:
             self._refuse_other_question(key, question)
             self._refuse_step_key(key)
             self.journal.forget(key)
-            self._send(key, question.because(self._reasons.get(key, "")))
+            self._send(key, required.asks[key], question.because(self._reasons.get(key, "")))
 
     # Steps
 

@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import copy
 from inspect import isasyncgenfunction
@@ -12,12 +12,16 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from .admission import Admission
 from .asgi import Endpoint
 from .asks import Text
+from .base_url import BaseUrl
+from .callback_pages import CallbackPages, Identify, Registering, build_callback
+from .callbacks import PATH, Callbacks
 from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
@@ -26,20 +30,18 @@ from .fanout import Fanout, InProcessFanout
 from .flows import Flows
 from .gate import wrap
 from .handlers import Handler, compile_handler
-from .keys import ENVIRONMENT, KeyRing
+from .keys import KeyRing
 from .limits import Limits
 from .messages import Change
 from .probes import Probes
 from .redemption import Redeemer
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .sealed_state import Codec, SealedCodec
+from .shared import Shared
 from .signals import drain_on_sigterm, forget_sigterm
 from .signing import Cursors
-from .store import InProcessStore, Store
-from .stores import ENVIRONMENT as DATABASE
-from .stores import store_of
+from .store import Store
 from .threads import Threads
-from .workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
 
@@ -67,11 +69,16 @@ class MRTRServer:
         audience: what sealed states are bound to; the same on all replicas. The name if left out.
         auth: a Starlette authentication backend; with one, a request that it does not authenticate gets a 401. If
             left out, the user is whoever an authentication middleware around the application says it is.
+        identify: says whose browser sent a request, for callbacks: a function of the request that returns the user's
+            identity as text, a `Principal`, a Starlette user, None for nobody, or a response that is sent instead, such
+            as the way to your login. It must name users as the authentication does.
+        base_url: the address under which browsers reach the application, for callbacks; with the path that it is
+            mounted at. If left out, callbacks work on loopback only.
         codec: seals the states instead of the default one.
         fanout: carries change notifications instead of the one within the process.
-        store: what replicas share for `single_use` tools: a `Store` of your own; or
+        store: what replicas share for `single_use` tools and callbacks: a `Store` of your own; or
         database: the URL of a database for the built-in one. From `MRTR_DATABASE_URL` if both are left out; without
-            any, single use holds within one process.
+            any, both work within one process.
         limits: what requests and flows may use.
         dialects: the wire forms to serve, by name: all that there are if left out.
         page_size: how many entries a page of a list has.
@@ -106,6 +113,8 @@ class MRTRServer:
         keys: KeyRing | Sequence[bytes] | None = None,
         audience: str | None = None,
         auth: AuthenticationBackend | None = None,
+        identify: Identify | None = None,
+        base_url: str | None = None,
         codec: Codec | None = None,
         fanout: Fanout | None = None,
         store: Store | None = None,
@@ -152,13 +161,10 @@ class MRTRServer:
         self._admission = Admission(self._limits)
         self._lame_duck = lame_duck
         self._hears_sigterm = False
-        self._refusal = ""
-        self._workers = worker_count()
-        self._store = self._choose_store(store, database) or InProcessStore(clock=clock)
-        self._told_of_store = False
+        self._shared = Shared(name, keys, store, database, clock)
+        ring = settings["keys"] = self._shared.ring
         self._probes = Probes(self._path, self._why_not_ready)
         self._entered = lifespan or nullcontext
-        ring = settings["keys"] = self._key_ring(keys)
         optional: dict[str, Any] = {
             "title": title,
             "websiteUrl": website_url,
@@ -166,15 +172,30 @@ class MRTRServer:
         }
         info: dict[str, Any] = {"name": name, "version": version}
         info |= {field: value for field, value in optional.items() if value is not None}
+        self._can_identify = identify is not None or auth is None
+        base = BaseUrl(base_url)
+        self._callbacks = Callbacks(
+            self._registry.callbacks,
+            ring,
+            self._shared.store,
+            audience=audience or name,
+            base=base,
+            identifies=identify is not None,
+            limits=self._limits,
+            clock=clock,
+        )
         flows = Flows(
             codec or SealedCodec(ring),
             self._threads,
             self._limits,
             self._admission,
+            self._callbacks,
             audience=audience or name,
             clock=clock,
         )
-        redeemer = Redeemer(self._store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock)
+        redeemer = Redeemer(
+            self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
+        )
         dispatcher = Dispatcher(
             self._registry,
             flows,
@@ -199,6 +220,15 @@ class MRTRServer:
             allowed_hosts=allowed_hosts,
         )
         self._stack = wrap(endpoint, auth, middleware)
+        pages = CallbackPages(
+            self._registry.callbacks,
+            self._callbacks,
+            self._threads,
+            base,
+            identify=identify,
+            body_bytes=self._limits.body_bytes,
+        )
+        self._pages = wrap(pages, None, middleware)  # a browser has no bearer token
 
     # ASGI
 
@@ -209,7 +239,7 @@ class MRTRServer:
                 self._hear_sigterm()
             if self._admission.draining:
                 send = closing(scope, send)
-            if self._is_endpoint(scope) and not self._refusal:
+            if self._is_endpoint(scope) and not self._shared.refusal:
                 await self._stack(scope, receive, send)
             else:
                 await self._serve_elsewhere(scope, receive, send)
@@ -223,9 +253,11 @@ class MRTRServer:
         route = _route(scope).rstrip("/")
         if self._probes.claims(route):
             await self._probes.answer(route, scope, send)
-        elif self._refusal:  # mounted, so no failed startup has ended it
-            logger.error("%s", self._refusal)
+        elif self._shared.refusal:  # mounted, so no failed startup has ended it
+            logger.error("%s", self._shared.refusal)
             await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
+        elif self._registry.callbacks and self._is_callback(scope):
+            await self._pages(scope, receive, send)
         else:
             endpoint = scope.get("root_path", "") + self._path or "/"
             await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
@@ -242,10 +274,14 @@ class MRTRServer:
             return True  # a Route: whatever path it has is the endpoint's
         return route == "" and (routed or bool(scope.get("root_path")))
 
+    def _is_callback(self, scope: Scope) -> bool:
+        route = _route(scope)
+        return route.startswith(PATH) and route.removeprefix(PATH) in self._registry.callbacks
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        if self._refusal:
-            await send({"type": "lifespan.startup.failed", "message": self._refusal})
+        if self._shared.refusal:
+            await send({"type": "lifespan.startup.failed", "message": self._shared.refusal})
             return
         phase = "startup"
         self._admission.reopen()
@@ -256,7 +292,7 @@ class MRTRServer:
                 phase = "shutdown"
                 await receive()
                 self.drain()
-            await self._store.close()
+            await self._shared.store.close()
         except Exception as error:
             message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
             logger.error("%s", message, exc_info=error)
@@ -279,13 +315,14 @@ class MRTRServer:
         the next start.
         """
         self._admission.drain()
+        self._callbacks.wake()
 
     def _hear_sigterm(self) -> None:
         self._hears_sigterm = True
         drain_on_sigterm(self._admission, self._lame_duck)
 
     def _why_not_ready(self) -> str:
-        if self._refusal:
+        if self._shared.refusal:
             return "not set up"
         return "draining" if self._admission.draining else ""
 
@@ -354,7 +391,7 @@ class MRTRServer:
             about = described(function, name, title, description, icons, meta)
             handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
             if handler.single_use:
-                self._check_store(about.name, needed=single_use)
+                self._shared.redeems(about.name, needed=single_use)
             self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
             return function
 
@@ -484,6 +521,44 @@ class MRTRServer:
 
         return register
 
+    def callback(
+        self,
+        name: str,
+        *,
+        methods: Iterable[Literal["GET", "POST"]] = ("GET",),
+        page: Callable[[Request], Response | Awaitable[Response]] | None = None,
+    ) -> Registering:
+        """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
+
+        It takes the browser's request, and if it likes the `WayBack` over which the person came. What it returns is the
+        answer of the ask that gave the page, kept in the store for as long as the flow may last. If it returns a
+        Starlette response, that is sent, and the person is not done: a form of your own, or a redirect. `ToolError` is
+        shown to the person, who may try again; `Refusal("decline")` is a no to the ask.
+
+        Parameters:
+            name: names it in its address.
+            methods: what it takes; with POST, a form that it returned can be sent to it.
+            page: makes the page that the person sees when it is done; a plain one by default.
+
+        Raises:
+            SetupError: the function can't be a callback, or nothing could tell whose browser opens its links.
+        """
+        if not isinstance(name, str):
+            raise SetupError('A callback needs its name: use @app.callback("name")')
+        if not self._can_identify:
+            raise SetupError(
+                f"The callback {name!r} can't tell whose browser opens its links, so a link that is sent to somebody "
+                "else would land their login on the sender: with auth=, give MRTRServer an identify= function, too"
+            )
+
+        def register(function: Callable[..., Any]) -> Any:
+            callback = build_callback(_compile(function, name), methods, page)
+            self._registry.add_callback(callback)
+            self._shared.keeps(f"the callback {name!r}")
+            return callback
+
+        return register
+
     # Changes
 
     def notify_tools_changed(self) -> None:
@@ -509,81 +584,6 @@ class MRTRServer:
         replica = copy(self)
         MRTRServer.__init__(replica, **{**self._settings, **settings})
         return replica
-
-    # What replicas share
-
-    def _choose_store(self, store: Store | None, database: str | None) -> Store | None:
-        given: Any = store
-        if isinstance(given, str) or not isinstance(database, str | None):
-            raise SetupError("store= takes a Store, and database= a URL: MRTRServer(..., database='sqlite:///mrtr.db')")
-        if store is not None and database is not None:
-            raise SetupError("Give store= or database=, not both")
-        try:
-            return store if store is not None else store_of(database)
-        except SetupError as error:
-            if self._workers == 1:
-                raise
-            self._refuse_to_start(str(error))
-            return None
-
-    def _check_store(self, tool: str, *, needed: bool) -> None:
-        """Refuse to start, or say once in the log, where a tool's states can't be redeemed once in the whole fleet."""
-        if self._store.shared:
-            return
-        if needed and self._workers > 1:
-            self._refuse_to_start(
-                f"{tool!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
-                f"request that comes again. Give them a database with {DATABASE} or database=, or a store="
-            )
-        elif not self._told_of_store:
-            self._told_of_store = True
-            logger.warning(
-                "%s: there is no shared store, so states of %r and the like are redeemed once in each process, not "
-                "once in the fleet. With several replicas, set %s",
-                self.name,
-                tool,
-                DATABASE,
-            )
-
-    def _key_ring(self, keys: KeyRing | Sequence[bytes] | None) -> KeyRing:
-        given: Any = keys
-        if isinstance(given, str | bytes | bytearray) or (
-            isinstance(given, list | tuple) and any(isinstance(key, str) for key in given)
-        ):
-            raise SetupError(
-                "keys= takes a KeyRing or a list of 32-byte secrets; text of hex digits is keys=KeyRing.parse(text), "
-                "one secret is keys=[secret]"
-            )
-        workers = self._workers
-        try:
-            if isinstance(keys, KeyRing):
-                return keys
-            ring = KeyRing.from_environment() if keys is None else KeyRing(keys)
-        except SetupError as error:
-            if workers == 1:
-                raise
-            self._refuse_to_start(str(error))
-            return KeyRing.generate()
-        if ring is not None:
-            return ring
-        if workers > 1:
-            self._refuse_to_start(
-                f"{workers} workers need one shared key, or a flow that begins in one can't go on in another. "
-                f"Start them with {ENVIRONMENT}=$(mrtr-server keygen)"
-            )
-        else:
-            logger.warning(
-                "%s: no keys are given, so this process made its own; flows end when it restarts, and no other "
-                "replica can go on with them. Make one with `mrtr-server keygen` and set %s",
-                self.name,
-                ENVIRONMENT,
-            )
-        return KeyRing.generate()
-
-    def _refuse_to_start(self, why: str) -> None:
-        # Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.
-        self._refusal = f"{self.name}: {why}"
-        logger.error("%s", self._refusal)
 
 
 def _decorated(decorator: str, function: Any) -> Any:

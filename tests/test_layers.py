@@ -17,13 +17,14 @@ ROOT = Path(mrtr_server.__file__).parent
 # The layers of the design, and within a layer rows: a module may import from any row above its own, and from no other.
 ROWS: list[tuple[int, str]] = [
     (0, "_version digests errors threads workers"),
-    (1, "content keys limits messages uri_templates"),
+    (1, "base_url content keys limits messages uri_templates"),
     (2, "admission auth database fanout journal schema sealed_state signing store"),
     (2, "store_sql"),
     (2, "stores"),
-    (2, "forms idempotency raw_schema recorded results dialects.base"),
+    (2, "callbacks forms idempotency raw_schema recorded results dialects.base"),
     (2, "asks steps dialects.modern dialects.sep_draft"),
-    (2, "dialects inputs"),
+    (2, "dialects url_asks"),
+    (2, "inputs"),
     (3, "round signals"),
     (3, "context"),
     (3, "filling signatures"),
@@ -34,8 +35,8 @@ ROWS: list[tuple[int, str]] = [
     (5, "redemption"),
     (5, "flows"),
     (5, "dispatcher"),
-    (6, "connection gate"),
-    (6, "asgi probes"),
+    (6, "callback_pages connection gate"),
+    (6, "asgi probes shared"),
     (7, "server"),
     (8, "cli testing.failure testing.observing testing.servers testing.wire"),
     (8, "testing.asked testing.loop"),
@@ -61,7 +62,7 @@ ONLY_IMPORTERS = {
     "sqlalchemy": {"database", "store_sql"},
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
-    "starlette": {"auth", "connection", "gate", "asgi", "probes", "server", "testing.transports"},
+    "starlette": {"auth", "callback_pages", "connection", "gate", "asgi", "probes", "server", "testing.transports"},
     "uvicorn": set(),
     "http": {"testing.transports"},
 }

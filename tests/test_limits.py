@@ -19,6 +19,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "state_seconds": 60 * 60,
         "flow_seconds": 24 * 60 * 60,
         "lease_seconds": 30,
+        "hold_seconds": 25,
         "threads": 40,
         "max_concurrency": None,
         "shed_above": None,

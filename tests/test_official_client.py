@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import httpx
 import mcp_types as types
 import pytest
 from mcp import Client, MCPError
@@ -14,6 +15,7 @@ from mcp.client.session import ClientRequestContext
 from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ToolsListChanged
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Mount
 
 from examples import bookshop, conformance, deploy, mixed_asks, payments, weather, work_items
@@ -416,6 +418,38 @@ class TestAsking:
         (asked,) = person.asked
         assert isinstance(asked, types.ElicitRequestURLParams)
         assert asked.url.startswith("https://example.com/sign-in?flow=")
+
+    async def test_a_page_that_reports_back_is_waited_for(self, connect: Connect) -> None:
+        """The client retries at once, long before the person is done, and asks nobody a second time."""
+        server = MRTRServer("pages", keys=[bytes(32)])
+
+        @server.callback("account")
+        async def account(request: Request) -> Login:
+            return Login(name=request.query_params["name"])
+
+        @server.tool
+        async def sign_in(ctx: Context) -> str:
+            return (await ctx.elicit_url("Sign in, please", callback=account)).name
+
+        visits: list[asyncio.Task[None]] = []
+
+        class Visitor(Person):
+            async def elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> Any:
+                assert isinstance(params, types.ElicitRequestURLParams)
+                visits.append(asyncio.create_task(visit(f"{params.url}&name=octocat")))
+                return await super().elicit(context, params)
+
+        async def visit(url: str) -> None:
+            await asyncio.sleep(0.5)
+            async with httpx.AsyncClient() as browser:
+                assert (await browser.get(url)).status_code == 200
+
+        person = Visitor({"Sign in, please": types.ElicitResult(action="accept")})
+        with in_thread(Inspected(server), wait=False) as port:
+            async with connect(person, url=f"http://127.0.0.1:{port}/mcp") as client:
+                assert text(await client.call_tool("sign_in")) == "octocat"
+            await asyncio.gather(*visits)
+        assert len(person.asked) == 1
 
     @pytest.mark.parametrize(("action", "said"), [("decline", "declined"), ("cancel", "dismissed")])
     async def test_a_no_ends_the_call_and_says_so(self, connect: Connect, action: Any, said: str) -> None:

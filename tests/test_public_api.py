@@ -18,11 +18,11 @@ import mrtr_server
 ROOT = Path(mrtr_server.__file__).parent
 
 NAMES = """
-    Annotations AudioContent BearerTokens Client Codec Completion Confirm Context Depends Elicit Elicited
-    ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InProcessStore InputRequired
-    Inputs KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal PromptResult Redemption
-    Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec SetupError SignedCodec State
-    Store StoreUnavailable TextContent ToolAnnotations ToolError ToolResult
+    Annotations AudioContent BearerTokens Callback Client Codec Completion Confirm Context Depends Elicit
+    Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InProcessStore
+    InputRequired Inputs KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal PromptResult
+    Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec SetupError
+    SignedCodec State Store StoreUnavailable TextContent ToolAnnotations ToolError ToolResult WayBack
 """
 LOADED_WHEN_ASKED_FOR = ["SQLStore"]
 """They need an extra. Type checkers see them as they see the others."""

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import Annotated, Any, assert_type
 
 from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
 
 from mrtr_server import (
-    Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, IdempotencyKey, ImageContent,
-    InputRequired, Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, ResourceContents, Root, Roots,
-    Sample, Sampled, State, TextContent, ToolAnnotations, ToolError, ToolResult,
+    Callback, Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, IdempotencyKey,
+    ImageContent, InputRequired, Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, Principal,
+    ResourceContents, Root, Roots, Sample, Sampled, State, TextContent, ToolAnnotations, ToolError, ToolResult, WayBack,
 )
 
 app = MRTRServer("weather", keys=[bytes(32)], limits=Limits(rounds=5))
@@ -180,6 +182,45 @@ async def notes(ctx: Context) -> None:
     assert_type(ctx.round, int)
 
 
+# A page that reports back.
+@app.callback("google")
+async def google(request: Request) -> GitHubLogin: ...
+
+
+@app.callback("key", methods=["GET", "POST"], page=lambda request: HTMLResponse("thanks"))
+def key(request: Request, back: WayBack) -> str | Response: ...
+
+
+@app.callback("done")
+async def done(request: Request) -> None: ...
+
+
+def google_url(back: WayBack) -> str:
+    return f"https://example.com/?to={back.url}&state={back.state}&code_challenge={back.challenge}"
+
+
+async def pages(ctx: Context, inputs: Inputs) -> None:
+    assert_type(google, Callback[GitHubLogin])
+    assert_type(key, Callback[str])
+    assert_type(done, Callback[None])
+    assert_type(await ctx.elicit_url("Log in", google_url, callback=google), GitHubLogin)
+    assert_type(await ctx.elicit_url("Log in", lambda back: f"{back.link}&x=1", callback=google), GitHubLogin)
+    assert_type(await ctx.elicit_url("Your key", callback=key, key="api_key"), str)
+    ask = ElicitUrl("Log in", google_url, callback=google)
+    assert_type(ask, ElicitUrl[GitHubLogin])
+    assert_type(inputs.get("google", ask), GitHubLogin | None)
+    assert_type(await ctx.ask(ask, ElicitUrl("?", "https://example.com")), tuple[GitHubLogin, bool])
+    InputRequired(google=ask)
+
+
+def nobody(request: Request) -> None: ...
+async def somebody(request: Request) -> str | Principal | Response | None: ...
+
+
+MRTRServer("x", keys=[bytes(32)], identify=nobody, base_url="https://example.com")
+MRTRServer("x", keys=[bytes(32)], identify=somebody)
+
+
 @app.prompt
 def review(code: str) -> list[str | Message]:
     return ["Review this:", Message(role="assistant", content=code)]
@@ -246,6 +287,8 @@ async def asks(ctx: Context) -> None:
     await ctx.elicit(GitHubLogin, "?")  # E
     await ctx.confirm()  # E
     await ctx.elicit_url("Sign in")  # E
+    await ctx.elicit_url("Sign in", lambda back: back.url)  # E
+    await ctx.elicit_url("Sign in", callback=build)  # E
     await ctx.sample("?", include_context="everything")  # E
     one, two, three = await ctx.ask(Confirm("?"), Confirm("?"))  # E
     await ctx.ask("?")  # E

@@ -36,6 +36,7 @@ class Walk:
         arguments: its arguments.
         method: the protocol's method.
         capabilities: what the client declares.
+        headers: HTTP headers of every request, besides those of the protocol.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class Walk:
         arguments: Mapping[str, Any] | None = None,
         method: str = "tools/call",
         capabilities: Mapping[str, Any] = ALL_CAPABILITIES,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.apps = apps
         self.target = target
         self.capabilities = dict(capabilities)
-        client = AsyncClient(*apps, capabilities=self.capabilities, log_level=None)
+        client = AsyncClient(*apps, capabilities=self.capabilities, headers=headers or {}, log_level=None)
         self.flow = Flow(client, method, target, arguments or {})
         self.reply: dict[str, Any] = {}
 
