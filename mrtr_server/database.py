@@ -29,6 +29,9 @@ CONNECTION_LIFE = 5 * 60
 SCHEMA_LOCK = 0x6D727472
 """Held in PostgreSQL while the tables are made: CREATE TABLE IF NOT EXISTS fails where two do it at once."""
 
+SCHEMA = Table("mrtr_schema", MetaData(), Column("version_num", String(32), primary_key=True))
+"""The version of the tables, as Alembic keeps it: it can take over from here."""
+
 DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
 EXTRAS = {"sqlite": "tasks", "postgresql": "postgres"}
 OLDEST_SQLITE = (3, 35)
@@ -80,10 +83,6 @@ class Database:
         self._url = _read(url)
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self._tables = tables
-        # As Alembic keeps it, under a name of ours: it can take over from here.
-        self._schema = Table(
-            "mrtr_schema", tables, Column("version_num", String(32), primary_key=True), extend_existing=True
-        )
         self._version = version
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
 
@@ -212,9 +211,9 @@ class Database:
             connected.prepared = True
 
     async def _found(self, connection: AsyncConnection) -> str | None:
-        if not await connection.run_sync(lambda sync: inspect(sync).has_table(self._schema.name)):
+        if not await connection.run_sync(lambda sync: inspect(sync).has_table(SCHEMA.name)):
             return None
-        return str(await connection.scalar(select(self._schema.c.version_num)))
+        return str(await connection.scalar(select(SCHEMA.c.version_num)))
 
     async def _make_tables(self, connection: AsyncConnection) -> str:
         """Make the tables, while no other process does, and give their version."""
@@ -226,8 +225,9 @@ class Database:
             await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
         found = await self._found(connection)
         if found is None:
+            await connection.run_sync(SCHEMA.create)
             await connection.run_sync(self._tables.create_all)
-            await connection.execute(self._schema.insert().values(version_num=self._version))
+            await connection.execute(SCHEMA.insert().values(version_num=self._version))
         await connection.exec_driver_sql("COMMIT")
         return found or self._version
 

@@ -239,7 +239,9 @@ class MRTRServer:
                 self._hear_sigterm()
             if self._admission.draining:
                 send = closing(scope, send)
-            if self._is_endpoint(scope) and not self._shared.refusal:
+            if self._registry.callbacks and self._is_callback(scope) and not self._shared.refusal:
+                await self._pages(scope, receive, send)
+            elif self._is_endpoint(scope) and not self._shared.refusal:
                 await self._stack(scope, receive, send)
             else:
                 await self._serve_elsewhere(scope, receive, send)
@@ -256,8 +258,6 @@ class MRTRServer:
         elif self._shared.refusal:  # mounted, so no failed startup has ended it
             logger.error("%s", self._shared.refusal)
             await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
-        elif self._registry.callbacks and self._is_callback(scope):
-            await self._pages(scope, receive, send)
         else:
             endpoint = scope.get("root_path", "") + self._path or "/"
             await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)

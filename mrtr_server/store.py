@@ -33,9 +33,9 @@ class Redemption:
 class Store(Protocol):
     """Keeps what must be the same on all replicas.
 
-    Keys are digests, values are sealed before they come here. All durations are in seconds; what is over its own counts
-    as absent. A method that can't do its work raises `StoreUnavailable`: it is not done then, or all of it is and only
-    the reply was lost. After the latter, a grant that nobody knows of ends with its lease.
+    Keys are digests, values are sealed before they come here. All durations are in seconds; what has expired counts
+    as absent. A method that can't do its work raises `StoreUnavailable`: nothing is done then, or all of it is and only
+    the reply was lost. A grant that was lost like that ends with its lease.
     """
 
     shared: bool
