@@ -70,8 +70,12 @@ class ElicitUrl(Ask[T]):
     def question(self) -> Question:
         """Give the ask as it goes to the client; with a callback, still without the page's address."""
         params = {"mode": "url", "message": written(self.message)}
+        if self.callback is None and callable(self.url):
+            raise SetupError(
+                "A url that is a function needs a callback=, whose way back it takes, or to be a parameter's"
+            )
         if self.callback is None:
-            return Question("url", "elicitation/create", {**params, "url": written(self.url)}, "elicitation.url")
+            return Question("url", "elicitation/create", {**params, "url": self.url}, "elicitation.url")
         # The answer counts while the page stays what it was, but for the way back.
         shape = digest([self.callback.name, self._address(self.callback, NOWHERE)])
         return Question(KIND, "elicitation/create", params, "elicitation.url", shape)

@@ -1197,13 +1197,13 @@ class TestWhatCanNotWorkIsRefused:
         google = app.callback("google")(lambda request: "x")
         wrong: list[tuple[Any, Any, str]] = [
             ("https://example.com", google, "url= is a function of the way back"),
-            (provider, None, "url as a string, or a callback="),
+            (provider, None, "needs a callback="),
             (None, None, "url as a string, or a callback="),
             (provider, lambda request: None, "is no callback"),
         ]
         for url, callback, says in wrong:
             with pytest.raises(SetupError, match=says):
-                ElicitUrl("?", url, callback=callback)
+                ElicitUrl("?", url, callback=callback).question()
 
     async def test_a_callback_of_another_server(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         theirs = MRTRServer("theirs", keys=RING).callback("google")(lambda request: "x")

@@ -7,10 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-import mrtr_server
-
 from .serving import ROOT
 
 SECONDS, CLIENTS = 6, 40
@@ -37,7 +33,6 @@ def test_sigkill_loses_no_flow() -> None:
     assert chaos("--signal", "kill")["killed"] > 0
 
 
-@pytest.mark.skipif(not hasattr(mrtr_server, "IdempotencyKey"), reason="needs single use")
 def test_sigkill_repeats_nothing_that_gave_its_key_where_states_are_for_single_use() -> None:
     report = chaos("--signal", "both", "--single-use")
     assert report["killed"] + report["terminated"] > 0
