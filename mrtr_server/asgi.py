@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from starlette.types import Receive, Scope, Send
 
+from .admission import Admission
 from .auth import principal_of
 from .connection import JSON_TYPE, Connection, Watch, respond
 from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
@@ -30,6 +31,7 @@ class Endpoint:
         info: the server's name, version and so on, in the shape of `Implementation`.
         header_parameters: gives the parameters of a tool that headers mirror.
         limits: what a request may use.
+        admission: says whether the server is draining.
         dialects: the names of the wire forms to serve; None for all.
         allowed_origins: what browsers may call from, besides loopback; `"*"` for anywhere.
         allowed_hosts: what `Host` may be; None for anything.
@@ -44,6 +46,7 @@ class Endpoint:
         info: JSON,
         header_parameters: Callable[[str], tuple[HeaderParameter, ...]],
         limits: Limits,
+        admission: Admission,
         *,
         dialects: Sequence[str] | None,
         allowed_origins: Sequence[str],
@@ -57,6 +60,7 @@ class Endpoint:
         self._dialects = [dialect(surface) for dialect in chosen]
         self._dispatcher = dispatcher
         self._limits = limits
+        self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
         self._watch = Watch()
@@ -141,8 +145,9 @@ class Endpoint:
             dialect = self._choose(envelope)
             user = scope.get("user")
             call = dialect.read(envelope, principal_of(user), user)
+            call.root = scope.get("root_path", "")
             del envelope
-            connection = Connection(dialect, headers, receive, send)
+            connection = Connection(dialect, headers, self._admission, scope, receive, send)
             self._watch.enter(connection)
             try:
                 outcome = await self._dispatcher.dispatch(call, connection)
@@ -176,7 +181,7 @@ class Endpoint:
         if connection is not None:
             await connection.finish(reply)
         else:
-            await respond(send, reply.status, reply.body)
+            await respond(send, reply.status, reply.body, *reply.headers)
 
     def _choose(self, envelope: Envelope) -> Dialect:
         for dialect in self._dialects:

@@ -1,9 +1,10 @@
 """Asks and answers: what a handler asks for, and what it gets."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
-from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_origin, overload
+from typing import Any, Generic, Literal, Self, TypeVar, cast, get_args, get_origin, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
@@ -11,6 +12,7 @@ from pydantic.alias_generators import to_camel
 from .content import blocks
 from .errors import AnswerMisfit, SetupError
 from .forms import Form, describe, form
+from .journal import UNSET
 from .messages import JSON, Question
 
 T = TypeVar("T")
@@ -18,17 +20,26 @@ M = TypeVar("M", bound=BaseModel)
 
 Action = Literal["accept", "decline", "cancel"]
 
+Text = str | Callable[..., str]
+"""A text; or, for the ask of a parameter, a function that makes it from the call's arguments and earlier answers."""
+
 
 class CallEnded(BaseException):
     """The call can't go on, and has been noted as ended. No `Exception`, so that a handler can't go on by accident."""
 
 
 class Refusal(CallEnded):
-    """The person said no, and the handler did not say that it would branch on that."""
+    """The person said no, and the handler did not say that it would branch on that.
 
-    def __init__(self, action: str) -> None:
+    Parameters:
+        action: `"decline"` (an explicit no) or `"cancel"` (dismissed without a choice).
+        confirming: whether it was a confirmation that was asked for.
+    """
+
+    def __init__(self, action: str, *, confirming: bool = False) -> None:
         super().__init__(action)
         self.action = action
+        self.confirming = confirming
 
 
 class Elicited(Generic[T]):
@@ -116,9 +127,23 @@ class Ask(ABC, Generic[T]):
     default_key: str
     needs_state = False
     """Whether an answer only counts with the state of the round that asked."""
+    texts: tuple[str, ...] = ("message",)
+    """The attributes that are texts, so that they may be functions where the ask is a parameter's."""
 
     def __init__(self, key: str | None = None) -> None:
         self.key = key
+
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The texts that are still to be made, by attribute."""
+        return {name: made for name in self.texts if callable(made := getattr(self, name))}
+
+    def filled(self, texts: Mapping[str, Any]) -> Self:
+        """Give the same ask with these texts."""
+        ask = copy(self)
+        for name, text in texts.items():
+            setattr(ask, name, text)
+        return ask
 
     @abstractmethod
     def question(self) -> Question:
@@ -138,8 +163,10 @@ class Elicit(Ask[T]):
     """Ask the person to fill in a form (Elicitation, Form Mode).
 
     Parameters:
-        message: why you ask, in words for the person.
+        message: why you ask, in words for the person. For a parameter, also a function that makes it: its parameters
+            are filled by name with the call's arguments, earlier answers and dependencies.
         schema: a pydantic model whose fields are the form's; or `Elicited[Model]` to branch on decline and cancel.
+            Left out for a parameter, since its type says it.
         key: see `Ask`; the model's name in snake case by default.
 
     Raises:
@@ -147,20 +174,27 @@ class Elicit(Ask[T]):
     """
 
     @overload
+    def __init__(self: "Elicit[Any]", message: Text, *, key: str | None = None) -> None: ...
+    @overload
     def __init__(self: "Elicit[M]", message: str, schema: type[M], *, key: str | None = None) -> None: ...
     @overload
     def __init__(
         self: "Elicit[Elicited[M]]", message: str, schema: type[Elicited[M]], *, key: str | None = None
     ) -> None: ...
-    def __init__(self, message: str, schema: Any, *, key: str | None = None) -> None:
+    def __init__(self, message: Text, schema: Any = UNSET, *, key: str | None = None) -> None:
         super().__init__(key)
         self.message = message
-        self._form, self.branches = form_of(schema)
-        self.default_key = self._form.name
+        self.schema = schema
+        self.branches = False
+        if schema is not UNSET:
+            self._form, self.branches = form_of(schema)
+            self.default_key = self._form.name
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
-        params = {"message": self.message, "requestedSchema": self._form.schema}
+        if self.schema is UNSET:
+            raise SetupError("Elicit(message) without a model is for a parameter; here, write Elicit(message, Model)")
+        params = {"message": written(self.message), "requestedSchema": self._form.schema}
         return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)
 
     def read(self, raw: JSON) -> T:
@@ -172,59 +206,30 @@ class Confirm(Ask[bool]):
     """Ask the person for a yes. Anything but an accepted, true answer ends the call.
 
     Parameters:
-        message: what will happen, in words for the person.
+        message: what will happen, in words for the person; for a parameter, also a function as for `Elicit`.
         key: see `Ask`; `confirm` by default.
     """
 
     default_key = "confirm"
     needs_state = True
 
-    def __init__(self, message: str, *, key: str | None = None) -> None:
+    def __init__(self, message: Text, *, key: str | None = None) -> None:
         super().__init__(key)
         self.message = message
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
-        return Question("form", "elicitation/create", {"message": self.message, **_CONFIRMATION}, "elicitation.form")
+        params = {"message": written(self.message), **_CONFIRMATION}
+        return Question("form", "elicitation/create", params, "elicitation.form")
 
     def read(self, raw: JSON) -> bool:
         """Read an answer; see `Ask.read`. What is read is always True."""
-        content = _accepted(raw)
+        content = accepted(raw, confirming=True)
         confirmed = content.get("confirm") if isinstance(content, dict) else None
         if not isinstance(confirmed, bool):
             raise AnswerMisfit("confirm: Please answer yes or no.")
         if not confirmed:
-            raise Refusal("decline")
-        return True
-
-
-class ElicitUrl(Ask[bool]):
-    """Ask the person to open a page; for what must not pass through the client (Elicitation, URL Mode).
-
-    An accepted answer says that the person agreed to open the page, not that they are done there.
-
-    Parameters:
-        message: why, in words for the person.
-        url: the page, absolute.
-        key: see `Ask`; `open_url` by default.
-    """
-
-    default_key = "open_url"
-    needs_state = True
-
-    def __init__(self, message: str, url: str, *, key: str | None = None) -> None:
-        super().__init__(key)
-        self.message = message
-        self.url = url
-
-    def question(self) -> Question:
-        """Give the ask as it goes to the client."""
-        params = {"mode": "url", "message": self.message, "url": self.url}
-        return Question("url", "elicitation/create", params, "elicitation.url")
-
-    def read(self, raw: JSON) -> bool:
-        """Read an answer; see `Ask.read`. What is read is always True."""
-        _accepted(raw)
+            raise Refusal("decline", confirming=True)
         return True
 
 
@@ -233,7 +238,7 @@ class Sample(Ask[Sampled]):
 
     Parameters:
         messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
-            `Message`, or plain JSON with `role` and `content`.
+            `Message`, or plain JSON with `role` and `content`. For a parameter, also a function that gives them.
         max_tokens: how long the message may be, in tokens.
         system_prompt, model_preferences, temperature, stop_sequences, metadata, include_context, tools, tool_choice:
             as in the protocol, plain JSON. `tools` needs a client that declares `sampling.tools`.
@@ -241,6 +246,7 @@ class Sample(Ask[Sampled]):
     """
 
     default_key = "sample"
+    texts = ("messages",)
 
     def __init__(
         self,
@@ -258,7 +264,7 @@ class Sample(Ask[Sampled]):
         key: str | None = None,
     ) -> None:
         super().__init__(key)
-        several = messages if isinstance(messages, list | tuple) else [messages]
+        self.messages = messages if callable(messages) else _conversation(messages)
         optional = {
             "systemPrompt": system_prompt,
             "modelPreferences": model_preferences,
@@ -270,7 +276,7 @@ class Sample(Ask[Sampled]):
             "toolChoice": tool_choice,
         }
         given = {name: value for name, value in optional.items() if value is not None}
-        self._params = {"messages": [sampling_message(m) for m in several], "maxTokens": max_tokens, **given}
+        self._params = {"maxTokens": max_tokens, **given}
         self._needs = "sampling"
         if tools is not None or tool_choice is not None:
             self._needs = "sampling.tools"
@@ -279,7 +285,12 @@ class Sample(Ask[Sampled]):
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
-        return Question("sample", "sampling/createMessage", self._params, self._needs)
+        params = {"messages": written(self.messages), **self._params}
+        return Question("sample", "sampling/createMessage", params, self._needs)
+
+    def filled(self, texts: Mapping[str, Any]) -> "Sample":
+        """Give the same ask with these messages."""
+        return super().filled({name: _conversation(messages) for name, messages in texts.items()})
 
     def read(self, raw: JSON) -> Sampled:
         """Read an answer; see `Ask.read`."""
@@ -294,6 +305,7 @@ class ListRoots(Ask["list[Root]"]):
     """
 
     default_key = "roots"
+    texts = ()
 
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
@@ -307,7 +319,7 @@ class ListRoots(Ask["list[Root]"]):
 def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
     """Read the answer to a form as its model, or as an `Elicited` for a handler that branches."""
     try:
-        content = _accepted(raw)
+        content = accepted(raw)
     except Refusal as refusal:
         if branches:
             return Elicited(cast(Action, refusal.action))
@@ -322,6 +334,17 @@ def read_model(model: type[M], raw: JSON) -> M:
         return model.model_validate(raw)
     except ValidationError as error:
         raise AnswerMisfit(describe(error)) from None
+
+
+def written(text: Any) -> Any:
+    """Give a text that is no function. Raises `SetupError` for one that is."""
+    if callable(text):
+        raise SetupError("A message that is a function is for a parameter: Annotated[..., Elicit(function)]; give text")
+    return text
+
+
+def _conversation(messages: Any) -> list[JSON]:
+    return [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
 
 
 def sampling_message(message: Any) -> JSON:
@@ -339,10 +362,11 @@ _CONFIRMATION: JSON = {
 }
 
 
-def _accepted(raw: JSON) -> Any:
+def accepted(raw: JSON, *, confirming: bool = False) -> Any:
+    """Give the content of an accepted answer; raises as `Ask.read` does for any other."""
     action = raw.get("action")
     if action in ("decline", "cancel"):
-        raise Refusal(action)
+        raise Refusal(action, confirming=confirming)
     if action != "accept":
         raise AnswerMisfit("The answer has no action.")
     return raw.get("content", {})

@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from .admission import Admission
 from .dialects import Dialect, Reply
 from .errors import InvalidRequest, RequestError
-from .messages import NOTHING, Call, Listening, Note
+from .messages import NOTHING, Call, Change, Listening, Note, Subscription
 
 JSON_TYPE = b"application/json"
 SSE_TYPE = b"text/event-stream"
@@ -26,6 +27,10 @@ WATCH_AFTER = 0.05
 BACKLOG = 64
 """How many notes may wait for a slow client before the handler that sends them waits, too."""
 
+CLOSE_WITHIN = 1.0
+"""How long a subscription may take to end when it is told to, in seconds."""
+
+_CLOSE_HEADER = (b"connection", b"close")
 _JSON_HEADER = (b"content-type", JSON_TYPE)
 _SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -57,12 +62,23 @@ class Connection:
     Parameters:
         dialect: writes the notes.
         headers: of the request; without `text/event-stream` in `Accept`, notes are dropped.
-        receive, send: of the ASGI application.
+        admission: says whether the server is draining.
+        scope, receive, send: of the ASGI application.
     """
 
-    def __init__(self, dialect: Dialect, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        headers: Mapping[bytes, bytes],
+        admission: Admission,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         self._dialect = dialect
         self._headers = headers
+        self._admission = admission
+        self._scope = scope
         self._receive = receive
         self._send = send
         self.loop = _running_loop()
@@ -94,14 +110,18 @@ class Connection:
         if self.finishing:  # by now, while a thread was at it
             return NOTHING
         if self._stream is None:
-            self._stream = _Stream(self._send)
+            self._stream = _Stream(self._starting())
         return self._stream.add(data)
+
+    def _starting(self) -> Send:
+        """Give the `send` for a response that starts now."""
+        return closing(self._scope, self._send) if self._admission.draining else self._send
 
     async def finish(self, reply: Reply) -> None:
         """Send the reply: as the stream's last event if there is a stream, otherwise as JSON."""
         self.finishing = True
         if self._stream is None:
-            await respond(self._send, reply.status, reply.body)
+            await respond(self._starting(), reply.status, reply.body, *reply.headers)
         else:
             await self._stream.end(reply.body)
 
@@ -153,27 +173,52 @@ class Connection:
             refusal = self._dialect.error(call.request_id, error)
             await respond(self._send, refusal.status, refusal.body)
             return
+        heard = _Heard(changes)
         watcher = self.loop.create_task(self._wait_until_gone(changes.close))
         try:
-            await start_stream(self._send)
+            await start_stream(self._starting())
             await send_event(self._send, writer.opened())
-            while not self.gone:
-                try:
-                    async with asyncio.timeout(KEEP_ALIVE):
-                        happened = await changes.next()
-                except TimeoutError:
-                    await self._send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
-                    continue
-                if not happened:
-                    break
-                for change in happened:
-                    await send_event(self._send, writer.changed(change))
+            with self._admission.on_drain(heard.end):
+                while not self.gone:
+                    happened = await heard.next()
+                    if happened is None:
+                        await self._send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+                        continue
+                    if not happened:
+                        break
+                    for change in happened:
+                        await send_event(self._send, writer.changed(change))
             if not self.gone:
                 await send_event(self._send, writer.closed())
             await self._send({"type": "http.response.body", "body": b""})
         finally:
             watcher.cancel()
             changes.close()
+
+
+class _Heard:
+    """What one subscription hears, until it is told to end: then within a moment, whatever fan-out it is of."""
+
+    def __init__(self, changes: Subscription) -> None:
+        self._changes = changes
+        self._ending = False
+        self._patience: asyncio.Timeout | None = None
+
+    async def next(self) -> list[Change] | None:
+        """Wait for changes. Gives none when the subscription has ended, and None when it is quiet."""
+        try:
+            async with asyncio.timeout(CLOSE_WITHIN if self._ending else KEEP_ALIVE) as self._patience:
+                return await self._changes.next()
+        except TimeoutError:
+            return [] if self._ending else None
+
+    def end(self) -> None:
+        """End the subscription."""
+        self._ending = True
+        self._changes.close()
+        if self._patience is not None:
+            with suppress(RuntimeError):  # it has just run out
+                self._patience.reschedule(asyncio.get_running_loop().time() + CLOSE_WITHIN)
 
 
 class _Stream:
@@ -274,6 +319,20 @@ class _Calls:
         self._ticking = bool(self._old)
         if self._ticking:
             loop.call_later(WATCH_AFTER, self._tick, loop)
+
+
+def closing(scope: Scope, send: Send) -> Send:
+    """Give a `send` that makes the client use another connection for its next request."""
+    if not scope["http_version"].startswith("1"):
+        return send  # later versions have no such header
+
+    def send_closing(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            kept = [header for header in message.get("headers", ()) if header[0].lower() != b"connection"]
+            message = {**message, "headers": [*kept, _CLOSE_HEADER]}
+        return send(message)
+
+    return send_closing
 
 
 async def start_stream(send: Send) -> None:

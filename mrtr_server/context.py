@@ -5,9 +5,11 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel
 
-from .asks import Ask, Confirm, Elicit, Elicited, ElicitUrl, ListRoots, Root, Sample, Sampled
+from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
+from .callbacks import Callback, WayBack
 from .messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
 from .round import Round
+from .url_asks import ElicitUrl
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -65,18 +67,34 @@ class Context:
         """
         return self._one(lambda: Confirm(message, key=key))
 
-    def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Ongoing[bool]:
+    @overload
+    def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Ongoing[bool]: ...
+    @overload
+    def elicit_url(
+        self,
+        message: str,
+        url: Callable[[WayBack], str] | None = None,
+        *,
+        callback: Callback[T],
+        key: str | None = None,
+    ) -> Ongoing[T]: ...
+    def elicit_url(
+        self, message: str, url: Any = None, *, callback: Any = None, key: str | None = None
+    ) -> Ongoing[Any]:
         """Ask the person to open a page, for what must not pass through the client.
 
         Parameters:
             message: why, in words for the person.
-            url: the page, absolute.
-            key: names the ask; `open_url` by default.
+            url: the page, absolute. With a callback: a function that makes it from the `WayBack`, the same page each
+                time; left out, the page is the callback itself.
+            callback: what `@app.callback` made, which is called when the person is back from the page.
+            key: names the ask; the callback's name by default, `open_url` without one.
 
         Returns:
-            True: the person agreed to open the page. Whether they are done there is for your own code to check.
+            What the callback returned. Without one True: the person agreed to open the page, and whether they are done
+            there is for your own code to check.
         """
-        return self._one(lambda: ElicitUrl(message, url, key=key))
+        return self._one(lambda: ElicitUrl(message, url, callback=callback, key=key))
 
     def sample(
         self,
@@ -180,8 +198,9 @@ class Context:
     def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ongoing[Any]:
         """Run a function once in the flow, however many rounds it takes. Everything with an effect belongs in one.
 
-        A step that failed is not recorded, and its exception is the handler's. Two replicas that are sent the same
-        state at once both run what comes after it.
+        A step that failed is not recorded, and its exception is the handler's. A state that is sent twice runs what
+        comes after it twice, unless the tool is `single_use`. A function with a parameter of type `IdempotencyKey` is
+        handed the step's key.
 
         Parameters:
             function: sync (it runs in a thread) or async; it must not ask or run steps itself.

@@ -22,7 +22,8 @@ from .fanout import Fanout
 from .flows import Flows
 from .handlers import Handler
 from .messages import JSON, Call, Change, Complete, Discovery, Listening, NeedsInput, Outcome, Outlet
-from .registry import Registry
+from .redemption import Lease, Redeemer
+from .registry import Registry, Tool
 from .results import completion_body, failed, prompt_body, resource_body
 from .schema import Arguments, ArgumentsMisfit
 from .signing import Cursors
@@ -35,6 +36,16 @@ Scope = Literal["public", "private"]
 _REFUSED = {
     "decline": "The user declined to answer, so the request was not carried out.",
     "cancel": "The user dismissed the question without an answer, so the request was not carried out.",
+}
+_NOT_CONFIRMED = {
+    "decline": (
+        "The user was asked to confirm and declined, so the request was not carried out. Do not send it again unless "
+        "the user asks for it."
+    ),
+    "cancel": (
+        "The user dismissed the confirmation without a choice, so the request was not carried out. Ask the user "
+        "before you send it again."
+    ),
 }
 
 _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
@@ -51,6 +62,7 @@ class Dispatcher:
     Parameters:
         registry: what can be called.
         flows: runs the rounds of what may ask.
+        redeemer: sees that the states of single-use tools are redeemed once.
         cursors: signs positions in lists.
         fanout: carries change notifications.
         threads: runs plain functions.
@@ -65,6 +77,7 @@ class Dispatcher:
         self,
         registry: Registry,
         flows: Flows,
+        redeemer: Redeemer,
         cursors: Cursors,
         fanout: Fanout,
         threads: Threads,
@@ -77,6 +90,7 @@ class Dispatcher:
     ) -> None:
         self._registry = registry
         self._flows = flows
+        self._redeemer = redeemer
         self._cursors = cursors
         self._fanout = fanout
         self._threads = threads
@@ -126,17 +140,36 @@ class Dispatcher:
             arguments = tool.arguments.read(call.arguments)
         except ArgumentsMisfit as misfit:
             return Complete(failed(_problems(call.target, misfit)))
+        if tool.handler.single_use and call.state is not None:
+            return await self._redeem(tool, arguments, call, outlet)
         try:
             result = await self._flows.run(tool.handler, arguments, call, outlet)
             return result if isinstance(result, NeedsInput) else Complete(tool.write(result))
-        except ToolError as error:
+        except (Exception, Refusal) as error:
+            return self._failed(call, error)
+
+    async def _redeem(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
+        """Run a round of a single-use tool that goes on from a state, or give what came of it before."""
+        opened = self._flows.open(tool.handler, call)  # what does not open is not redeemed
+
+        async def run(lease: Lease) -> Outcome:
+            try:
+                result = await self._flows.run(tool.handler, arguments, call, outlet, opened, lease)
+                return result if isinstance(result, NeedsInput) else Complete(tool.write(result))
+            except (Exception, Refusal) as error:
+                return self._failed(call, error)
+
+        return await self._redeemer.once(call, opened[0].expires, run)
+
+    def _failed(self, call: Call, error: Exception | Refusal) -> Complete:
+        """Give the result of a tool that failed. Raises the errors that are no results."""
+        if isinstance(error, RequestError):
+            raise error
+        if isinstance(error, ToolError):
             return Complete(failed(str(error) or "The tool failed."))
-        except Refusal as refusal:
-            return Complete(failed(_REFUSED[refusal.action]))
-        except RequestError:
-            raise
-        except Exception as error:
-            return Complete(failed(self._fault(call, error).message))
+        if isinstance(error, Refusal):
+            return Complete(failed(_refused(error)))
+        return Complete(failed(self._fault(call, error).message))
 
     async def _get_prompt(self, call: Call, outlet: Outlet) -> Outcome:
         prompt = self._registry.prompts.get(call.target)
@@ -173,7 +206,7 @@ class Dispatcher:
         except ToolError as error:
             raise HandlerFailed(str(error) or "The request failed.") from None
         except Refusal as refusal:
-            raise Declined(_REFUSED[refusal.action], {"action": refusal.action}) from None
+            raise Declined(_refused(refusal), {"action": refusal.action}) from None
         except RequestError:
             raise
         except Exception as error:
@@ -247,6 +280,10 @@ class Dispatcher:
 def _problems(target: str, misfit: ArgumentsMisfit) -> str:
     lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
     return "\n".join([f"The arguments of {target} do not fit:", *lines])
+
+
+def _refused(refusal: Refusal) -> str:
+    return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
 
 
 def _named(call: Call) -> JSON:

@@ -9,6 +9,7 @@
     │   ├── StepChanged         a recorded step was called with other arguments
     │   └── MisplacedCall       an ask or step where there can be none
     ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
+    ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     └── RequestError            a request that can't be served; for the client
         ├── ParseError          not JSON, or JSON that no request may hold
@@ -24,6 +25,7 @@
         ├── MissingCapability   the client can't do what has to be asked of it
         ├── HandlerFailed       a handler failed with a message of its own, where no tool result can say so
         ├── Declined            the user said no, where no tool result can say so
+        ├── Busy                draining or overloaded, and the client can't go on elsewhere
         └── InternalFault       our side's mistake; the client sees a reference into the log
 
 Errors carry meaning; each dialect chooses the codes and statuses for its wire.
@@ -76,6 +78,18 @@ class AnswerMisfit(MRTRError):
     """
 
     def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LinkRefused(MRTRError):
+    """A link to a callback that does not open here. Who opened it learns no more than that.
+
+    Parameters:
+        reason: which check failed; for the operator's log only.
+    """
+
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -216,6 +230,18 @@ class HandlerFailed(RequestError):
 
 class Declined(RequestError):
     """The user declined or dismissed a question that the request can't go on without."""
+
+
+class Busy(RequestError):
+    """The server is draining or overloaded, and the client's protocol has no way to go on elsewhere.
+
+    Parameters:
+        retry_after: when to send the request again, in seconds.
+    """
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__("The server can't take this request now; send it again later")
+        self.retry_after = retry_after
 
 
 class InternalFault(RequestError):

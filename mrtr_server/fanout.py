@@ -41,11 +41,6 @@ class InProcessFanout:
         self._listeners.add(listener)
         return listener
 
-    def close(self) -> None:
-        """End all subscriptions."""
-        for listener in tuple(self._listeners):
-            listener.close()
-
 
 class _Listener:
     """One subscription. It holds each change once, so a listener that never reads costs no more than its filter."""

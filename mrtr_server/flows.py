@@ -5,18 +5,28 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .errors import OverBudget, StateRefused
+from .admission import Admission
+from .callbacks import Callbacks, Reports
+from .errors import Busy, OverBudget, StateRefused
 from .handlers import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
 from .limits import Limits
 from .messages import JSON, Call, NeedsInput, Outlet
-from .round import Round
-from .runner import Asking, call_function, conclude, run
+from .redemption import Lease
+from .round import NO_REPORTS, Round
+from .runner import Asking, conclude, run
 from .sealed_state import Codec
-from .threads import Threads
+from .threads import Threads, call_function
 
 logger = logging.getLogger("mrtr_server")
+
+RETRY_AFTER = 1.0
+"""When a client that can't go on elsewhere is to try again, in seconds."""
+
+
+Opened = tuple[Journal, list[str]]
+"""The flow that a call belongs to, and what its states are bound to."""
 
 
 class Flows:
@@ -26,6 +36,8 @@ class Flows:
         codec: seals and opens journals.
         threads: runs plain functions.
         limits: what a flow may use.
+        admission: says what runs here and now.
+        callbacks: knows what pages have reported.
         audience: what states are bound to.
         clock: gives the time in seconds since the epoch.
     """
@@ -35,6 +47,8 @@ class Flows:
         codec: Codec,
         threads: Threads,
         limits: Limits,
+        admission: Admission,
+        callbacks: Callbacks,
         *,
         audience: str,
         clock: Callable[[], float] = time.time,
@@ -42,12 +56,23 @@ class Flows:
         self._codec = codec
         self._threads = threads
         self._limits = limits
+        self._admission = admission
+        self._callbacks = callbacks
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
         self._clock = clock
+        self._warned: set[str] = set()
 
-    async def run(self, handler: Handler, arguments: JSON, call: Call, outlet: Outlet) -> Any:
+    async def run(
+        self,
+        handler: Handler,
+        arguments: JSON,
+        call: Call,
+        outlet: Outlet,
+        opened: Opened | None = None,
+        lease: Lease | None = None,
+    ) -> Any:
         """Run one round.
 
         Parameters:
@@ -55,36 +80,86 @@ class Flows:
             arguments: what the client fills, validated.
             call: the request.
             outlet: takes the notes that the handler sends on its way.
+            opened: what `open` gave, if it has been called before.
+            lease: of a single-use round that goes on from a state: while it is in doubt, nothing new begins.
 
         Returns:
             What the handler returned; or the need for input, with the journal sealed.
 
         Raises:
-            RequestError: the state does not open, the flow is over budget, or the client can't do what must be asked.
+            RequestError: the state does not open, the flow is over budget, or the client can't do what must be asked;
+                or it can neither be served now nor go on elsewhere.
             Refusal: the person said no to what the handler can't do without.
             Exception: whatever the handler raised.
         """
-        if handler.is_simple and call.state is None and call.answers is None:  # most calls have nothing to remember
+        is_open = self._admission.is_open
+        if handler.is_simple and call.state is None and call.answers is None and is_open:
+            # Most calls have nothing to remember.
             result = await call_function(handler, arguments, self._threads)
             if not isinstance(result, InputRequired):
                 return result
             journal, bound_to = Journal(self._clock()), binding(self._audience, call)
-            round_ = Round(call, journal, self._threads, handler.name)
+            round_ = Round(call, journal, self._threads, handler.name, callbacks=self._callbacks)
             result = conclude(handler, round_, result, None)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
-            bound_to = binding(self._audience, call)
-            journal = self._open(handler, call, bound_to)
-            round_ = Round(call, journal, self._threads, handler.name)
-            result = await run(handler, arguments, round_, outlet, self._threads)
+            journal, bound_to = opened or self.open(handler, call)
+            unsealed = handler.single_use and call.state is None
+            if unsealed and not handler.can_pause:
+                # It is all effect, and each effect must belong to a flow that a retry can name.
+                return self._seal(handler, journal, bound_to, {})
+            reports = await self._reports(call, journal) if journal.answers else NO_REPORTS
+            if reports is None:
+                return self._seal(handler, journal, bound_to, {})
+            round_ = self._round(handler, call, journal, lease, reports)
+            if is_open:
+                result = await run(handler, arguments, round_, outlet, self._threads)
+            else:
+                result = await self._run_in_turn(handler, arguments, round_, outlet)
+            if unsealed and not isinstance(result, Asking):
+                self._warn_unsealed(handler)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
 
-    def _open(self, handler: Handler, call: Call, bound_to: list[str]) -> Journal:
+    async def _run_in_turn(self, handler: Handler, arguments: JSON, round_: Round, outlet: Outlet) -> Any:
+        """Run a round when its turn has come, or hand the call back as it is."""
+        if not await self._admission.enter(lambda: self._may_leave(round_.call, round_.journal)):
+            return Asking({})
+        try:
+            return await run(handler, arguments, round_, outlet, self._threads)
+        finally:
+            self._admission.leave()
+
+    def _may_leave(self, call: Call, journal: Journal) -> bool:
+        return call.can_retry and journal.may_hand_over(self._limits)
+
+    async def _reports(self, call: Call, journal: Journal) -> Reports | None:
+        """Wait for what pages report; what is still open then is asked again. None if the flow goes on elsewhere."""
+
+        def leaves() -> bool:
+            return self._admission.draining and self._may_leave(call, journal)
+
+        reports = await self._callbacks.wait(journal, leaves)
+        if reports.unfinished and leaves():
+            return None
+        for key in reports.unfinished:
+            journal.forget(key)
+        return reports
+
+    def open(self, handler: Handler, call: Call) -> Opened:
+        """Open the flow that a call belongs to: that of its state, or a new one.
+
+        Raises:
+            RequestError: the state does not open, the call has too many answers, or it can neither be served now nor go
+                on elsewhere.
+        """
+        if not self._admission.is_open and self._admission.is_full and not call.can_retry:
+            raise Busy(RETRY_AFTER)
+        bound_to = binding(self._audience, call)
         if call.answers is not None and len(call.answers) > self._limits.answers:
             message = f"More than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
-            return Journal(self._clock())
+            return Journal(self._clock()), bound_to
         try:
             if not isinstance(call.state, str):
                 raise StateRefused("not a string")
@@ -95,7 +170,35 @@ class Flows:
             logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
         journal.deliver(call.answers or {})
-        return journal
+        return journal, bound_to
+
+    def _round(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None, reports: Reports) -> Round:
+        def hands_over() -> bool:
+            if handler.single_use and lease is None:  # the first round: the state goes out before the first step
+                return True
+            if lease is not None and lease.in_doubt:
+                return journal.may_hand_over(self._limits)
+            return self._admission.sheds and self._may_leave(call, journal)
+
+        return Round(
+            call,
+            journal,
+            self._threads,
+            handler.name,
+            takes_early=not handler.single_use,
+            callbacks=self._callbacks,
+            reports=reports,
+            hands_over=hands_over,
+        )
+
+    def _warn_unsealed(self, handler: Handler) -> None:
+        if handler.name not in self._warned:
+            self._warned.add(handler.name)
+            logger.warning(
+                "%r is single_use, and was done in its first round, without a question or a step: a repetition of that "
+                "request can't be told from a new one. Ask first, or put what has an effect into ctx.step",
+                handler.name,
+            )
 
     def _seal(self, handler: Handler, journal: Journal, bound_to: list[str], questions: dict[str, Any]) -> NeedsInput:
         try:

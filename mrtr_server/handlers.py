@@ -1,19 +1,19 @@
 """Handlers: what a decorated function takes, compiled once."""
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from inspect import Parameter
-from types import NoneType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args
 
-from .asks import Ask
-from .context import Context
+from .asks import Text
+from .declared import Declaration, compile_declared, read_declaration
 from .errors import SetupError
-from .inputs import InputRequired, Inputs, State
+from .filling import Declared
+from .idempotency import IdempotencyKey
+from .inputs import InputRequired
 from .results import union_members
 from .schema import Stored
+from .signatures import BY_NAME, own_type, read_signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Handler:
         parameters: the parameters that the client fills, with resolved annotations.
         returns: the resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none.
         answer_within: how long an answer may take, in seconds; None for the server's own limit.
+        declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
+        single_use: whether each of its states is redeemed once.
     """
 
     function: Callable[..., Any]
@@ -43,15 +45,46 @@ class Handler:
     parameters: Mapping[str, Parameter]
     returns: Any
     answer_within: float | None = None
+    declared: Declared | None = None
+    single_use: bool = False
 
     @property
     def is_simple(self) -> bool:
         """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
-        return self.context is None and self.inputs is None and self.state is None
+        ours = self.context is None and self.inputs is None and self.state is None and self.declared is None
+        return ours and not self.single_use
+
+    @property
+    def may_park(self) -> bool:
+        """Whether an ask or a step may be awaited in it, or in one of its dependencies."""
+        return (self.is_async and self.context is not None) or (self.declared is not None and self.declared.may_park)
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether its first round can end before its effects: it asks first, or its effects are steps."""
+        asks_first = self.declared is not None and bool(self.declared.keys)
+        return asks_first or self.inputs is not None or (self.is_async and self.context is not None)
+
+    @property
+    def confirms(self) -> bool:
+        """Whether it was registered with `confirm=`."""
+        return self.declared is not None and self.declared.confirms
+
+    @property
+    def own_parameters(self) -> set[str]:
+        """The parameters that no client fills."""
+        ours = {name for name in (self.context, self.inputs, self.state) if name is not None}
+        return ours | self.declared.parameters.keys() if self.declared is not None else ours
 
 
 def compile_handler(
-    function: Callable[..., Any], name: str, namespace: Mapping[str, Any], *, answer_within: float | None = None
+    function: Callable[..., Any],
+    name: str,
+    namespace: Mapping[str, Any],
+    *,
+    answer_within: float | None = None,
+    confirm: Text | None = None,
+    single_use: bool = False,
 ) -> Handler:
     """Read a function's signature.
 
@@ -59,37 +92,33 @@ def compile_handler(
         function: a function, a method, or an object with `__call__`.
         name: what it is registered as.
         namespace: the local names where it was defined, for annotations that are strings.
-        answer_within: see `Handler`.
+        answer_within, single_use: see `Handler`.
+        confirm: what the person must have agreed to before the function runs; None for nothing.
 
     Raises:
-        SetupError: an annotation can't be resolved, or one of our own parameters is there twice.
+        SetupError: an annotation can't be resolved, one of our own parameters is there twice, or what is declared
+            can't be asked or made.
     """
-    layers = list(_layers(function, name))
-    target = layers[-1]
-    try:
-        hints = get_type_hints(target, localns=dict(namespace), include_extras=True)
-    except NameError as error:
-        raise SetupError(
-            f"{name}: the annotation {error.name!r} can't be resolved; define it before the handler"
-        ) from None
-    except (TypeError, SyntaxError) as error:
-        raise SetupError(f"{name}: the annotations can't be resolved: {error}") from error
+    signature = read_signature(function, name, namespace)
     ours: dict[str, str] = {}
     parameters: dict[str, Parameter] = {}
+    declarations: dict[str, Declaration] = {}
     stored = Stored(Any)
-    for parameter in _signature(function, name).values():
-        annotation = hints.get(parameter.name, Parameter.empty)
-        kind, bare = _ours(annotation)
-        if any(isinstance(mark, Ask) for mark in getattr(annotation, "__metadata__", ())):
-            # It must not become an argument, or the model could give the person's answer itself.
+    for parameter in signature.parameters.values():
+        if parameter.annotation is IdempotencyKey:
             raise SetupError(
-                f"{name}: parameter {parameter.name!r} is annotated with an ask, which is not supported; ask with "
-                "ctx in the body, or return InputRequired"
+                f"{name}: parameter {parameter.name!r} would be the client's to fill; an IdempotencyKey is for the "
+                "function of a step, see ctx.step"
             )
-        if kind is None:
-            parameters[parameter.name] = parameter.replace(annotation=annotation)
+        declaration = read_declaration(name, parameter)
+        if declaration is not None:  # never an argument, or the model could give the person's answer itself
+            declarations[parameter.name] = declaration
             continue
-        if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+        kind, bare = own_type(parameter.annotation)
+        if kind is None:
+            parameters[parameter.name] = parameter
+            continue
+        if parameter.kind not in BY_NAME:
             raise SetupError(
                 f"{name}: parameter {parameter.name!r} can't be filled by name, but that is how the {kind} comes; "
                 "make it an ordinary parameter"
@@ -102,69 +131,17 @@ def compile_handler(
     return Handler(
         function=function,
         name=name,
-        is_async=any(map(inspect.iscoroutinefunction, layers)),
+        is_async=signature.is_async,
         context=ours.get("context"),
         inputs=ours.get("inputs"),
         state=ours.get("state"),
         stored_state=stored,
         parameters=parameters,
-        returns=_without_asks(hints["return"]) if "return" in hints else Parameter.empty,
+        returns=_without_asks(signature.returns),
         answer_within=answer_within,
+        declared=compile_declared(name, declarations, parameters, namespace, confirm),
+        single_use=single_use,
     )
-
-
-def _layers(function: Any, name: str) -> Iterator[Callable[..., Any]]:
-    """Give what is called, and what it wraps, down to the function that has the annotations.
-
-    Raises:
-        SetupError: it can't be called, or what is called is a generator.
-    """
-    if not callable(function):
-        raise SetupError(
-            f"{name}: {type(function).__name__} can't be called; a method is registered where there is an object or a "
-            "class to call it on: app.tool(obj.method)"
-        )
-    called = function
-    while isinstance(called, partial | staticmethod):
-        called = called.func if isinstance(called, partial) else called.__func__
-    if not inspect.isroutine(called) and not inspect.isclass(called):
-        called = called.__call__
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise SetupError(f"{name} is a generator, and a handler gives one result: return a list instead of yielding")
-    yield called
-    while isinstance(called, partial) or hasattr(called, "__wrapped__"):
-        called = called.func if isinstance(called, partial) else called.__wrapped__
-        yield called
-
-
-def _signature(function: Callable[..., Any], name: str) -> dict[str, Parameter]:
-    """Give the parameters that a call by name can fill. Raises `SetupError` for a method without its object."""
-    parameters = dict(inspect.signature(function).parameters)
-    bound = set(function.keywords) if isinstance(function, partial) else set()
-    if bound and any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        raise SetupError(f"{name}: with **arguments, a client could replace what partial() gives for {min(bound)!r}")
-    parameters = {each: parameter for each, parameter in parameters.items() if each not in bound}
-    first = next(iter(parameters.values()), None)
-    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
-    in_class = inspect.isfunction(function) and owner and not owner.endswith("<locals>")
-    if in_class and first is not None and first.name in ("self", "cls") and first.annotation is Parameter.empty:
-        raise SetupError(
-            f"{name} is a method without its object, so {first.name!r} would be the client's to fill; make the object "
-            "first, then register its method: app.tool(obj.method)"
-        )
-    return parameters
-
-
-def _ours(annotation: Any) -> tuple[str | None, Any]:
-    """Say which of our types an annotation is, optional or not, and give it bare."""
-    if get_origin(annotation) is Annotated:
-        return _ours(get_args(annotation)[0])
-    members = [member for member in union_members(annotation) if member is not NoneType]
-    if len(members) == 1:
-        for base, kind in ((Context, "context"), (Inputs, "inputs"), (State, "state")):
-            if members[0] is base or get_origin(members[0]) is base:
-                return kind, members[0]
-    return None, annotation
 
 
 def _without_asks(annotation: Any) -> Any:

@@ -12,7 +12,6 @@ from .asks import (
     Confirm,
     Elicit,
     Elicited,
-    ElicitUrl,
     Refusal,
     Roots,
     Sampled,
@@ -23,6 +22,7 @@ from .asks import (
 from .errors import SetupError
 from .journal import UNSET
 from .messages import JSON
+from .url_asks import ElicitUrl
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)

@@ -1,6 +1,7 @@
 """What a flow remembers between its rounds."""
 
 import itertools
+import math
 import os
 import secrets
 import time
@@ -42,7 +43,10 @@ def _new_flow_id() -> str:
 
 
 _FORMAT = 1
-_LEEWAY = 60.0
+LEEWAY = 60.0
+"""How far the replicas' clocks may be apart, in seconds."""
+_FRAME_BYTES = 1024
+"""What a payload has besides answers, steps and the handler's state, in bytes: enough where nothing is asked."""
 
 
 BINDINGS = ("audience", "principal", "method", "target", "arguments")
@@ -114,6 +118,7 @@ class Journal:
         steps: the steps that have run, by key.
         state: the handler's own state as JSON; `UNSET` if there is none.
         handed_over: whether the last round was state-only, and what the journal held then.
+        expires: when the state that it came in can be redeemed no longer, in seconds since the epoch.
     """
 
     started: float
@@ -125,6 +130,7 @@ class Journal:
     steps: dict[str, Step] = field(default_factory=dict)
     state: Any = UNSET
     handed_over: str = ""
+    expires: float = field(default=math.inf, compare=False)
 
     @property
     def flow(self) -> str:
@@ -182,7 +188,7 @@ class Journal:
         if self.state_only > limits.state_only_rounds:
             message = f"The flow was handed over more than {limits.state_only_rounds} times without a question"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
-        held = self._held()
+        held = digest_bytes(self._held())
         if held == self.handed_over:
             message = "The flow was handed over twice with nothing done in between"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
@@ -190,11 +196,13 @@ class Journal:
 
     def may_hand_over(self, limits: Limits) -> bool:
         """Say whether a round may end here without a question, by the budgets that `count_round` holds."""
-        within = self.rounds < limits.rounds and self.state_only < limits.state_only_rounds
-        return within and self.handed_over != self._held()
+        if self.rounds >= limits.rounds or self.state_only >= limits.state_only_rounds:
+            return False
+        held = self._held()
+        return len(held) + _FRAME_BYTES <= limits.state_bytes and digest_bytes(held) != self.handed_over
 
-    def _held(self) -> str:
-        return digest_bytes(to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]]))
+    def _held(self) -> bytes:
+        return to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]])
 
     # To and from a payload
 
@@ -258,12 +266,13 @@ class Journal:
                 steps={key: Step(*parts) for key, parts in fields["s"].items()},
                 state=fields.get("h", UNSET),
                 handed_over=fields.get("d", ""),
+                expires=expires,
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise StateRefused("not a journal") from None
         if expires <= now:
             raise StateRefused("expired")
-        if started > now + _LEEWAY:
+        if started > now + LEEWAY:
             raise StateRefused("from the future; the replicas' clocks disagree")
         return journal
 

@@ -18,7 +18,16 @@ class Limits:
         state_bytes: size of a journal before it is sealed, in bytes.
         state_seconds: how long a sealed state can be redeemed, in seconds; a tool's `answer_within` overrides it.
         flow_seconds: how long a whole flow may take, in seconds.
+        lease_seconds: how long a replica that runs a `single_use` round may be silent before another one may run it, in
+            seconds. While it runs, it is heard every third of that.
+        hold_seconds: how long a client is held that comes back before a page has reported, in seconds. Below what the
+            proxies in between wait for a reply.
         threads: how many plain `def` handlers and steps run at once.
+        max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
+            turn. None for any number.
+        shed_above: how many such calls, running or waiting, a process takes before it hands calls to other replicas:
+            a new call is handed back at once; and while there are more all the same, since some can't go on elsewhere,
+            running ones are at their next step or `ctx.checkpoint()`. None for never.
 
     Raises:
         SetupError: a limit is not positive, or `json_depth` is over what the parser takes.
@@ -32,11 +41,16 @@ class Limits:
     state_bytes: int = 256 * 1024
     state_seconds: float = 3600.0
     flow_seconds: float = 24 * 3600.0
+    lease_seconds: float = 30.0
+    hold_seconds: float = 25.0
     threads: int = 40
+    max_concurrency: int | None = None
+    shed_above: int | None = None
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) <= 0:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
                 raise SetupError(f"Limits({name}=...) must be positive")
         if self.json_depth > 200:
             raise SetupError("Limits(json_depth=...) can be 200 at most: the JSON parser stops there")

@@ -98,7 +98,7 @@ class Question:
     """An ask as it goes to the client.
 
     Parameters:
-        kind: `"form"`, `"url"`, `"sample"` or `"roots"`.
+        kind: `"form"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
         needs: the capability that the client must have declared, as a dotted path.
@@ -147,6 +147,8 @@ class Call:
         request_id: the JSON-RPC id.
         headers: the HTTP headers, by lower-case name.
         task: whether the client takes a task; None if it must not get one.
+        can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
+        root: the path that the application is mounted at; empty where it is not.
     """
 
     method: str
@@ -163,6 +165,8 @@ class Call:
     request_id: str | int = 0
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
     task: TaskOffer | None = None
+    can_retry: bool = True
+    root: str = ""
 
 
 @dataclass(slots=True)

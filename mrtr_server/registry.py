@@ -6,6 +6,7 @@ from functools import partial
 from inspect import Parameter, cleandoc
 from typing import Any, Literal
 
+from .callbacks import Callback
 from .content import Icon, ToolAnnotations, icon_entries
 from .errors import SetupError
 from .handlers import Handler
@@ -117,9 +118,9 @@ def build_tool(
         from .raw_schema import RawArguments  # optional: needs jsonschema
 
         arguments = RawArguments(about.name, input_schema, _raw_parameter(about.name, handler.parameters))
-        ours = {handler.context, handler.inputs, handler.state} & set(arguments.schema.get("properties", ()))
+        ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
         if ours and arguments.by_name:
-            raise SetupError(f"{about.name}: {min(map(str, ours))!r} is an argument and a parameter of ours; rename it")
+            raise SetupError(f"{about.name}: {min(ours)!r} is an argument and a parameter of ours; rename it")
     output_schema, write = tool_results(about.name, handler.returns)
     hints = annotations.wire() if isinstance(annotations, ToolAnnotations) else annotations
     entry = about.entry(
@@ -184,7 +185,7 @@ class Completer:
 
 def build_completer(handler: Handler) -> Completer:
     """Compile a completion. Raises `SetupError` if the function can't take what it is given."""
-    if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
+    if handler.own_parameters or len(handler.parameters) not in (1, 2):
         raise SetupError(f"{handler.name}: a completion takes the value, and if it likes the known arguments")
     if any(parameter.kind is Parameter.KEYWORD_ONLY for parameter in handler.parameters.values()):
         raise SetupError(f"{handler.name}: a completion is called by position; take the * out of its parameters")
@@ -200,6 +201,7 @@ class Registry:
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, Resource] = {}
         self.completers: dict[tuple[str, str, str], Completer] = {}
+        self.callbacks: dict[str, Callback[Any]] = {}
 
     def add_tool(self, tool: Tool) -> None:
         """Register a tool. Raises `SetupError` if its name is taken."""
@@ -219,6 +221,10 @@ class Registry:
     def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
         """Register the completion of an argument. Raises `SetupError` if it has one."""
         _add(self.completers, "completion of", (kind, name, argument), completer)
+
+    def add_callback(self, callback: Callback[Any]) -> None:
+        """Register a callback. Raises `SetupError` if its name is taken."""
+        _add(self.callbacks, "callback", callback.name, callback)
 
     def find_resource(self, uri: str) -> tuple[Resource, dict[str, str]] | None:
         """Find what serves a URI, with the values of its template; fixed URIs first, then templates in order."""
@@ -263,7 +269,7 @@ def _raw_parameter(where: str, parameters: Mapping[str, Parameter]) -> str | Non
     # Whatever else there is, a client could fill by its name, whether the schema has it or not.
     raise SetupError(
         f"{where}: with input_schema=, the function takes one dictionary, or **arguments, and besides that only "
-        f"Context, Inputs and State; it has {', '.join(map(repr, parameters)) or 'nothing'}"
+        f"Context, Inputs, State, asks and dependencies; it has {', '.join(map(repr, parameters)) or 'nothing'}"
     )
 
 

@@ -8,21 +8,26 @@ the code around it catches.
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any
 
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
+from .callbacks import Callbacks, Reports
 from .errors import AnswerMisfit, FlowError, KeyConflict, MisplacedCall, SetupError
 from .inputs import InputRequired, Inputs, reader
 from .journal import Journal
 from .messages import JSON, Call, Question
-from .steps import Planned, Steps, current_step
+from .steps import Planned, Steps, current_dependency, current_step
 from .threads import Threads
+from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
 
-_OPEN: Any = object()
+OPEN: Any = object()
+"""Stands for the answer of an ask that the client has to be asked."""
+
 _NONE: set[asyncio.Task[Any]] = set()
+NO_REPORTS = Reports()
 
 
 class Round:
@@ -33,6 +38,9 @@ class Round:
         journal: what the flow remembers; updated as the round goes on.
         threads: runs plain functions.
         name: what the handler is registered as, for the log.
+        takes_early: whether answers that come without a state count at all.
+        callbacks: makes the links of asks that a page answers; None where there are none.
+        reports: what such pages have reported.
         hands_over: says whether the round is to end at its next boundary and go on elsewhere, in a round of its own.
     """
 
@@ -43,6 +51,9 @@ class Round:
         threads: Threads,
         name: str,
         *,
+        takes_early: bool = True,
+        callbacks: Callbacks | None = None,
+        reports: Reports = NO_REPORTS,
         hands_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.call = call
@@ -52,14 +63,19 @@ class Round:
         self.missing: list[str] = []
         self.refusal: Refusal | None = None
         self.fault: FlowError | None = None
+        self.failure: BaseException | None = None
         self.activity = 0
         self.parked: list[asyncio.Task[Any]] = []
+        self.busy: set[asyncio.Task[Any]] = set()
+        self.reserved: Container[str] = ()
         self.closed = False
         self.main: asyncio.Task[Any] | None = None
         self.handed_over = False
+        self._callbacks = callbacks
+        self._reports = reports
         self._hands_over = hands_over
         self._threads = threads
-        self._early = call.answers or {} if call.state is None else {}
+        self._early = call.answers or {} if takes_early and call.state is None else {}
         self._steps: Steps | None = None
         self._claimed: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
@@ -107,6 +123,10 @@ class Round:
         """Never return, except to end the handler with the round."""
         if (task := asyncio.current_task()) is not None:
             self.parked.append(task)
+        if (dependency := current_dependency.get()) is None:
+            self.busy.clear()
+        else:
+            self.busy.discard(dependency)
         self.wake()
         while True:
             try:
@@ -154,40 +174,56 @@ class Round:
     async def ask(self, make: Callable[[], list[tuple[str | None, Ask[Any]]]]) -> list[Any]:
         """Give the answers of several asks, or park: the client has to be asked for those that are missing."""
         self._refuse("an ask")
-        answers: list[Any] = []
-        # Asks side by side are all looked at, so that an error can name all that is missing.
+        answers = self._looked(lambda: [self._inline(key or ask.key, ask) for key, ask in make()])
+        if self.ending or OPEN in answers:
+            await self._park()
+        return answers
+
+    def answer(self, key: str, ask: Ask[Any], question: Question, read: Callable[[JSON], Any]) -> Any:
+        """Give the answer to a declared ask, or `OPEN`: the client has to be asked."""
+        found = self._looked(lambda: [self._answer(self._claim(key, "", question), ask, question, read)])
+        return found[0] if found else OPEN
+
+    def _looked(self, look: Callable[[], list[Any]]) -> list[Any]:
+        """Look answers up; give none if the call ends, or has ended before.
+
+        Asks side by side are all looked at, so that an error can name all that is missing.
+        """
         if not (self.refusal or self.fault or self._abandoned):
             try:
-                answers = [self._answer(key or ask.key, ask) for key, ask in make()]
+                return look()
             except FlowError as conflict:
                 self.fail(conflict)
             except SetupError as mistake:
                 self.fail(FlowError(str(mistake)))
             except Exception as unexpected:  # of the model's own code; its text may hold the answer
                 self.fail(FlowError(f"Reading an answer failed with {type(unexpected).__name__}"))
-        if self.ending or _OPEN in answers:
-            await self._park()
-        return answers
+        return []
 
-    def _answer(self, given_key: str | None, ask: Ask[Any]) -> Any:
+    def _inline(self, given_key: str | None, ask: Ask[Any]) -> Any:
         question = ask.question()
-        key = self._claim(given_key, ask, question)
+        key = self._claim(given_key, ask.default_key, question)
+        return self._answer(key, ask, question, ask.read)
+
+    def _answer(self, key: str, ask: Ask[Any], question: Question, read: Callable[[JSON], Any]) -> Any:
         raw = self._kept(key, question, ask.needs_state)
         if raw is not None:
             try:
-                return ask.read(raw)
+                return read(raw)
             except Refusal as refusal:
                 self.refusal = self.refusal or refusal
-                return _OPEN
+                return OPEN
             except AnswerMisfit as misfit:
                 question = question.because(misfit.reason)
         self.journal.forget(key)
-        self._send(key, question)
-        return _OPEN
+        self._send(key, ask, question)
+        return OPEN
 
     def _kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
         raw = self.journal.answer(key, question.digest)
-        return self._take_early(key, question.digest, needs_state) if raw is None else raw
+        if raw is None:
+            return self._take_early(key, question.digest, needs_state)
+        return self._reports.found.get(key, raw)
 
     def _take_early(self, key: str, digest: str, needs_state: bool) -> JSON | None:
         """Give an answer that came without a state, if it may count; it is kept for later rounds."""
@@ -196,23 +232,31 @@ class Round:
         self.journal.keep(key, digest, self._early[key])
         return self._early[key]
 
-    def _send(self, key: str, question: Question) -> None:
+    def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if not self.call.client.supports(question.needs):
             self.missing.append(question.needs)
         else:
-            self.asked[key] = question
+            self.asked[key] = self._leading_back(key, ask, question) if isinstance(ask, ElicitUrl) else question
 
-    def _claim(self, given_key: str | None, ask: Ask[Any], question: Question) -> str:
+    def _leading_back(self, key: str, ask: ElicitUrl[Any], question: Question) -> Question:
+        if ask.callback is None:
+            return question
+        if self._callbacks is None:
+            raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
+        back = self._callbacks.way_back(ask.callback, key, question.digest, self.call, self.journal)
+        return ask.leading(question.because(UNFINISHED if key in self._reports.unfinished else ""), back)
+
+    def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Give the ask its key: its own, or the first of its default keys that is free and fits the journal best."""
-        if given_key is None:
-            key = self._default_key(ask.default_key, question)
-        elif self._claimed.get(given_key, question.digest) == question.digest:
-            key = given_key
-        else:
-            raise KeyConflict(f"The key {given_key!r} is used for two different questions in one run")
+        key = self._default_key(default, question) if given_key is None else given_key
+        self._refuse_other_question(key, question)
         self._refuse_step_key(key)
         self._claimed[key] = question.digest
         return key
+
+    def _refuse_other_question(self, key: str, question: Question) -> None:
+        if self._claimed.get(key, question.digest) != question.digest:
+            raise KeyConflict(f"The key {key!r} is used for two different questions in one run")
 
     def _refuse_step_key(self, key: str) -> None:
         if key in self.journal.steps or (self._steps is not None and key in self._steps.started):
@@ -223,7 +267,7 @@ class Round:
         count = 1
         while True:
             key = base if count == 1 else f"{base}_{count}"
-            if key not in self._claimed:
+            if key not in self._claimed and key not in self.reserved:
                 known = key in self.journal.answers
                 if known and self.journal.answer(key, question.digest) is not None:
                     return key
@@ -251,7 +295,7 @@ class Round:
             self.journal.forget(key)
             return None
         except Exception as error:
-            detail = str(error) if isinstance(error, SetupError) else type(error).__name__
+            detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
             raise CallEnded(str(self.fail(FlowError(f"inputs.get({key!r}, ...) failed: {detail}")))) from None
 
     def _find_input(self, key: str, asked: Any) -> tuple[JSON | None, Callable[[JSON], Any]]:
@@ -269,9 +313,10 @@ class Round:
         open_ = {key: q for key, q in questions.items() if self.journal.answer(key, q.digest) is None}
         # A function that asks only what has been answered saw the answers and wants others.
         for key, question in (open_ or questions).items():
+            self._refuse_other_question(key, question)
             self._refuse_step_key(key)
             self.journal.forget(key)
-            self._send(key, question.because(self._reasons.get(key, "")))
+            self._send(key, required.asks[key], question.because(self._reasons.get(key, "")))
 
     # Steps
 

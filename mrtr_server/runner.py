@@ -3,8 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from functools import partial
-from inspect import isawaitable
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,18 +10,22 @@ from pydantic_core import PydanticSerializationError
 
 from .asks import CallEnded
 from .context import Context
-from .errors import FlowError, MissingCapability
+from .errors import FlowError, MissingCapability, SetupError
+from .filling import Declared
 from .handlers import Handler
 from .inputs import InputRequired, State
 from .journal import UNSET
 from .messages import JSON, Outlet, Question
 from .round import Round
-from .threads import Threads
+from .threads import Threads, call_function
 
 logger = logging.getLogger("mrtr_server")
 
 SETTLE_TICKS = 5
 """How many turns of the loop must pass without an ask or a step before a round with an open ask ends."""
+
+END_TICKS = 20
+"""How many turns of the loop a cancellation has to go down to every ask that is open, through all that awaits it."""
 
 PATIENCE = 5.0
 """How long a cancelled handler may take to end, in seconds."""
@@ -67,10 +69,11 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
     result: Any = None
     raised: BaseException | None = None
     try:
-        if handler.is_async and handler.context is not None:
-            result = await _run_asking(call_function(handler, keywords, threads), round_)
+        if handler.declared is None:
+            work = call_function(handler, keywords, threads)
         else:
-            result = await call_function(handler, keywords, threads)
+            work = _fill_and_call(handler, handler.declared, arguments, keywords, round_, outlet, threads)
+        result = await (_run_asking(work, round_) if handler.may_park else work)
     except (Exception, CallEnded, BaseExceptionGroup) as error:
         raised = error
     else:
@@ -80,19 +83,18 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
     return conclude(handler, round_, result, raised)
 
 
-async def call_function(handler: Handler, keywords: JSON, threads: Threads) -> Any:
-    """Call a handler: on the loop if it is an `async def`, otherwise in a thread."""
-    try:
-        call = partial(handler.function, **keywords)
-        result = call() if handler.is_async else await threads(call)
-        return await result if isawaitable(result) else result
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise RuntimeError(f"{handler.name!r} raised CancelledError, but nobody had cancelled it") from error
-    except SystemExit as error:  # would end the whole server
-        raise RuntimeError(f"{handler.name!r} called sys.exit()") from error
+async def _fill_and_call(
+    handler: Handler,
+    declared: Declared,
+    arguments: JSON,
+    keywords: JSON,
+    round_: Round,
+    outlet: Outlet,
+    threads: Threads,
+) -> Any:
+    """Call a handler once all of its declared parameters are there; otherwise the round ends without it."""
+    filled = await declared.fill(arguments, round_, outlet, threads)
+    return None if filled is None else await call_function(handler, {**keywords, **filled}, threads)
 
 
 def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException | None) -> Any:
@@ -106,6 +108,8 @@ def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException
         raise MissingCapability(_capabilities(round_.missing))
     if round_.refusal is not None:
         raise round_.refusal
+    if round_.failure is not None:
+        raise round_.failure
     if round_.asked or round_.handed_over or isinstance(result, InputRequired):
         return Asking(round_.asked)
     if raised is not None:
@@ -120,7 +124,7 @@ async def _run_asking(coroutine: Coroutine[Any, Any, Any], round_: Round) -> Any
     task.add_done_callback(round_.wake)
     try:
         while not task.done():
-            if not round_.parked or round_.running:
+            if not round_.parked or round_.running or round_.busy:
                 await round_.changed()
             elif await _settled(task, round_):
                 break
@@ -160,7 +164,9 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
     round_.closed = True
     if not task.done():
         task.cancel()
-        for _ in range(SETTLE_TICKS):
+        for _ in range(END_TICKS):
+            if task.done():
+                break
             await asyncio.sleep(0)
         if not task.done() and all(parked.done() for parked in round_.parked):
             await asyncio.wait((task,), timeout=PATIENCE)
@@ -201,6 +207,8 @@ def _require(handler: Handler, required: InputRequired, round_: Round) -> None:
             round_.require(required)
         except FlowError as error:
             round_.fail(error)
+        except SetupError as mistake:
+            round_.fail(FlowError(str(mistake)))
 
 
 def _capabilities(missing: list[str]) -> JSON:

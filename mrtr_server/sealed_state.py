@@ -38,9 +38,9 @@ _LAST = (None, b"", b"AQgw", b"AEIMQUYcgkosw048")
 class Codec(Protocol):
     """Turns a journal into the string that the client carries, and back.
 
-    A codec must make sure that only what it sealed opens again. Size, bindings, budgets and expiry are checked outside
-    it, for every codec; a token may be up to 4/3 of its payload and 2,048 characters. Both methods may be called from
-    any thread.
+    A codec must make sure that only what it sealed opens again, and only as it was spelled: by that, single use knows a
+    state. Size, bindings, budgets and expiry are checked outside it, for every codec; a token may be up to 4/3 of its
+    payload and 2,048 characters. Both methods may be called from any thread.
     """
 
     def seal(self, payload: bytes) -> str:

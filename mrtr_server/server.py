@@ -3,18 +3,26 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from copy import copy
 from inspect import isasyncgenfunction
 from types import FrameType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from .admission import Admission
 from .asgi import Endpoint
+from .asks import Text
+from .base_url import BaseUrl
+from .callback_pages import CallbackPages, Identify, Registering, build_callback
+from .callbacks import PATH, Callbacks
+from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
@@ -22,16 +30,21 @@ from .fanout import Fanout, InProcessFanout
 from .flows import Flows
 from .gate import wrap
 from .handlers import Handler, compile_handler
-from .keys import ENVIRONMENT, KeyRing
+from .keys import KeyRing
 from .limits import Limits
 from .messages import Change
+from .probes import Probes
+from .redemption import Redeemer
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .sealed_state import Codec, SealedCodec
+from .shared import Shared
+from .signals import drain_on_sigterm, forget_sigterm
 from .signing import Cursors
+from .store import Store
 from .threads import Threads
-from .workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 Icons = Sequence[Icon | Mapping[str, Any]]
@@ -56,8 +69,16 @@ class MRTRServer:
         audience: what sealed states are bound to; the same on all replicas. The name if left out.
         auth: a Starlette authentication backend; with one, a request that it does not authenticate gets a 401. If
             left out, the user is whoever an authentication middleware around the application says it is.
+        identify: says whose browser sent a request, for callbacks: a function of the request that returns the user's
+            identity as text, a `Principal`, a Starlette user, None for nobody, or a response that is sent instead, such
+            as the way to your login. It must name users as the authentication does.
+        base_url: the address under which browsers reach the application, for callbacks; with the path that it is
+            mounted at. If left out, callbacks work on loopback only.
         codec: seals the states instead of the default one.
         fanout: carries change notifications instead of the one within the process.
+        store: what replicas share for `single_use` tools and callbacks: a `Store` of your own; or
+        database: the URL of a database for the built-in one. From `MRTR_DATABASE_URL` if both are left out; without
+            any, both work within one process.
         limits: what requests and flows may use.
         dialects: the wire forms to serve, by name: all that there are if left out.
         page_size: how many entries a page of a list has.
@@ -70,6 +91,8 @@ class MRTRServer:
         lifespan: a function of the server that gives an asynchronous context manager, such as one with
             `@asynccontextmanager`: entered when the server starts, left when it shuts down. Not where the server is
             mounted: there it is the outer application that starts and ends.
+        lame_duck: how long the server goes on accepting connections after SIGTERM, in seconds, while it says that it is
+            not ready and hands calls to other replicas; so that whatever routes requests has time to notice.
         debug: show clients what went wrong inside. Not for production.
         clock: gives the time, in seconds since the epoch.
 
@@ -90,8 +113,12 @@ class MRTRServer:
         keys: KeyRing | Sequence[bytes] | None = None,
         audience: str | None = None,
         auth: AuthenticationBackend | None = None,
+        identify: Identify | None = None,
+        base_url: str | None = None,
         codec: Codec | None = None,
         fanout: Fanout | None = None,
+        store: Store | None = None,
+        database: str | None = None,
         limits: Limits | None = None,
         dialects: Sequence[str] | None = None,
         page_size: int = 250,
@@ -101,15 +128,20 @@ class MRTRServer:
         allowed_hosts: Sequence[str] | None = None,
         middleware: Sequence[Middleware] = (),
         lifespan: Lifespan | None = None,
+        lame_duck: float = 1.0,
         debug: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        settings = dict(locals())
+        del settings["self"]
         if not name:
             raise SetupError("MRTRServer needs a name")
         if not path.startswith("/"):
             raise SetupError(f"path={path!r} must start with a slash")
         if page_size < 1:
             raise SetupError("page_size must be at least 1")
+        if not lame_duck >= 0:
+            raise SetupError("lame_duck must not be negative")
         for option, texts in (
             ("dialects", dialects),
             ("allowed_origins", allowed_origins),
@@ -122,12 +154,17 @@ class MRTRServer:
         self.name = name
         self._path = path.rstrip("/")
         self._limits = limits or Limits()
-        self._registry = Registry()
+        self._settings = settings
+        self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
         self._threads = Threads(self._limits.threads)
         self._fanout: Fanout = fanout or InProcessFanout()
-        self._refusal = ""
+        self._admission = Admission(self._limits)
+        self._lame_duck = lame_duck
+        self._hears_sigterm = False
+        self._shared = Shared(name, keys, store, database, clock)
+        ring = settings["keys"] = self._shared.ring
+        self._probes = Probes(self._path, self._why_not_ready)
         self._entered = lifespan or nullcontext
-        ring = self._key_ring(keys)
         optional: dict[str, Any] = {
             "title": title,
             "websiteUrl": website_url,
@@ -135,10 +172,34 @@ class MRTRServer:
         }
         info: dict[str, Any] = {"name": name, "version": version}
         info |= {field: value for field, value in optional.items() if value is not None}
-        flows = Flows(codec or SealedCodec(ring), self._threads, self._limits, audience=audience or name, clock=clock)
+        self._can_identify = identify is not None or auth is None
+        base = BaseUrl(base_url)
+        self._callbacks = Callbacks(
+            self._registry.callbacks,
+            ring,
+            self._shared.store,
+            audience=audience or name,
+            base=base,
+            identifies=identify is not None,
+            limits=self._limits,
+            clock=clock,
+        )
+        flows = Flows(
+            codec or SealedCodec(ring),
+            self._threads,
+            self._limits,
+            self._admission,
+            self._callbacks,
+            audience=audience or name,
+            clock=clock,
+        )
+        redeemer = Redeemer(
+            self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
+        )
         dispatcher = Dispatcher(
             self._registry,
             flows,
+            redeemer,
             Cursors(ring),
             self._fanout,
             self._threads,
@@ -153,30 +214,53 @@ class MRTRServer:
             info,
             self._registry.header_parameters,
             self._limits,
+            self._admission,
             dialects=dialects,
             allowed_origins=allowed_origins,
             allowed_hosts=allowed_hosts,
         )
         self._stack = wrap(endpoint, auth, middleware)
+        pages = CallbackPages(
+            self._registry.callbacks,
+            self._callbacks,
+            self._threads,
+            base,
+            identify=identify,
+            body_bytes=self._limits.body_bytes,
+        )
+        self._pages = wrap(pages, None, middleware)  # a browser has no bearer token
 
     # ASGI
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
         if scope["type"] == "http":
-            if self._refusal:  # mounted, so no failed startup has ended it
-                logger.error("%s", self._refusal)
-                await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
-            elif self._is_endpoint(scope):
+            if not self._hears_sigterm:  # mounted, so no startup has come
+                self._hear_sigterm()
+            if self._admission.draining:
+                send = closing(scope, send)
+            if self._registry.callbacks and self._is_callback(scope) and not self._shared.refusal:
+                await self._pages(scope, receive, send)
+            elif self._is_endpoint(scope) and not self._shared.refusal:
                 await self._stack(scope, receive, send)
             else:
-                endpoint = scope.get("root_path", "") + self._path or "/"
-                await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
+                await self._serve_elsewhere(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
+
+    async def _serve_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = _route(scope).rstrip("/")
+        if self._probes.claims(route):
+            await self._probes.answer(route, scope, send)
+        elif self._shared.refusal:  # mounted, so no failed startup has ended it
+            logger.error("%s", self._shared.refusal)
+            await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
+        else:
+            endpoint = scope.get("root_path", "") + self._path or "/"
+            await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
 
     def _is_endpoint(self, scope: Scope) -> bool:
         path = scope["path"]
@@ -190,19 +274,25 @@ class MRTRServer:
             return True  # a Route: whatever path it has is the endpoint's
         return route == "" and (routed or bool(scope.get("root_path")))
 
+    def _is_callback(self, scope: Scope) -> bool:
+        route = _route(scope)
+        return route.startswith(PATH) and route.removeprefix(PATH) in self._registry.callbacks
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        if self._refusal:
-            await send({"type": "lifespan.startup.failed", "message": self._refusal})
+        if self._shared.refusal:
+            await send({"type": "lifespan.startup.failed", "message": self._shared.refusal})
             return
         phase = "startup"
+        self._admission.reopen()
+        self._hear_sigterm()
         try:
             async with self._entered(self):
                 await send({"type": "lifespan.startup.complete"})
                 phase = "shutdown"
                 await receive()
-                if isinstance(self._fanout, InProcessFanout):
-                    self._fanout.close()  # ends the open streams
+                self.drain()
+            await self._shared.store.close()
         except Exception as error:
             message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
             logger.error("%s", message, exc_info=error)
@@ -211,6 +301,30 @@ class MRTRServer:
             await send({"type": "lifespan.shutdown.complete"})
         finally:
             self._threads.close()
+            forget_sigterm(self._admission)
+            self._hears_sigterm = False
+            self._admission.reopen()
+
+    # Draining
+
+    def drain(self) -> None:
+        """Begin to drain: readiness turns false, calls are handed to other replicas, open streams end.
+
+        On SIGTERM this happens by itself under uvicorn, and under gunicorn with uvicorn's worker. Call it where another
+        server or an orchestrator's hook announces the end; from any thread, or from a signal handler. It lasts until
+        the next start.
+        """
+        self._admission.drain()
+        self._callbacks.wake()
+
+    def _hear_sigterm(self) -> None:
+        self._hears_sigterm = True
+        drain_on_sigterm(self._admission, self._lame_duck)
+
+    def _why_not_ready(self) -> str:
+        if self._shared.refusal:
+            return "not set up"
+        return "draining" if self._admission.draining else ""
 
     # Registration
 
@@ -227,7 +341,9 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        confirm: Text | None = None,
         answer_within: float | None = None,
+        single_use: bool = False,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def tool(
@@ -241,13 +357,16 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        confirm: Text | None = None,
         answer_within: float | None = None,
+        single_use: bool = False,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
 
-        Its parameters become the tool's arguments, besides those of type `Context`, `Inputs` and `State[T]`. What it
-        returns becomes text or content if its annotation says so, and structured content otherwise.
+        Its parameters become the tool's arguments, besides those of type `Context`, `Inputs` and `State[T]`, and
+        those that are annotated with an ask or with `Depends`. What it returns becomes text or content if its
+        annotation says so, and structured content otherwise.
 
         Parameters:
             name: the function's name by default.
@@ -257,7 +376,11 @@ class MRTRServer:
             icons: for people to recognize it by.
             input_schema: a JSON Schema of the arguments, served as it is. The function then takes one dictionary, or
                 `**arguments`. Needs the extra `schemas`.
+            confirm: what the person must agree to before the function runs: a text, or a function that makes it from
+                arguments and declared parameters, by name. Anything but a yes ends the call.
             answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default.
+            single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice: a
+                request that comes again gets the outcome that was recorded.
             meta: `_meta` of the tool in the list.
 
         Raises:
@@ -266,7 +389,9 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            handler = _compile(function, about.name, answer_within)
+            handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
+            if handler.single_use:
+                self._shared.redeems(about.name, needed=single_use)
             self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
             return function
 
@@ -396,6 +521,44 @@ class MRTRServer:
 
         return register
 
+    def callback(
+        self,
+        name: str,
+        *,
+        methods: Iterable[Literal["GET", "POST"]] = ("GET",),
+        page: Callable[[Request], Response | Awaitable[Response]] | None = None,
+    ) -> Registering:
+        """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
+
+        It takes the browser's request, and if it likes the `WayBack` over which the person came. What it returns is the
+        answer of the ask that gave the page, kept in the store for as long as the flow may last. If it returns a
+        Starlette response, that is sent, and the person is not done: a form of your own, or a redirect. `ToolError` is
+        shown to the person, who may try again; `Refusal("decline")` is a no to the ask.
+
+        Parameters:
+            name: names it in its address.
+            methods: what it takes; with POST, a form that it returned can be sent to it.
+            page: makes the page that the person sees when it is done; a plain one by default.
+
+        Raises:
+            SetupError: the function can't be a callback, or nothing could tell whose browser opens its links.
+        """
+        if not isinstance(name, str):
+            raise SetupError('A callback needs its name: use @app.callback("name")')
+        if not self._can_identify:
+            raise SetupError(
+                f"The callback {name!r} can't tell whose browser opens its links, so a link that is sent to somebody "
+                "else would land their login on the sender: with auth=, give MRTRServer an identify= function, too"
+            )
+
+        def register(function: Callable[..., Any]) -> Any:
+            callback = build_callback(_compile(function, name), methods, page)
+            self._registry.add_callback(callback)
+            self._shared.keeps(f"the callback {name!r}")
+            return callback
+
+        return register
+
     # Changes
 
     def notify_tools_changed(self) -> None:
@@ -414,47 +577,13 @@ class MRTRServer:
         """Tell the clients that listen to a resource that it has changed. May be called from any thread."""
         self._fanout.publish(Change("resource", uri))
 
-    # Keys
+    # Replicas
 
-    def _key_ring(self, keys: KeyRing | Sequence[bytes] | None) -> KeyRing:
-        given: Any = keys
-        if isinstance(given, str | bytes | bytearray) or (
-            isinstance(given, list | tuple) and any(isinstance(key, str) for key in given)
-        ):
-            raise SetupError(
-                "keys= takes a KeyRing or a list of 32-byte secrets; text of hex digits is keys=KeyRing.parse(text), "
-                "one secret is keys=[secret]"
-            )
-        workers = worker_count()
-        try:
-            if isinstance(keys, KeyRing):
-                return keys
-            ring = KeyRing.from_environment() if keys is None else KeyRing(keys)
-        except SetupError as error:
-            if workers == 1:
-                raise
-            self._refuse_to_start(str(error))
-            return KeyRing.generate()
-        if ring is not None:
-            return ring
-        if workers > 1:
-            self._refuse_to_start(
-                f"{workers} workers need one shared key, or a flow that begins in one can't go on in another. "
-                f"Start them with {ENVIRONMENT}=$(mrtr-server keygen)"
-            )
-        else:
-            logger.warning(
-                "%s: no keys are given, so this process made its own; flows end when it restarts, and no other "
-                "replica can go on with them. Make one with `mrtr-server keygen` and set %s",
-                self.name,
-                ENVIRONMENT,
-            )
-        return KeyRing.generate()
-
-    def _refuse_to_start(self, why: str) -> None:
-        # Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.
-        self._refusal = f"{self.name}: {why}"
-        logger.error("%s", self._refusal)
+    def _replica(self, settings: Mapping[str, Any]) -> Self:
+        """Make a server with the same handlers, and the same settings but for these; for `testing.replica`."""
+        replica = copy(self)
+        MRTRServer.__init__(replica, **{**self._settings, **settings})
+        return replica
 
 
 def _decorated(decorator: str, function: Any) -> Any:
@@ -463,12 +592,21 @@ def _decorated(decorator: str, function: Any) -> Any:
     return function
 
 
-def _compile(function: Callable[..., Any], name: str, answer_within: float | None = None) -> Handler:
+def _compile(
+    function: Callable[..., Any],
+    name: str,
+    answer_within: float | None = None,
+    confirm: Text | None = None,
+    single_use: bool = False,
+) -> Handler:
     # The local names where the decorator stands resolve annotations that are strings.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
-    return compile_handler(function, name, frame.f_locals if frame is not None else {}, answer_within=answer_within)
+    namespace = frame.f_locals if frame is not None else {}
+    return compile_handler(
+        function, name, namespace, answer_within=answer_within, confirm=confirm, single_use=single_use
+    )
 
 
 def _route(scope: Scope) -> str:

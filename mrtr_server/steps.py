@@ -16,6 +16,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from .digests import canonical, digest
 from .errors import FlowError, KeyConflict, StepChanged
 from .forms import describe
+from .idempotency import idempotency_key, key_parameter
 from .journal import Journal, Step
 from .messages import JSON
 from .schema import Stored
@@ -23,6 +24,12 @@ from .threads import Threads
 
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 """The key of the step that the code runs in; empty outside of steps."""
+
+current_dependency: ContextVar["asyncio.Task[Any] | None"] = ContextVar("mrtr_server_dependency", default=None)
+"""The task of the dependency that the code runs in; None outside of dependencies."""
+
+step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrtr_server_step_watcher", default=None)
+"""Is told of each step by name as it is called, and whether it runs (or has run in an earlier round); for tests."""
 
 MARK = "#"
 """What sets generated keys apart: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
@@ -111,9 +118,18 @@ class Steps:
                 raise FlowError(f"key={key!r}: {MARK!r} is for the keys that are generated; choose another")
             else:
                 planned.key = key
+            self._hand_key(planned)
         except FlowError as error:
             planned.error = error
         return planned
+
+    def _hand_key(self, planned: Planned) -> None:
+        """Fill in the idempotency key, if the function takes one that its caller did not give."""
+        name = key_parameter(planned.function.func)
+        if name is not None and name not in planned.function.keywords:
+            planned.digests.pop(name, None)  # its default
+            key = idempotency_key(self._journal.flow, planned.key, planned.named, planned.digests)
+            planned.function = partial(planned.function, **{name: key})
 
     def is_new(self, planned: Planned) -> bool:
         """Say whether a step would begin now: it has not run in the flow, and does not run yet."""
@@ -143,11 +159,14 @@ class Steps:
                     "give one of them another key="
                 )
             if record.arguments == planned.digests:
-                self.started[key] = (planned, None)
+                if key not in self.started:
+                    self.started[key] = (planned, None)
+                    _tell(planned, runs=False)
                 return _recorded(key, stored, record)
             if not planned.rerun and planned.digests not in record.failed:
                 raise _moved(key, record, planned.digests)
         if task is None:
+            _tell(planned, runs=True)
             task = asyncio.create_task(self._execute(planned, stored))
             self.started[key] = (planned, task)
             self.running.add(task)
@@ -212,8 +231,15 @@ class Steps:
                 code, values = frame.f_code, frame.f_locals
                 given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
                 name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
+        if (dependency := current_dependency.get()) is not None and dependency is not task:
+            name = f"{dependency.get_name()}/{name}"
         alike = sum(branch.name.partition("~")[0] == name for branch in self._branches.values())
         return f"{name}~{alike + 1}" if alike else name
+
+
+def _tell(planned: Planned, *, runs: bool) -> None:
+    if (watcher := step_watcher.get()) is not None:
+        watcher(planned.function.func.__name__ if MARK in planned.key else planned.key, runs)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -1,10 +1,12 @@
 """Plain functions beside the event loop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Protocol
 
 
 class Threads:
@@ -29,6 +31,40 @@ class Threads:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
+
+
+class Callee(Protocol):
+    """A function of the author's: what a handler is, and a dependency."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What it is called in errors."""
+        ...
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is, or wraps, an `async def`."""
+        ...
+
+
+async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Threads) -> Any:
+    """Call a function: on the loop if it is an `async def`, otherwise in a thread."""
+    try:
+        call = partial(callee.function, **keywords)
+        result = call() if callee.is_async else await threads(call)
+        return await result if isawaitable(result) else result
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError(f"{callee.name!r} raised CancelledError, but nobody had cancelled it") from error
+    except SystemExit as error:  # would end the whole server
+        raise RuntimeError(f"{callee.name!r} called sys.exit()") from error
 
 
 def _contained(function: Callable[..., Any]) -> Any:

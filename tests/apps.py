@@ -4,6 +4,7 @@ import os
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
+from starlette.requests import Request
 
 from mrtr_server import (
     Context,
@@ -196,7 +197,16 @@ async def weather_for_somebody(city: str, ctx: Context) -> str:
     return WEATHER.format(city)
 
 
-# Its keys are those of the environment, so that workers can share them.
+# Their keys are those of the environment, so that workers can share them.
+
+reporting = MRTRServer("reporting")
+
+
+@reporting.callback("page")
+def page_is_done(request: Request) -> str:
+    """Take a person back."""
+    return "done"
+
 
 telling = MRTRServer("telling")
 

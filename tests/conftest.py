@@ -1,4 +1,4 @@
-"""Fixtures that all tests share. What they hand out is in `serving.py` (servers) and `wire.py` (messages)."""
+"""Fixtures that all tests share. What they hand out is in `serving.py`, `databases.py` and `wire.py` (messages)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from starlette.types import ASGIApp
 
+from .databases import PostgreSQL, running_postgresql
 from .serving import all_ended, in_thread
 from .wire import Inspected, Wire
 
@@ -29,6 +30,13 @@ def servers_end() -> Iterator[None]:
     """See that every server in a thread has ended when the tests have."""
     yield
     all_ended()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A real PostgreSQL server, for all tests that want one."""
+    with running_postgresql() as server:
+        yield server
 
 
 @pytest.fixture

@@ -38,6 +38,26 @@ def test_every_python_block_runs(code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+TESTS = [
+    block for block in PYTHON if "\ndef test_" in str(block.values[0]) or "\nasync def test_" in str(block.values[0])
+]
+
+
+@pytest.mark.parametrize("code", TESTS)
+def test_every_test_in_a_python_block_passes(code: str, tmp_path: Path) -> None:
+    (tmp_path / "test_block.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-W", "error", "test_block.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean_environment(),
+    )
+    assert done.returncode == 0, done.stdout
+    assert f" {len(re.findall(r'^(?:async )?def test_', code, re.MULTILINE))} passed" in done.stdout
+
+
 @pytest.mark.parametrize("code", PYTHON)
 def test_every_python_block_is_strictly_typed(code: str, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
@@ -141,6 +161,6 @@ def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Pa
             assert "octocat" in done["result"]["content"][0]["text"]
 
 
-def test_the_two_commands_are_there() -> None:
-    for command in ("scripts/demo", "scripts/test", ".ci/run"):
+def test_the_commands_are_there() -> None:
+    for command in ("scripts/demo", "scripts/chaos", "scripts/test", ".ci/run"):
         assert os.access(ROOT / command, os.X_OK), command

@@ -23,6 +23,7 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
+from mrtr_server.testing import Unexpected
 
 LINE = re.compile(r"^    (?P<branches>(?:│   |    )*(?:├── |└── )?)(?P<name>[A-Z]\w+)(?: {2,}(?P<says>.+))?$")
 
@@ -71,8 +72,10 @@ def test_every_error_of_the_package_is_in_the_tree() -> None:
         and not issubclass(value, MRTRError)
         and not value.__name__.startswith("_")
     }
-    # The end of a call, such as by a person's no, is not an error, and nothing that catches errors may catch it.
-    assert outside == {asks.CallEnded, asks.Refusal}
+    # The end of a call, such as by a person's no, is not an error, and nothing that catches errors may catch it; and
+    # the failure of a test is that of an assertion.
+    assert outside == {asks.CallEnded, asks.Refusal, Unexpected}
+    assert issubclass(Unexpected, AssertionError)
     assert not issubclass(asks.CallEnded, Exception)
     assert issubclass(asks.Refusal, asks.CallEnded)
 

@@ -18,7 +18,11 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "state_bytes": 256 * 1024,
         "state_seconds": 60 * 60,
         "flow_seconds": 24 * 60 * 60,
+        "lease_seconds": 30,
+        "hold_seconds": 25,
         "threads": 40,
+        "max_concurrency": None,
+        "shed_above": None,
     }
 
 

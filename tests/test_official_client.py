@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import httpx
 import mcp_types as types
 import pytest
 from mcp import Client, MCPError
@@ -14,9 +15,10 @@ from mcp.client.session import ClientRequestContext
 from mcp.client.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ToolsListChanged
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Mount
 
-from examples import conformance, deploy, mixed_asks, weather, work_items
+from examples import bookshop, conformance, deploy, mixed_asks, payments, weather, work_items
 from mrtr_server import (
     Annotations,
     AudioContent,
@@ -417,6 +419,38 @@ class TestAsking:
         assert isinstance(asked, types.ElicitRequestURLParams)
         assert asked.url.startswith("https://example.com/sign-in?flow=")
 
+    async def test_a_page_that_reports_back_is_waited_for(self, connect: Connect) -> None:
+        """The client retries at once, long before the person is done, and asks nobody a second time."""
+        server = MRTRServer("pages", keys=[bytes(32)])
+
+        @server.callback("account")
+        async def account(request: Request) -> Login:
+            return Login(name=request.query_params["name"])
+
+        @server.tool
+        async def sign_in(ctx: Context) -> str:
+            return (await ctx.elicit_url("Sign in, please", callback=account)).name
+
+        visits: list[asyncio.Task[None]] = []
+
+        class Visitor(Person):
+            async def elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> Any:
+                assert isinstance(params, types.ElicitRequestURLParams)
+                visits.append(asyncio.create_task(visit(f"{params.url}&name=octocat")))
+                return await super().elicit(context, params)
+
+        async def visit(url: str) -> None:
+            await asyncio.sleep(0.5)
+            async with httpx.AsyncClient() as browser:
+                assert (await browser.get(url)).status_code == 200
+
+        person = Visitor({"Sign in, please": types.ElicitResult(action="accept")})
+        with in_thread(Inspected(server), wait=False) as port:
+            async with connect(person, url=f"http://127.0.0.1:{port}/mcp") as client:
+                assert text(await client.call_tool("sign_in")) == "octocat"
+            await asyncio.gather(*visits)
+        assert len(person.asked) == 1
+
     @pytest.mark.parametrize(("action", "said"), [("decline", "declined"), ("cancel", "dismissed")])
     async def test_a_no_ends_the_call_and_says_so(self, connect: Connect, action: Any, said: str) -> None:
         person = Person({"Who are you?": types.ElicitResult(action=action)})
@@ -515,6 +549,18 @@ class TestExamples:
             result = await client.call_tool("update_work_item", arguments)
         assert text(result).startswith("Bug #7 resolved as Duplicate of Bug #5.")
 
+    async def test_bookshop(self, serve: Serve, connect: Connect) -> None:
+        person = Person(
+            {
+                "How many copies of Emma? 3 are left.": yes(copies=2),
+                "Where do they go?": yes(street="1 Main St", city="Paris"),
+                "Buy 2 × Emma for 24 €, to 1 Main St, Paris?": yes(confirm=True),
+            }
+        )
+        async with connect(person, url=serve(bookshop.app).url) as client:
+            result = await client.call_tool("buy", {"title": "Emma"})
+        assert text(result) == "2 × Emma are on their way to Paris."
+
     async def test_mixed_asks(self, serve: Serve, connect: Connect) -> None:
         person = Person({"Please provide your GitHub username": yes(name="octocat")})
         async with connect(person, url=serve(mixed_asks.app).url) as client:
@@ -535,6 +581,15 @@ class TestExamples:
         built, rolled_out = (tmp_path / "deploy.log").read_text().splitlines()
         assert built.removeprefix("built ") == rolled_out.removeprefix("rolled out ")
         assert "is in production" in text(result)
+
+    async def test_payments(
+        self, serve: Serve, connect: Connect, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
+        async with connect(Person({"Pay 25 € to Ann?": yes(confirm=True)}), url=serve(payments.app).url) as client:
+            result = await client.call_tool("pay", {"to": "Ann", "euros": 25})
+            assert text(result) == "Paid 25 € to Ann, receipt 1."
+            assert text(await client.call_tool("balance", {"of": "Ann"})) == "25"
 
     async def test_conformance(self, serve: Serve, connect: Connect) -> None:
         async with connect(Person({"What is your name?": yes(name="Ann")}), url=serve(conformance.app).url) as client:

@@ -17,7 +17,6 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message
 
 from mrtr_server import (
-    Confirm,
     Context,
     EmbeddedResource,
     ImageContent,
@@ -294,7 +293,7 @@ class TestRefusedServer:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.delenv("MRTR_KEYS", raising=False)
-        monkeypatch.setattr("mrtr_server.server.worker_count", lambda: 4)
+        monkeypatch.setattr("mrtr_server.shared.worker_count", lambda: 4)
         app = MRTRServer("several")
         caplog.clear()
         for _ in range(2):
@@ -390,12 +389,3 @@ class TestContent:
             assert made.wire()["_meta"] == {"a": 1}
             assert "meta" in inspect.signature(type(made)).parameters
         assert TextContent.model_validate({"type": "text", "text": "x", "_meta": {"a": 1}}).meta == {"a": 1}
-
-
-def test_an_ask_in_an_annotation_is_refused_so_that_the_model_can_not_answer_it() -> None:
-    app = MRTRServer("asks", keys=[bytes(32)])
-    with pytest.raises(SetupError, match="'sure' is annotated with an ask"):
-
-        @app.tool
-        def delete(path: str, sure: Annotated[bool, Confirm("Delete?")]) -> str:
-            return path

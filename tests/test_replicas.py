@@ -6,19 +6,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from .serving import KEYS, in_process
-from .walk import ALL_CAPABILITIES, VERSION, YES, accept, sampled
+from mrtr_server.testing import Answer, Asked, Client, Flow, accept, roots, sampled, yes
 
-ROOTS = {"roots": [{"uri": "file:///test/root", "name": "Test Root"}]}
+from .serving import KEYS, in_process
+
 LOGIN = accept(name="octocat")
 RESOLVED = {"workItemId": 4522, "fields": {"System.State": "Resolved"}}
-ALICE = {"Authorization": "Bearer alice-token"}
 MRTR = "test_input_required_result"
 
-FLOWS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+FLOWS: dict[str, tuple[str, str, dict[str, Any], dict[str, Answer]]] = {
     "weather": ("tools/call", "get_weather", {"location": "New York"}, {"github_login": LOGIN}),
     "work_items": (
         "tools/call",
@@ -27,7 +25,13 @@ FLOWS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"resolution": accept(resolution="Duplicate"), "duplicate_of": accept(duplicateOfId=4301)},
     ),
     "mixed_asks": ("tools/call", "introduce", {}, {"github_login": LOGIN, "capital_of_france": sampled("Paris")}),
-    "deploy": ("tools/call", "deploy", {"service": "shop"}, {"confirm": YES}),
+    "bookshop": (
+        "tools/call",
+        "buy",
+        {"title": "Emma"},
+        {"quantity": accept(copies=2), "address": accept(street="1 Main St", city="Paris"), "confirm": yes},
+    ),
+    "deploy": ("tools/call", "deploy", {"service": "shop"}, {"confirm": yes}),
     "secured": ("tools/call", "book_room", {"day": "2027-01-15"}, {}),
     "conformance/elicitation": ("tools/call", f"{MRTR}_elicitation", {}, {}),
     "conformance/sampling": ("tools/call", f"{MRTR}_sampling", {}, {}),
@@ -39,32 +43,10 @@ FLOWS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-class Fleet:
-    """Three processes of one example.
-
-    Parameters:
-        urls: their endpoints.
-    """
-
-    def __init__(self, urls: list[str]) -> None:
-        self.urls = urls
-        self.client = httpx.Client(headers=ALICE)
-
-    def send(self, replica: int, method: str, target: str, **params: Any) -> dict[str, Any]:
-        """Send one request to one replica; give the result."""
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": VERSION,
-            "io.modelcontextprotocol/clientCapabilities": ALL_CAPABILITIES,
-        }
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": target, **params, "_meta": meta}}
-        headers = {"MCP-Protocol-Version": VERSION, "Mcp-Method": method, "Mcp-Name": target}
-        reply = self.client.post(self.urls[replica], json=message, headers=headers).json()
-        assert "result" in reply, reply
-        return dict(reply["result"])
-
-
 @pytest.fixture(scope="module", params=sorted({flow.partition("/")[0] for flow in FLOWS}))
-def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Fleet]]:
+def example(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, list[str]]]:
     logs: Path = tmp_path_factory.mktemp("replicas")
     environment = {"MRTR_KEYS": KEYS, "DEPLOY_LOG": str(logs / "deploy.log")}
     with ExitStack() as stack:
@@ -74,39 +56,31 @@ def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             server = stack.enter_context(in_process(f"examples.{request.param}:app", log=log, environment=environment))
             assert server.port, server.text
             urls.append(f"http://127.0.0.1:{server.port}/mcp")
-        fleet = Fleet(urls)
-        stack.callback(fleet.client.close)
-        yield request.param, fleet
+        yield request.param, urls
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer(asked: Asked) -> Answer:
     """Answer whatever is asked, as a willing user would."""
-    if request["method"] == "roots/list":
-        return ROOTS
-    if request["method"] == "sampling/createMessage":
+    if asked.kind == "roots":
+        return roots("file:///test/root")
+    if asked.kind == "sample":
         return sampled("Paris")
     values = {"string": "octocat", "boolean": True, "integer": 1, "number": 1}
-    fields = request["params"]["requestedSchema"]["properties"]
-    return accept(**{name: (field.get("enum") or [values[field["type"]]])[0] for name, field in fields.items()})
+    fields = asked.schema["properties"]
+    return accept({name: (field.get("enum") or [values[field["type"]]])[0] for name, field in fields.items()})
 
 
-def test_in_any_order(example: tuple[str, Fleet]) -> None:
-    name, fleet = example
-    for flow, (method, target, arguments, answers) in FLOWS.items():
-        if flow.partition("/")[0] != name:
+def test_in_any_order(example: tuple[str, list[str]]) -> None:
+    name, urls = example
+    for flow_name, (method, target, arguments, answers) in FLOWS.items():
+        if flow_name.partition("/")[0] != name:
             continue
         finished = []
-        for order in product(range(3), repeat=3):
-            params: dict[str, Any] = {"arguments": arguments}
-            for replica in order:
-                result = fleet.send(replica, method, target, **params)
-                if result["resultType"] == "complete":
-                    break
-                asked = result["inputRequests"]
-                given = {key: answers.get(key) or answer(request) for key, request in asked.items()}
-                params = {"arguments": arguments, "requestState": result["requestState"], "inputResponses": given}
-            assert result["resultType"] == "complete", (flow, order)
-            assert not result.get("isError"), (flow, order)
-            finished.append(result.get("content") or result.get("messages"))
+        for order in product(urls, repeat=3):
+            flow: Flow = Flow(Client(*order, token="alice-token"), method, target, arguments)
+            reply = flow.start()
+            while reply.needs_input:
+                reply = flow.answer({key: answers.get(key, answer) for key in reply.asks})
+            finished.append(reply.text)
         if name != "deploy":  # whose images are named at random
-            assert all(each == finished[0] for each in finished), flow
+            assert all(each == finished[0] for each in finished), flow_name

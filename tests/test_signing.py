@@ -1,4 +1,4 @@
-"""List cursors: signed positions. (The signed codec is held to the contract of codecs in `test_sealed_state.py`.)"""
+"""Signed tokens: list positions and links. (The signed codec is held to its contract in `test_sealed_state.py`.)"""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrtr_server import KeyRing, SignedCodec
-from mrtr_server.signing import Cursors
+from mrtr_server.errors import LinkRefused
+from mrtr_server.signing import Cursors, Links
 
 A, B = bytes(32), bytes([1] * 32)
 
@@ -63,3 +64,54 @@ def test_garbage_is_no_cursor(cursors: Cursors, garbage: Any) -> None:
 
 def test_a_state_is_no_cursor_even_if_it_says_the_same(cursors: Cursors) -> None:
     assert cursors.read("tools", SignedCodec(KeyRing([A])).seal(b'["tools",250]')) is None
+
+
+class TestLinks:
+    """What opens them is held to its rules in `test_callbacks.py`; here are the tokens alone."""
+
+    ID = "0" * 32
+
+    def test_a_link_gives_back_what_it_was_made_for(self) -> None:
+        links = Links(KeyRing([A]), "calendar")
+        made = links.make("google", self.ID, "ann", 1_000)
+        opened = links.open("google", made.token)
+        assert (opened.id, opened.expires, opened.secret) == (self.ID, 1_000, made.secret)
+        assert opened.belongs_to("ann")
+        assert not opened.belongs_to("bob")
+        assert not opened.belongs_to("")
+
+    def test_nobody_is_an_owner_like_any_other(self) -> None:
+        link = Links(KeyRing([A]), "calendar").make("google", self.ID, "", 1_000)
+        assert link.belongs_to("")
+        assert not link.belongs_to("ann")
+
+    @pytest.mark.parametrize(
+        ("ring", "audience", "callback"), [([B], "calendar", "google"), ([A], "mail", "google"), ([A], "calendar", "x")]
+    )
+    def test_it_opens_for_its_ring_its_server_and_its_callback_alone(
+        self, ring: list[bytes], audience: str, callback: str
+    ) -> None:
+        token = Links(KeyRing([A]), "calendar").make("google", self.ID, "ann", 1_000).token
+        with pytest.raises(LinkRefused, match="forged or damaged"):
+            Links(KeyRing(ring), audience).open(callback, token)
+
+    def test_what_is_in_it_under_the_key_signs_nothing_else(self) -> None:
+        """A token shows a signature of its owner. It must not do for that of a link, nor give away the secret."""
+        links = Links(KeyRing([A]), "calendar")
+        made = links.make("google", self.ID, "ann", 1_000)
+        *signed, owner, signature = made.token.split(".")
+        assert made.secret not in (owner, signature)
+        assert len(made.secret) == 43
+        with pytest.raises(LinkRefused):
+            links.open("google", ".".join([*signed, owner, owner]))
+
+    def test_a_rotated_ring_opens_what_the_old_key_signed_with_the_same_secret(self) -> None:
+        made = Links(KeyRing([A]), "calendar").make("google", self.ID, "ann", 1_000)
+        opened = Links(KeyRing([B, A]), "calendar").open("google", made.token)
+        assert opened.secret == made.secret
+        assert opened.belongs_to("ann")
+
+    @given(token=st.text(max_size=300))
+    def test_garbage_is_no_link(self, token: str) -> None:
+        with pytest.raises(LinkRefused):
+            Links(KeyRing([A]), "calendar").open("google", token)

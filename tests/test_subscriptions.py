@@ -17,10 +17,10 @@ from starlette.types import Message
 
 from mrtr_server import Fanout, MRTRServer, connection
 from mrtr_server.fanout import InProcessFanout
-from mrtr_server.messages import Change
+from mrtr_server.messages import Change, Subscription
 
 from .conftest import Serve
-from .direct import Exchange, headers_for, scope_of
+from .direct import Exchange, headers_for, scope_of, send
 from .serving import Process, in_process, in_thread, wait_until
 from .wire import EVERYTHING, JSON, PREFIX, Reply, Wire, message_problems, modern
 
@@ -416,15 +416,52 @@ class TestEnding:
             server.stop(10)
             assert time.monotonic() - began < 5
 
-    @pytest.mark.xfail(
-        reason="uvicorn ends the lifespan only after the last connection has closed", raises=TimeoutError, strict=True
-    )
     def test_of_a_process_that_was_given_no_time_is_not_held_up_either(self, tmp_path: Path) -> None:
         """As `uvicorn module:app` is, in a container that is told to stop."""
         with in_process("tests.apps:strict", log=tmp_path / "log") as server, opened(server) as connection:
             server.process.terminate()
             connection.settimeout(2)
             assert b'"resultType":"complete"' in connection.recv(65536)
+            server.wait(5)
+
+    def test_whatever_fanout_it_is_of(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Even of one whose subscriptions take no notice of being closed."""
+        monkeypatch.setattr(connection, "CLOSE_WITHIN", 0.01)
+
+        class Deaf:
+            wanted = frozenset({Change("tools")})
+
+            async def next(self) -> list[Change]:
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            def close(self) -> None:
+                pass
+
+        class DeafFanout(InProcessFanout):
+            def subscribe(self, wanted: frozenset[Change]) -> Subscription:
+                return Deaf()
+
+        async def scene() -> Reply:
+            app = MRTRServer("deaf", keys=[bytes(32)], fanout=DeafFanout())
+            message = modern("subscriptions/listen", {"notifications": ALL}, id="sub")
+            under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
+            await under_way.until(b"acknowledged")
+            app.drain()
+            return await under_way.end()
+
+        assert asyncio.run(scene()).json["result"]["resultType"] == "complete"
+
+    def test_of_a_draining_server_comes_at_once(self, app: MRTRServer) -> None:
+        async def scene() -> Reply:
+            app.drain()
+            return await send(app, modern("subscriptions/listen", {"notifications": ALL}, id="sub"))
+
+        reply = asyncio.run(scene())
+        assert reply.headers["connection"] == "close"
+        acknowledged, last = reply.messages
+        assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+        assert last["result"]["resultType"] == "complete"
 
 
 @contextmanager

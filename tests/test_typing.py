@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import Annotated, Any, assert_type
 
 from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
 
 from mrtr_server import (
-    Completion, Confirm, Context, Elicit, Elicited, ElicitUrl, Header, Icon, ImageContent, InputRequired, Inputs,
-    KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, ResourceContents, Root, Roots, Sample, Sampled, State,
-    TextContent, ToolAnnotations, ToolError, ToolResult,
+    Callback, Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, IdempotencyKey,
+    ImageContent, InputRequired, Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, Principal,
+    ResourceContents, Root, Roots, Sample, Sampled, State, TextContent, ToolAnnotations, ToolError, ToolResult, WayBack,
 )
 
 app = MRTRServer("weather", keys=[bytes(32)], limits=Limits(rounds=5))
@@ -36,6 +38,7 @@ class Alias(BaseModel):
 def build(service: str, tag: str = "latest") -> bytes: ...
 async def roll_out(image: bytes, *, slowly: bool = False) -> list[str]: ...
 def clean_up() -> None: ...
+async def charge(amount: int, *, idempotency_key: IdempotencyKey = IdempotencyKey()) -> int: ...
 """
 
 GOOD = (
@@ -111,6 +114,44 @@ async def asks(ctx: Context) -> None:
     assert_type(task.result(), Alias)
 
 
+# 3. Declared.
+async def check_stock(title: str, ctx: Context) -> int: ...
+def how_many(title: str, login: GitHubLogin) -> str: ...
+Who = Annotated[GitHubLogin, Elicit("Who?")]
+
+
+@app.tool(confirm=lambda title, alias: f"{title} for {alias.alias}?")
+def order(
+    title: str,
+    login: Who,
+    alias: Annotated[Alias, Elicit(how_many)],
+    branching: Annotated[Elicited[Alias], Elicit(lambda title: f"{title}?", key="b")],
+    sure: Annotated[bool, Confirm(lambda: "sure?")],
+    page: Annotated[bool, ElicitUrl("open", lambda title: f"https://example.com/{title}")],
+    said: Annotated[Sampled, Sample(lambda title: [title])],
+    text: Annotated[str, Sample("a haiku")],
+    roots: Annotated[list[Root], ListRoots()],
+    stock: Annotated[int, Depends(check_stock)],
+    other: Who | None = None,
+) -> str:
+    assert_type(login, GitHubLogin)
+    assert_type(branching.content, Alias | None)
+    assert_type(other, GitHubLogin | None)
+    assert_type(stock, int)
+    return title
+
+
+@app.tool(confirm="Delete all?")
+def delete_all() -> None: ...
+
+
+def order_it(elicited: Elicited[Alias], said: Sampled) -> None:
+    who, alias = GitHubLogin(name="o"), Alias(alias="a")
+    assert_type(order("x", who, alias, elicited, True, True, said, "", [], 5), str)
+    assert_type(order("x", login=who, alias=alias, branching=elicited, sure=True, page=True, said=said, text="",
+                      roots=[], stock=5, other=who), str)
+
+
 async def steps(ctx: Context) -> None:
     assert_type(await ctx.step(build, "api"), bytes)
     assert_type(await ctx.step(build, "api", tag="1"), bytes)
@@ -124,6 +165,12 @@ async def steps(ctx: Context) -> None:
     assert_type(await ctx.step(lambda: 5, key="lambda"), int)
     assert_type(await ctx.step(GitHubLogin, name="octocat"), GitHubLogin)
     await ctx.step(clean_up)
+    assert_type(await ctx.step(charge, 5), int)
+
+
+@app.tool(single_use=True)
+async def pay(amount: int, ctx: Context) -> int:
+    return await ctx.step(charge, amount)
 
 
 async def notes(ctx: Context) -> None:
@@ -133,6 +180,45 @@ async def notes(ctx: Context) -> None:
         assert_type(ctx.principal.subject, str)
     assert_type(ctx.flow, str)
     assert_type(ctx.round, int)
+
+
+# A page that reports back.
+@app.callback("google")
+async def google(request: Request) -> GitHubLogin: ...
+
+
+@app.callback("key", methods=["GET", "POST"], page=lambda request: HTMLResponse("thanks"))
+def key(request: Request, back: WayBack) -> str | Response: ...
+
+
+@app.callback("done")
+async def done(request: Request) -> None: ...
+
+
+def google_url(back: WayBack) -> str:
+    return f"https://example.com/?to={back.url}&state={back.state}&code_challenge={back.challenge}"
+
+
+async def pages(ctx: Context, inputs: Inputs) -> None:
+    assert_type(google, Callback[GitHubLogin])
+    assert_type(key, Callback[str])
+    assert_type(done, Callback[None])
+    assert_type(await ctx.elicit_url("Log in", google_url, callback=google), GitHubLogin)
+    assert_type(await ctx.elicit_url("Log in", lambda back: f"{back.link}&x=1", callback=google), GitHubLogin)
+    assert_type(await ctx.elicit_url("Your key", callback=key, key="api_key"), str)
+    ask = ElicitUrl("Log in", google_url, callback=google)
+    assert_type(ask, ElicitUrl[GitHubLogin])
+    assert_type(inputs.get("google", ask), GitHubLogin | None)
+    assert_type(await ctx.ask(ask, ElicitUrl("?", "https://example.com")), tuple[GitHubLogin, bool])
+    InputRequired(google=ask)
+
+
+def nobody(request: Request) -> None: ...
+async def somebody(request: Request) -> str | Principal | Response | None: ...
+
+
+MRTRServer("x", keys=[bytes(32)], identify=nobody, base_url="https://example.com")
+MRTRServer("x", keys=[bytes(32)], identify=somebody)
 
 
 @app.prompt
@@ -187,6 +273,8 @@ async def steps(ctx: Context) -> None:
     keyed: str = await ctx.step(build, "api", key="k")  # E
     done: int = await ctx.step(roll_out, b"")  # E
     ctx.step(build, "api").decode()  # E
+    await ctx.step(charge)  # E
+    await ctx.step(charge, 5, idempotency_key="order-7")  # E
 
 
 async def asks(ctx: Context) -> None:
@@ -199,6 +287,8 @@ async def asks(ctx: Context) -> None:
     await ctx.elicit(GitHubLogin, "?")  # E
     await ctx.confirm()  # E
     await ctx.elicit_url("Sign in")  # E
+    await ctx.elicit_url("Sign in", lambda back: back.url)  # E
+    await ctx.elicit_url("Sign in", callback=build)  # E
     await ctx.sample("?", include_context="everything")  # E
     one, two, three = await ctx.ask(Confirm("?"), Confirm("?"))  # E
     await ctx.ask("?")  # E
@@ -223,14 +313,23 @@ def asking() -> InputRequired:
     return InputRequired({"login": GitHubLogin})  # E
 
 
-Elicit("?")  # E
 Elicit("?", str)  # E
+Elicit(5)  # E
+Elicit(lambda title: title, GitHubLogin)  # E
+Confirm(5)  # E
+Depends()  # E
+Depends("check_stock")  # E
+app.tool(confirm=True)  # E
+app.prompt(confirm="sure?")  # E
 Confirm("?", keys="k")  # E
 Elicited("maybe")  # E
 MRTRServer()  # E
 MRTRServer("x", limit=5)  # E
 Limits(rounds="ten")  # E
 app.tool(nam="x")  # E
+app.tool(single_use="yes")  # E
+app.prompt(single_use=True)  # E
+MRTRServer("x", store="sqlite:///x.db")  # E
 app.resource()  # E
 
 
@@ -240,6 +339,14 @@ def tool(city: str) -> str:
 
 
 tool(5)  # E
+
+
+@app.tool
+def declared(title: str, login: Annotated[GitHubLogin, Elicit("Who?")]) -> str:
+    return login.nmae  # E
+
+
+declared("x", login="octocat")  # E
 tool("Oslo").name  # E
 """
 )

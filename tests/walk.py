@@ -1,11 +1,10 @@
-"""Walks flows in process: sends the rounds of one call to an app, over its real ASGI interface."""
+"""Walks flows in process, in the words that many tests were written in: a thin layer over `mrtr_server.testing`."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
-
-from mrtr_server import MRTRServer
+from mrtr_server import MRTRServer, testing
+from mrtr_server.testing import Answer, AsyncClient, Flow, Reply, Unexpected
 
 VERSION = "2026-07-28"
 ALL_CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}
@@ -16,15 +15,16 @@ def accept(**content: Any) -> dict[str, Any]:
     return {"action": "accept", "content": content}
 
 
-YES = accept(confirm=True)
-NO = accept(confirm=False)
-DECLINE = {"action": "decline"}
-CANCEL = {"action": "cancel"}
+YES: dict[str, Any] = testing.yes.raw
+NO: dict[str, Any] = testing.no.raw
+DECLINE: dict[str, Any] = testing.decline.raw
+CANCEL: dict[str, Any] = testing.cancel.raw
 
 
 def sampled(text: str) -> dict[str, Any]:
     """A message of the client's model."""
-    return {"role": "assistant", "content": {"type": "text", "text": text}, "model": "m"}
+    raw: dict[str, Any] = testing.sampled(text).raw
+    return raw
 
 
 class Walk:
@@ -36,6 +36,7 @@ class Walk:
         arguments: its arguments.
         method: the protocol's method.
         capabilities: what the client declares.
+        headers: HTTP headers of every request, besides those of the protocol.
     """
 
     def __init__(
@@ -45,66 +46,59 @@ class Walk:
         arguments: Mapping[str, Any] | None = None,
         method: str = "tools/call",
         capabilities: Mapping[str, Any] = ALL_CAPABILITIES,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.apps = apps
-        self.method = method
         self.target = target
-        self.arguments = dict(arguments or {})
         self.capabilities = dict(capabilities)
-        self.state: str | None = None
-        self.rounds = 0
+        client = AsyncClient(*apps, capabilities=self.capabilities, headers=headers or {}, log_level=None)
+        self.flow = Flow(client, method, target, arguments or {})
         self.reply: dict[str, Any] = {}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that the next round is sent with."""
+        return self.flow.arguments
+
+    @property
+    def state(self) -> str | None:
+        """The state that the next round is sent with."""
+        return self.flow.state
+
+    @state.setter
+    def state(self, state: str | None) -> None:
+        self.flow.state = state
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were sent."""
+        return len(self.flow.replies)
+
+    async def _send(self, answers: Mapping[str, Any] | None) -> Reply:
+        reply = await self.flow.send({key: Answer(raw) for key, raw in (answers or {}).items()})
+        self.reply = reply.message
+        return reply
 
     async def send(self, answers: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send the next round, with the state of the last one; give the JSON-RPC reply."""
-        app = self.apps[self.rounds % len(self.apps)]
-        self.rounds += 1
-        name = "uri" if self.method == "resources/read" else "name"
-        params: dict[str, Any] = {
-            name: self.target,
-            "_meta": {
-                "io.modelcontextprotocol/protocolVersion": VERSION,
-                "io.modelcontextprotocol/clientCapabilities": self.capabilities,
-            },
-        }
-        if self.method != "resources/read":
-            params["arguments"] = self.arguments
-        if answers is not None:
-            params["inputResponses"] = dict(answers)
-        if self.state is not None:
-            params["requestState"] = self.state
-        headers = {"MCP-Protocol-Version": VERSION, "Mcp-Method": self.method, "Mcp-Name": self.target}
-        message = {"jsonrpc": "2.0", "id": self.rounds, "method": self.method, "params": params}
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            response = await client.post("/mcp", json=message, headers=headers)
-        self.reply = response.json()
-        self.state = self.reply.get("result", {}).get("requestState", self.state)
-        return self.reply
+        return (await self._send(answers)).message
 
     async def questions(self, answers: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Send the next round, which must need input; give the message of each question by key."""
-        result = (await self.send(answers))["result"]
-        assert result["resultType"] == "input_required", result
-        return {
-            key: request["params"].get("message", request["method"])
-            for key, request in result.get("inputRequests", {}).items()
-        }
+        reply = await self._send(answers)
+        if not reply.needs_input:
+            raise Unexpected(f"Nothing is needed. {reply}")
+        return {key: asked.params.get("message", asked.method) for key, asked in reply.asks.items()}
 
     async def text(self, answers: Mapping[str, Any] | None = None) -> str:
         """Send the next round, which must complete the call; give its text."""
-        result = (await self.send(answers))["result"]
-        assert result["resultType"] == "complete", result
-        assert not result["isError"], result
-        return str(result["content"][0]["text"])
+        return (await self._send(answers)).text
 
     async def failure(self, answers: Mapping[str, Any] | None = None) -> str:
         """Send the next round, which must fail for the model; give what it says."""
-        result = (await self.send(answers))["result"]
-        assert result["isError"], result
-        return str(result["content"][0]["text"])
+        return (await self._send(answers)).failure
 
     async def error(self, answers: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Send the next round, which must be refused; give the JSON-RPC error."""
-        reply = await self.send(answers)
-        assert "error" in reply, reply
-        return dict(reply["error"])
+        error = (await self._send(answers)).error
+        return {name: value for name, value in error._asdict().items() if value is not None}

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from pydantic_core import from_json, to_json
 
 from ..errors import (
+    Busy,
     Declined,
     HandlerFailed,
     HeaderMismatch,
@@ -49,16 +50,21 @@ VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
 
 NO_METHOD = "The message has no method"
 
+# Codes of our own, outside the range that JSON-RPC reserves.
 DECLINED = -31001
-"""Our one code of our own: the user said no. Outside the range that JSON-RPC reserves."""
+"""The user said no."""
+
+BUSY = -31002
+"""The server can't take the request now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer as it goes out: an HTTP status, and a body of single-line JSON."""
+    """An answer as it goes out: an HTTP status, a body of single-line JSON, and headers that it needs."""
 
     status: int
     body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,7 @@ class Dialect(ABC):
         UnsupportedVersion: (400, -32022),
         HandlerFailed: (200, -32603),
         Declined: (200, DECLINED),
+        Busy: (503, BUSY),
         InternalFault: (500, -32603),
         RequestError: (500, -32603),
     }
@@ -164,7 +171,8 @@ class Dialect(ABC):
         body: JSON = {"jsonrpc": "2.0", "error": written}
         if request_id is not None:
             body["id"] = request_id
-        return Reply(status, to_json(body))
+        later = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),) if isinstance(error, Busy) else ()
+        return Reply(status, to_json(body), later)
 
     def write_error(self, error: RequestError) -> tuple[int, JSON]:
         """Give an error's HTTP status, and the JSON-RPC error object."""

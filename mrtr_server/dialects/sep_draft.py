@@ -5,7 +5,7 @@ A result that needs input is an `IncompleteResult`: it has no `resultType`, and 
 Answers come bare (revision 2) or wrapped in `result` (revision 1), in `params` or at the top level of the message.
 
 Tasks have two forms. A call with `task: {"ttl": ...}` gets that of the drafts: the questions come by `tasks/result`,
-the answers go by `tasks/input_response`, or as a JSON-RPC response. A call with `task: {}` gets that of the non-blocking
+the answers go by `tasks/input_response`, or as a JSON-RPC response. A call with `task: {}` gets that of non-blocking
 elicitations (#1869): flat, with the questions in the `_meta` of the task, and the answer in that of `tasks/get`.
 """
 

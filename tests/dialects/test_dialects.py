@@ -13,6 +13,7 @@ import mrtr_server.dialects
 from mrtr_server import MRTRServer, SetupError
 from mrtr_server.dialects import DIALECTS, Dialect, Surface
 from mrtr_server.errors import (
+    Busy,
     Declined,
     HandlerFailed,
     HeaderMismatch,
@@ -185,6 +186,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (UnsupportedVersion("v9", ["v1"]), 400, -32022, {"supported": ["v1"], "requested": "v9"}),
     (HandlerFailed("x"), 200, -32603, None),
     (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
+    (Busy(1.5), 503, -31002, None),
     (InternalFault("abcd"), 500, -32603, {"reference": "abcd"}),
 ]
 
@@ -215,6 +217,11 @@ def test_every_error_has_a_status_and_a_code_in_every_dialect(
     assert b"secret" not in reply.body
 
 
+def test_a_client_that_is_to_come_later_is_told_when(dialect: Dialect) -> None:
+    assert dialect.error(1, Busy(1.5)).headers == ((b"retry-after", b"2"),)
+    assert dialect.error(1, InvalidParams("x")).headers == ()
+
+
 def test_an_error_of_another_package_is_still_an_error(dialect: Dialect) -> None:
     class Homemade(RequestError):
         pass
@@ -236,7 +243,7 @@ def test_an_id_that_could_not_be_read_is_left_out(dialect: Dialect) -> None:
 def test_no_code_of_ours_is_in_the_range_that_json_rpc_reserves() -> None:
     protocol = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
     ours = {code for kind in DIALECTS.values() for _, code in kind.codes.values()} - protocol
-    assert ours == {-31001}
+    assert ours == {-31001, -31002}
 
 
 # What dialects keep to themselves

@@ -34,7 +34,11 @@ def replies(module: ModuleType, url: str) -> list[dict[str, Any]]:
     started, rounds = commands(module)
     assert started == [f"uvicorn {module.__name__}:app"]
     assert "http://127.0.0.1:8000/mcp" in rounds
-    output, shown = paste(rounds.replace("http://127.0.0.1:8000/mcp", url))
+    return shown_replies(*paste(rounds.replace("http://127.0.0.1:8000/mcp", url)))
+
+
+def shown_replies(output: str, shown: str) -> list[dict[str, Any]]:
+    """Give the replies among what lines wrote to the output and to the error stream, the last one last."""
     decode = json.JSONDecoder().raw_decode
     found: list[dict[str, Any]] = []
     for text in (shown, output):  # those of all rounds but the last are shown on the way

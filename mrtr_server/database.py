@@ -1,0 +1,300 @@
+"""A database by its URL: an engine for each event loop, the tables, and errors in an operator's words."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .errors import SetupError, StoreUnavailable
+
+try:
+    from sqlalchemy import Column, MetaData, String, Table, event, func, inspect, select
+    from sqlalchemy.engine import URL, make_url
+    from sqlalchemy.exc import DBAPIError, OperationalError
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+except ImportError as error:  # pragma: no cover  tests run with every extra
+    raise SetupError("A database needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+
+PATIENCE = 10.0
+"""How long one operation may take in all, in seconds."""
+CONNECT_PATIENCE = 5.0
+"""How long connecting, or waiting for another process's write to a SQLite file, may take, in seconds."""
+CONNECTIONS = 5
+"""Connections to PostgreSQL that a process keeps, at most."""
+CONNECTION_LIFE = 5 * 60
+"""After how many seconds a connection to PostgreSQL is replaced: firewalls drop old ones without a word."""
+
+SCHEMA_LOCK = 0x6D727472
+"""Held in PostgreSQL while the tables are made: CREATE TABLE IF NOT EXISTS fails where two do it at once."""
+
+SCHEMA = Table("mrtr_schema", MetaData(), Column("version_num", String(32), primary_key=True))
+"""The version of the tables, as Alembic keeps it: it can take over from here."""
+
+DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
+EXTRAS = {"sqlite": "tasks", "postgresql": "postgres"}
+OLDEST_SQLITE = (3, 35)
+"""The first that has RETURNING."""
+
+HINTS = {
+    "unable to open database file": "its folder must exist, and this process must be allowed to write there",
+    "readonly database": "this process must be allowed to write to the file and to its folder",
+    "database is locked": "another process has been writing to it for too long",
+    "disk is full": "make room; what has expired is removed by itself",
+    "No space left": "make room; what has expired is removed by itself",
+    "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
+}
+"""What to do about an error, by words of its text."""
+
+T = TypeVar("T")
+Work = Callable[[AsyncConnection], Awaitable[T]]
+
+
+@dataclass(slots=True, eq=False)
+class _Connected:
+    """What one event loop has of the database."""
+
+    engine: AsyncEngine
+    life: AsyncGenerator[None, None] | None = None
+    """Ends the connections when it is closed. An event loop closes every generator before it ends itself."""
+    preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    prepared: bool = False
+    busy: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Database:
+    """A database, reached from any number of event loops, one after the other or at once.
+
+    It connects when it is first used, makes the tables if they are not there, and finds its own way back when the
+    database has been away. Every statement is a transaction of its own.
+
+    Parameters:
+        url: `sqlite:///file.db`, a path from the working directory; or `postgresql://user@host/name`, as libpq has it.
+        tables: what has to be there.
+        version: of the schema; any other that is found is refused.
+
+    Raises:
+        SetupError: the URL can't be used, or its driver is not installed. The message never repeats the URL.
+    """
+
+    def __init__(self, url: str, tables: MetaData, version: str) -> None:
+        self._url = _read(url)
+        self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        self._tables = tables
+        self._version = version
+        self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
+
+    @property
+    def name(self) -> str:
+        """The database as an operator knows it, without password and options."""
+        if self.is_sqlite:
+            return f"sqlite:///{self._url.database}"
+        url = self._url
+        shown = URL.create("postgresql", url.username, None, url.host, url.port, url.database).render_as_string()
+        place = url.query.get("host")
+        return f"{shown} at {place}" if place else shown
+
+    async def run(self, work: Work[T]) -> T:
+        """Run statements on a connection.
+
+        Parameters:
+            work: what to do. When the connection turns out to be dead it is done again, once, on a new one: so it must
+                come to the same if it has been done already.
+
+        Returns:
+            What the work returned.
+
+        Raises:
+            StoreUnavailable: it could not be done. The message is for the operator.
+        """
+        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+        connected.busy += 1
+        connected.idle.clear()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                if not connected.prepared:
+                    await self._prepare(connected)
+                try:
+                    async with connected.engine.connect() as connection:
+                        return await work(connection)
+                except DBAPIError as error:
+                    if not error.connection_invalidated:
+                        raise
+                async with connected.engine.connect() as connection:
+                    return await work(connection)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # whatever the driver raises: nothing else runs here
+            raise StoreUnavailable(f"{self.name}: {_in_words(error)}") from error
+        finally:
+            connected.busy -= 1
+            if not connected.busy:
+                connected.idle.set()
+
+    async def close(self) -> None:
+        """End the connections of this event loop, when what is under way has ended."""
+        connected = self._connected.pop(asyncio.get_running_loop(), None)
+        if connected is not None and connected.life is not None:
+            await connected.life.aclose()
+
+    async def _connect(self) -> _Connected:
+        for loop in [loop for loop in list(self._connected) if loop.is_closed()]:
+            self._connected.pop(loop, None)
+        connected = _Connected(self._engine())
+        connected.idle.set()
+        connected.life = self._life(connected, asyncio.get_running_loop())
+        await anext(connected.life)
+        return connected
+
+    async def _life(self, connected: _Connected, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+        self._connected[loop] = connected
+        try:
+            yield
+        finally:
+            if self._connected.get(loop) is connected:
+                del self._connected[loop]
+            await connected.idle.wait()
+            await connected.engine.dispose()
+
+    def _engine(self) -> AsyncEngine:
+        options: dict[str, Any] = {
+            "isolation_level": "AUTOCOMMIT",
+            "skip_autocommit_rollback": True,
+            "hide_parameters": True,
+            "max_overflow": 0,
+            "pool_timeout": 2 * PATIENCE,  # `run` waits less
+        }
+        if not self.is_sqlite:
+            return create_async_engine(
+                "postgresql+asyncpg://",
+                async_creator=self._connect_to_postgresql,
+                pool_size=CONNECTIONS,
+                pool_recycle=CONNECTION_LIFE,
+                pool_use_lifo=True,
+                **options,
+            )
+        # One connection: a file has one writer at a time anyway, and the others of this process wait in order here.
+        engine = create_async_engine(self._url, pool_size=1, connect_args={"timeout": CONNECT_PATIENCE}, **options)
+        event.listen(engine.sync_engine, "connect", _set_up_sqlite)
+        return engine
+
+    async def _connect_to_postgresql(self) -> Any:
+        import asyncpg  # type: ignore[import-untyped]
+
+        # asyncpg reads a plain URL as libpq does: sslmode, sockets, several hosts.
+        url = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
+        return await asyncpg.connect(url, timeout=CONNECT_PATIENCE, command_timeout=PATIENCE)
+
+    async def _prepare(self, connected: _Connected) -> None:
+        """Make the tables if they are not there, and check that they are of the right version."""
+        async with connected.preparing:
+            if connected.prepared:
+                return
+            if self.is_sqlite:
+                # Where that fails, aiosqlite would leave a thread that reports to this loop, be it closed or not.
+                await asyncio.to_thread(lambda: sqlite3.connect(str(self._url.database)).close())
+            async with connected.engine.connect() as connection:
+                found = await self._found(connection)
+                if found is None:
+                    try:
+                        found = await self._make_tables(connection)
+                    except BaseException:
+                        await connection.invalidate()  # which rolls back, whatever the state it is in
+                        raise
+            if found != self._version:
+                raise StoreUnavailable(
+                    f"{self.name}: its tables are of version {found}, and this release of mrtr_server works with "
+                    f"version {self._version} only"
+                )
+            connected.prepared = True
+
+    async def _found(self, connection: AsyncConnection) -> str | None:
+        if not await connection.run_sync(lambda sync: inspect(sync).has_table(SCHEMA.name)):
+            return None
+        return str(await connection.scalar(select(SCHEMA.c.version_num)))
+
+    async def _make_tables(self, connection: AsyncConnection) -> str:
+        """Make the tables, while no other process does, and give their version."""
+        if self.is_sqlite:
+            await _keep_a_log(connection)
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            await connection.exec_driver_sql("BEGIN")
+            await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
+        found = await self._found(connection)
+        if found is None:
+            await connection.run_sync(SCHEMA.create)
+            await connection.run_sync(self._tables.create_all)
+            await connection.execute(SCHEMA.insert().values(version_num=self._version))
+        await connection.exec_driver_sql("COMMIT")
+        return found or self._version
+
+
+def _read(url: str) -> URL:
+    try:
+        read = make_url(url.strip())
+        backend, _, driver = read.drivername.partition("+")
+        if "@" in (read.host or ""):
+            raise ValueError  # the rest of a password
+    except Exception:  # whose text may repeat the password
+        raise SetupError(
+            "The database's URL can't be read; write sqlite:///file.db or postgresql://user:password@host/name, with "
+            "what is special in the password percent-encoded"
+        ) from None
+    backend = "postgresql" if backend == "postgres" else backend
+    if backend not in DRIVERS:
+        raise SetupError(f"The database must be sqlite:///… or postgresql://…, and not {backend}")
+    if driver not in ("", DRIVERS[backend]):
+        raise SetupError(f"The driver of {backend} must be {DRIVERS[backend]}, and not {driver}; write {backend}://…")
+    read = read.set(drivername=f"{backend}+{DRIVERS[backend]}")
+    try:
+        read.get_dialect().import_dbapi()
+    except ImportError as error:
+        raise SetupError(
+            f"{backend}:// needs {DRIVERS[backend]}: pip install 'mrtr_server[{EXTRAS[backend]}]'"
+        ) from error
+    if backend != "sqlite":
+        return read
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise SetupError(f"SQLite must be 3.35 or later, and this Python has {sqlite3.sqlite_version}")
+    file = read.database or ""
+    if file in ("", ":memory:") or file.startswith("file:"):
+        raise SetupError(
+            "A SQLite database must be a file, as in sqlite:///file.db: one in memory can't be shared, and "
+            "InProcessStore() does what it could do"
+        )
+    return read.set(database=str(Path(file).absolute()))  # so that nothing changes when the process goes elsewhere
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    # A record that was lost with the power would let an effect happen twice.
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+async def _keep_a_log(connection: AsyncConnection) -> None:
+    """Put a SQLite file into WAL mode, for good."""
+    while True:
+        try:
+            await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            return
+        except OperationalError as error:
+            if "locked" not in str(error.orig):
+                raise
+            await asyncio.sleep(0.02)  # SQLite does not wait here by itself, as it does everywhere else
+
+
+def _in_words(error: Exception) -> str:
+    """Say what is wrong to an operator, with what to do about it where that is known. No values are repeated."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    original: BaseException = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    original = original.__cause__ or original  # SQLAlchemy puts the driver's error into one of its own
+    said = str(original).partition("\n")[0] or type(original).__name__  # further lines may hold values
+    if isinstance(original, OSError):
+        said = f"can't connect: {said}"
+    hint = next((hint for words, hint in HINTS.items() if words in said), "")
+    return f"{said}; {hint}" if hint else said

@@ -1,0 +1,129 @@
+"""What all replicas of a server must have in common: its keys and its store."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .errors import SetupError
+from .keys import ENVIRONMENT as KEYS
+from .keys import KeyRing
+from .store import InProcessStore, Store
+from .stores import ENVIRONMENT as DATABASE
+from .stores import store_of
+from .workers import worker_count
+
+logger = logging.getLogger("mrtr_server")
+
+
+class Shared:
+    """Takes the keys and the store that are given, or makes this process's own where that does no harm.
+
+    Parameters:
+        name: the server's, for the log.
+        keys, store, database, clock: as for `MRTRServer`.
+
+    Raises:
+        SetupError: what is given can't be used, and there is one worker only. With several, `refusal` says so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: KeyRing | Sequence[bytes] | None,
+        store: Store | None,
+        database: str | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._workers = worker_count()
+        self._told_of_store = False
+        self.refusal = ""
+        """Why the server may not start; empty if it may."""
+        self.ring = self._ring(keys)
+        self.store: Store = self._given_store(store, database) or InProcessStore(clock=clock)
+
+    def redeems(self, tool: str, *, needed: bool) -> None:
+        """Note that a tool's states are redeemed once.
+
+        Parameters:
+            tool: its name.
+            needed: whether its author asked for that, so that several workers without one store must not start. If not,
+                the log says once how far it goes.
+        """
+        if self.store.shared:
+            return
+        if needed and self._workers > 1:
+            self._refuse(
+                f"{tool!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
+                f"request that comes again. Give them a database with {DATABASE} or database=, or a store="
+            )
+        elif not self._told_of_store:
+            self._told_of_store = True
+            logger.warning(
+                "%s: there is no shared store, so states of %r and the like are redeemed once in each process, not "
+                "once in the fleet. With several replicas, set %s",
+                self._name,
+                tool,
+                DATABASE,
+            )
+
+    def keeps(self, what: str) -> None:
+        """Note that something is kept in the store, which several workers must share."""
+        if self._workers > 1 and not self.store.shared and not self.refusal:
+            self._refuse(
+                f"{self._workers} workers need one shared store for {what}, or what one keeps the others never see. "
+                f"Give them a database with {DATABASE} or database=, or a store="
+            )
+
+    def _given_store(self, store: Store | None, database: str | None) -> Store | None:
+        given: Any = store
+        if isinstance(given, str) or not isinstance(database, str | None):
+            raise SetupError("store= takes a Store, and database= a URL: MRTRServer(..., database='sqlite:///mrtr.db')")
+        if store is not None and database is not None:
+            raise SetupError("Give store= or database=, not both")
+        try:
+            return store if store is not None else store_of(database)
+        except SetupError as error:
+            if self._workers == 1:
+                raise
+            self._refuse(str(error))
+            return None
+
+    def _ring(self, keys: KeyRing | Sequence[bytes] | None) -> KeyRing:
+        given: Any = keys
+        if isinstance(given, str | bytes | bytearray) or (
+            isinstance(given, list | tuple) and any(isinstance(key, str) for key in given)
+        ):
+            raise SetupError(
+                "keys= takes a KeyRing or a list of 32-byte secrets; text of hex digits is keys=KeyRing.parse(text), "
+                "one secret is keys=[secret]"
+            )
+        try:
+            if isinstance(keys, KeyRing):
+                return keys
+            ring = KeyRing.from_environment() if keys is None else KeyRing(keys)
+        except SetupError as error:
+            if self._workers == 1:
+                raise
+            self._refuse(str(error))
+            return KeyRing.generate()
+        if ring is not None:
+            return ring
+        if self._workers > 1:
+            self._refuse(
+                f"{self._workers} workers need one shared key, or a flow that begins in one can't go on in another. "
+                f"Start them with {KEYS}=$(mrtr-server keygen)"
+            )
+        else:
+            logger.warning(
+                "%s: no keys are given, so this process made its own; flows end when it restarts, and no other "
+                "replica can go on with them. Make one with `mrtr-server keygen` and set %s",
+                self._name,
+                KEYS,
+            )
+        return KeyRing.generate()
+
+    def _refuse(self, why: str) -> None:
+        # Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.
+        self.refusal = f"{self._name}: {why}"
+        logger.error("%s", self.refusal)

@@ -1,0 +1,34 @@
+"""Which store a server shares with its replicas."""
+
+import os
+from collections.abc import Mapping
+
+from .errors import SetupError
+from .store import Store
+
+ENVIRONMENT = "MRTR_DATABASE_URL"
+
+
+def store_of(database: str | None = None, environment: Mapping[str, str] = os.environ) -> Store | None:
+    """Make the store of a database's URL. SQLAlchemy is loaded only where there is one.
+
+    Parameters:
+        database: the URL; None takes `MRTR_DATABASE_URL`.
+        environment: where that is looked up.
+
+    Returns:
+        The store; None where no database is named.
+
+    Raises:
+        SetupError: the URL can't be used, or the database's driver is not installed.
+    """
+    named_by = "database" if database is not None else ENVIRONMENT
+    url = environment.get(ENVIRONMENT, "").strip() if database is None else database
+    if database is None and not url:
+        return None
+    from .store_sql import SQLStore
+
+    try:
+        return SQLStore(url)
+    except SetupError as error:
+        raise SetupError(f"{named_by}: {error}") from None

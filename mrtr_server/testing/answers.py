@@ -1,0 +1,109 @@
+"""The answers of a person, or of a client, as a test writes them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from pydantic import BaseModel
+
+from ..messages import JSON
+from .asked import Asked
+from .failure import Unexpected
+
+__tracebackhide__ = True  # pytest then shows the test's line instead
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as it goes over the wire. Make one yourself for what no well-behaved client sends.
+
+    Parameters:
+        raw: the value in `inputResponses`.
+    """
+
+    raw: Any
+
+
+Given = Answer | BaseModel | Mapping[str, Any]
+"""An answer; or for a form what it is filled in with: an instance of its model, or the fields by name."""
+
+Answerable = Given | Callable[[Asked], Given]
+"""An answer, or a function from what is asked to it."""
+
+
+def _plain(content: BaseModel | Mapping[str, Any]) -> JSON:
+    # A field that is None was left out: no form has a null.
+    if isinstance(content, BaseModel):
+        return content.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dict(content)
+
+
+def accept(content: BaseModel | Mapping[str, Any] | None = None, /, **fields: Any) -> Answer:
+    """Answer as a person who filled in a form, or agreed to open a page.
+
+    Parameters:
+        content: an instance of the form's model, or the fields by name.
+        fields: the fields by name.
+    """
+    if content is None and not fields:
+        return Answer({"action": "accept"})
+    return Answer({"action": "accept", "content": {**_plain(content or {}), **fields}})
+
+
+decline = Answer({"action": "decline"})
+"""An explicit no."""
+
+cancel = Answer({"action": "cancel"})
+"""The question was dismissed."""
+
+yes = accept(confirm=True)
+"""The yes to a confirmation."""
+
+no = accept(confirm=False)
+"""A confirmation that was sent without the tick."""
+
+
+def sampled(text: str, *, model: str = "test-model") -> Answer:
+    """Answer as the client's model.
+
+    Parameters:
+        text: what it wrote.
+        model: its name.
+    """
+    return Answer({"role": "assistant", "content": {"type": "text", "text": text}, "model": model})
+
+
+def roots(*uris: str) -> Answer:
+    """Answer with the directories and files that the client works in.
+
+    Parameters:
+        uris: their URIs, such as `"file:///home/ann/project"`.
+    """
+    return Answer({"roots": [{"uri": uri} for uri in uris]})
+
+
+def is_function(answer: object) -> TypeGuard[Callable[[Asked], Given]]:
+    """Say whether an answer is a function that gives one."""
+    return callable(answer) and not isinstance(answer, Answer | BaseModel | Mapping)
+
+
+def write(answer: Answerable, asked: Asked | None) -> Any:
+    """Give an answer as it goes over the wire.
+
+    Parameters:
+        answer: what the test gave.
+        asked: what it answers; None if it was not asked, which then counts as a form.
+    """
+    if is_function(answer):
+        if asked is None:
+            raise Unexpected("A function can answer only what is asked")
+        answer = answer(asked)
+    if isinstance(answer, Answer):
+        return answer.raw
+    if not isinstance(answer, BaseModel | Mapping):
+        raise TypeError(
+            f"{answer!r} is no answer: give fields, a model, accept(...), decline, sampled(...) or the like"
+        )
+    if asked is None or asked.kind in ("form", "url"):
+        return accept(answer).raw
+    return _plain(answer)

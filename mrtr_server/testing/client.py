@@ -1,0 +1,153 @@
+"""The clients of the kit: one that is called, and one that is awaited."""
+
+from collections.abc import Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from .flow import Flow
+from .loop import run
+from .replies import Reply
+from .script import Answers
+from .session import NONE, Many, One, Session
+
+__tracebackhide__ = True  # pytest then shows the test's line instead
+
+
+class Calls(Session[One, Many]):
+    """What both clients do. They differ in what a call gives: a reply, or a coroutine of one."""
+
+    # Calls that run to their end
+
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] = NONE,
+        /,
+        *,
+        answers: Answers = NONE,
+        **named: Any,
+    ) -> One:
+        """Call a tool, and answer what it asks until it is done.
+
+        Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
+
+        Parameters:
+            tool: its name.
+            arguments: its arguments.
+            answers: by key; see `Flow.answer`. A list has the answers to questions that come under one key in turn.
+            named: arguments, too.
+
+        Returns:
+            The last reply, with the steps, log and notes of all rounds.
+        """
+        return self.flow(tool, {**arguments, **named}).finish(answers)
+
+    def get_prompt(
+        self,
+        prompt: str,
+        arguments: Mapping[str, str] = NONE,
+        /,
+        *,
+        answers: Answers = NONE,
+        **named: str,
+    ) -> One:
+        """Get a prompt, and answer what it asks until it is done; see `call`."""
+        return self.prompt_flow(prompt, {**arguments, **named}).finish(answers)
+
+    def read(self, uri: str, /, *, answers: Answers = NONE) -> One:
+        """Read a resource, and answer what it asks until it is done; see `call`."""
+        return self.resource_flow(uri).finish(answers)
+
+    def request(self, method: str, params: Mapping[str, Any] = NONE) -> One:
+        """Send any other request, such as `tools/list`.
+
+        Parameters:
+            method: the protocol's method.
+            params: its parameters, without `_meta`.
+
+        Returns:
+            The reply; `result` has what came back.
+        """
+        return self._one(self._send(method, params, self._transports[0]))
+
+    # Flows to walk
+
+    def flow(self, tool: str, arguments: Mapping[str, Any] = NONE, /, **named: Any) -> Flow[One, Many]:
+        """Make the flow of a tool call, to walk round by round. Nothing is sent yet.
+
+        Parameters:
+            tool: its name.
+            arguments: its arguments.
+            named: arguments, too.
+        """
+        return Flow(self, "tools/call", tool, {**arguments, **named})
+
+    def prompt_flow(self, prompt: str, arguments: Mapping[str, str] = NONE, /, **named: str) -> Flow[One, Many]:
+        """Make the flow of a prompt; see `flow`."""
+        return Flow(self, "prompts/get", prompt, {**arguments, **named})
+
+    def resource_flow(self, uri: str, /) -> Flow[One, Many]:
+        """Make the flow of a resource; see `flow`."""
+        return Flow(self, "resources/read", uri, {})
+
+
+class Client(Calls[Reply, list[Reply]]):
+    """A client for tests that are plain functions: it gives replies.
+
+    As a context manager it starts its applications, with their `lifespan=`, and shuts them down. Otherwise nothing
+    need be closed.
+
+    All clients of a thread share one event loop, which runs while one of them waits for a reply; so what an application
+    has bound to its loop stays good from test to test. Where a loop runs already, in an `async def` test, use
+    `AsyncClient`.
+
+    Parameters:
+        servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
+        token: the bearer token of the user.
+        headers: HTTP headers of every request.
+        answers: answers by key to what no script of a call answers; they may be given often, or not at all.
+        capabilities: what the client declares; all that there are if left out.
+        dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
+        log_level: the least severe log messages that the client wants; None for none.
+        path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
+            if left out.
+        timeout: how long a reply may take, in seconds; None for as long as it takes.
+    """
+
+    def __enter__(self) -> Self:
+        run(self._start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._stop())
+
+    def _one(self, work: Coroutine[Any, Any, Reply]) -> Reply:
+        return run(work)
+
+    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> list[Reply]:
+        return run(work)
+
+
+class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]):
+    """A client for tests that are `async def`: what `Client` gives has to be awaited here.
+
+    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down. It takes
+    what `Client` takes.
+    """
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    def _one(self, work: Coroutine[Any, Any, Reply]) -> Coroutine[Any, Any, Reply]:
+        return work
+
+    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> Coroutine[Any, Any, list[Reply]]:
+        return work

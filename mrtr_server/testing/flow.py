@@ -1,0 +1,247 @@
+"""One flow, walked round by round."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Generic
+
+from ..dialects.base import NAME_FIELDS
+from .answers import Answerable, write
+from .asked import Asks, listed
+from .failure import Unexpected
+from .observing import Log
+from .replies import Reply
+from .script import Answers, Script, Scripted
+from .session import NONE, Many, One, Session
+from .transports import Server, Transport, transports
+from .wire import Request
+
+__tracebackhide__ = True  # pytest then shows the test's line instead
+
+_MOST_ROUNDS = 100
+"""Where a server would go on for ever; every real one has a budget below."""
+
+
+def flipped(state: str) -> str:
+    """Change one character in the middle of a state."""
+    middle = len(state) // 2
+    return f"{state[:middle]}{'A' if state[middle] != 'A' else 'B'}{state[middle + 1 :]}"
+
+
+class Flow(Generic[One, Many]):
+    """One flow: the same call, sent round by round, to whatever server and by whatever user the test says.
+
+    `state`, `arguments`, `token` and `headers` are what the next round is sent with; change them between rounds as you
+    like. A round that is refused leaves the flow where it was.
+
+    Parameters:
+        client: who sends it.
+        method: the protocol's method.
+        target: the tool's or prompt's name, or the resource's URI.
+        arguments: of the tool or prompt.
+    """
+
+    def __init__(self, client: Session[One, Many], method: str, target: str, arguments: Mapping[str, Any]) -> None:
+        self._client = client
+        self._method = method
+        self._target = target
+        self.arguments = dict(arguments)
+        self.token = client.token
+        self.headers = dict(client.headers)
+        self.state: str | None = None
+        self.replies: list[Reply] = []
+        self._servers = client._transports
+        self._turn = 0
+        self._at: Reply | None = None  # what it goes on from: the last reply that is no error
+        self._before: tuple[str | None, Reply | None] = (None, None)
+        self._tampering: Callable[[str], str] | None = None
+
+    @property
+    def log(self) -> Log:
+        """What the server's log said in all rounds so far."""
+        return Log(record for reply in self.replies for record in reply.log.records)
+
+    @property
+    def last(self) -> Reply:
+        """The reply to the last round."""
+        if not self.replies:
+            raise Unexpected("The flow has not begun: start() it")
+        return self.replies[-1]
+
+    @property
+    def _open(self) -> Asks:
+        return self._at.asks if self._at is not None else Asks()
+
+    # Rounds
+
+    def start(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
+        """Send the call for the first time.
+
+        Parameters:
+            answers: by key, for a client that answers before it is asked; as a rule none.
+            named: answers by key, too.
+
+        Returns:
+            The reply to this round.
+        """
+        self.state = self._at = None
+        return self.send({**answers, **named})
+
+    def answer(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
+        """Send the next round, with answers to what is asked; some, all, or none where there is just a state.
+
+        Fails the test if a key is not asked: `send` is for that.
+
+        Parameters:
+            answers: by key: fields of a form or an instance of its model, `accept(...)`, `decline`, `cancel`, `yes`,
+                `no`, `sampled(...)`, `roots(...)`, or a function of what is asked that gives one.
+            named: answers by key, too.
+
+        Returns:
+            The reply to this round.
+        """
+        last, given = self.last, {**answers, **named}
+        if unasked := given.keys() - self._open.keys():
+            raise Unexpected(f"{min(unasked)!r} was not asked; open is {listed(self._open.values())}")
+        if self._at is not None and not self._at.needs_input:
+            raise Unexpected(f"There is nothing to answer. {last}")
+        return self.send(given)
+
+    def send(self, answers: Mapping[str, Answerable] = NONE, /) -> One:
+        """Send a round with whatever answers, asked for or not, and whatever state the flow has.
+
+        Parameters:
+            answers: by key; see `answer`.
+
+        Returns:
+            The reply to this round.
+        """
+        return self._client._one(self._round(self._written(answers)))
+
+    def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
+        """Go on to the end with scripted answers; begin first, if need be.
+
+        Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
+
+        Parameters:
+            answers: by key; see `answer`. A list has the answers to questions that come under one key in turn.
+            named: answers by key, too.
+
+        Returns:
+            The last reply, with the steps, log and notes of all rounds that this took.
+        """
+        return self._client._one(self._finish({**answers, **named}))
+
+    # What goes wrong between rounds
+
+    def replay(self, reply: Reply | None = None) -> One:
+        """Send the request behind a reply again, byte for byte. The flow stays where it is.
+
+        Parameters:
+            reply: one of this flow's, or of another; the last one if left out.
+
+        Returns:
+            The reply to the replayed request.
+        """
+        return self._client._one(self._deliver((reply or self.last).request, self._next_server()))
+
+    def drop(self) -> One:
+        """Let the last reply be lost on its way: send its request again, as a client does that never got it.
+
+        Returns:
+            The reply to the second delivery, from which the flow goes on.
+        """
+        return self._client._one(self._drop())
+
+    def race(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> Many:
+        """Send the next round to all servers of the flow at once, byte for byte the same; twice, if there is only one.
+
+        Parameters:
+            answers: by key; see `answer`.
+            named: answers by key, too.
+
+        Returns:
+            The replies, in the order of the servers. The flow goes on from the first that is no error.
+        """
+        return self._client._many(self._race(self._written({**answers, **named})))
+
+    def tamper(self, change: Callable[[str], str] = flipped) -> None:
+        """Let the state be changed on its way to the server, in the next round only.
+
+        Parameters:
+            change: gives the changed state; by default one character in the middle is another.
+        """
+        if self.state is None:
+            raise Unexpected("The flow has no state to tamper with: it has not been asked anything yet")
+        self._tampering = change
+
+    def move_to(self, *servers: Server) -> None:
+        """Send the next rounds to another replica, another version, or a server with other keys.
+
+        Parameters:
+            servers: applications or URLs; several take turns.
+        """
+        self._servers = transports(servers, self._client._path, self._client._timeout)
+        self._turn = 0
+
+    # How it is done
+
+    def _written(self, answers: Mapping[str, Answerable]) -> dict[str, Any]:
+        return {key: write(answer, self._open.get(key)) for key, answer in answers.items()}
+
+    async def _round(self, answers: Mapping[str, Any]) -> Reply:
+        server = self._next_server()
+        request = await self._request(answers, server)
+        return self._take(await self._deliver(request, server))
+
+    async def _drop(self) -> Reply:
+        request = self.last.request
+        self.replies.pop()
+        self.state, self._at = self._before
+        return self._take(await self._deliver(request, self._next_server()))
+
+    async def _race(self, answers: Mapping[str, Any]) -> list[Reply]:
+        servers = self._servers if len(self._servers) > 1 else self._servers * 2
+        request = await self._request(answers, servers[0])
+        replies = await asyncio.gather(*(self._deliver(request, server) for server in servers))
+        self._take(next((reply for reply in replies if "result" in reply.message), replies[0]))
+        return list(replies)
+
+    async def _finish(self, answers: Answers) -> Reply:
+        script = Script(answers, self._client.answers)
+        ran: list[Reply] = []
+        reply = self._at
+        while reply is None or reply.needs_input:
+            if len(ran) == _MOST_ROUNDS:
+                raise Unexpected(f"The flow is not over after {_MOST_ROUNDS} rounds. {reply}")
+            reply = await self._round(script.answer(reply) if reply is not None else {})
+            ran.append(reply)
+        script.check_used(reply)
+        return Reply.of_all(ran) if ran else reply
+
+    async def _request(self, answers: Mapping[str, Any], server: Transport) -> Request:
+        params: dict[str, Any] = {NAME_FIELDS[self._method]: self._target}
+        if self.arguments or self._method == "tools/call":
+            params["arguments"] = self.arguments
+        if answers:
+            params["inputResponses"] = dict(answers)
+        if self.state is not None:
+            params["requestState"] = self._tampering(self.state) if self._tampering is not None else self.state
+            self._tampering = None
+        return await self._client._write(self._method, params, server, self.token, self.headers)
+
+    async def _deliver(self, request: Request, server: Transport) -> Reply:
+        before, rounds = (self.last.asked if self.replies else None), len(self.replies) + 1
+        return Reply(request, [await server.send(request)], before, rounds)
+
+    def _take(self, reply: Reply) -> Reply:
+        self._before = (self.state, self._at)
+        self.replies.append(reply)
+        if "result" in reply.message:
+            self._at = reply
+        if reply.needs_input:
+            self.state = reply.message["result"].get("requestState")
+        return reply
+
+    def _next_server(self) -> Transport:
+        self._turn += 1
+        return self._servers[(self._turn - 1) % len(self._servers)]

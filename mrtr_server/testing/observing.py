@@ -1,0 +1,83 @@
+"""What a request did inside a server of the same process: the steps it ran, and what it logged."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from ..steps import step_watcher
+
+_LOGGER = logging.getLogger("mrtr_server")
+_current: ContextVar["Seen | None"] = ContextVar("mrtr_server_testing_seen", default=None)
+
+
+class Log:
+    """What the server's log said; `"refused" in reply.log` looks for text in it.
+
+    Parameters:
+        records: the records, in their order.
+    """
+
+    def __init__(self, records: Iterable[logging.LogRecord] = ()) -> None:
+        self.records = list(records)
+
+    @property
+    def text(self) -> str:
+        """All of it: a line for each record, with its traceback if it has one."""
+        return "\n".join(map(_FORMATTER.format, self.records))
+
+    def __contains__(self, text: str) -> bool:
+        return text in self.text
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        return f"<Log: {self.text or 'nothing'}>"
+
+
+_FORMATTER = logging.Formatter("%(levelname)s %(message)s")
+
+
+class Seen:
+    """What was seen of one request, or of several.
+
+    Parameters:
+        parts: what was seen of each, to be put together.
+    """
+
+    def __init__(self, *parts: "Seen") -> None:
+        self.ran: list[str] = [step for part in parts for step in part.ran]
+        self.replayed: list[str] = [step for part in parts for step in part.replayed]
+        self.records: list[logging.LogRecord] = [record for part in parts for record in part.records]
+
+    def take(self, step: str, runs: bool) -> None:
+        """Note that a step was called."""
+        (self.ran if runs else self.replayed).append(step)
+
+
+class _Listener(logging.Handler):
+    """Takes what is logged on behalf of one request, in whatever task or thread; others may run beside it."""
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if _current.get() is self._seen:
+            self._seen.records.append(record)
+
+
+@contextmanager
+def watching() -> Iterator[Seen]:
+    """Watch what the code in the block does, and the tasks and threads that it starts."""
+    seen = Seen()
+    listener = _Listener(seen)
+    _LOGGER.addHandler(listener)
+    tokens = _current.set(seen), step_watcher.set(seen.take)
+    try:
+        yield seen
+    finally:
+        _current.reset(tokens[0])
+        step_watcher.reset(tokens[1])
+        _LOGGER.removeHandler(listener)

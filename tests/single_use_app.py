@@ -1,0 +1,43 @@
+"""A single-use tool for tests that run it in several processes, and kill them.
+
+`SINGLE_USE_DIR` holds the shared store, the ledger, and while a charge is to take its time, a file `hold`.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer, SQLStore
+
+LEASE = 1.0
+"""In seconds."""
+
+PLACE = Path(os.environ["SINGLE_USE_DIR"])
+STORE = None if os.environ.get("SINGLE_USE_ALONE") else SQLStore(f"sqlite:///{PLACE}/store.db")
+
+app = MRTRServer("bank", store=STORE, limits=Limits(lease_seconds=LEASE))
+
+
+def note(*words: object) -> None:
+    with (PLACE / "ledger").open("a") as ledger:
+        ledger.write(" ".join(map(str, words)) + "\n")
+
+
+async def charge(amount: int, *, idempotency_key: IdempotencyKey = IdempotencyKey()) -> int:
+    note("begin", os.getpid(), idempotency_key)
+    while (PLACE / "hold").exists():  # noqa: ASYNC110  the test is another process
+        await asyncio.sleep(0.01)
+    note("charged", os.getpid(), idempotency_key)
+    return amount
+
+
+def send_mail(amount: int) -> str:
+    note("mailed", os.getpid())
+    return f"{amount} paid, says {os.getpid()}"
+
+
+@app.tool(single_use=True)
+async def pay(amount: int, ctx: Context) -> str:
+    """Pay, and send a mail about it."""
+    await ctx.confirm(f"Pay {amount}?")
+    return await ctx.step(send_mail, await ctx.step(charge, amount))

@@ -1,0 +1,516 @@
+"""A database by its URL: what is accepted, what an operator is told when it fails, and how it comes back."""
+
+import asyncio
+import gc
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import MetaData, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from mrtr_server import SetupError, SQLStore, Store, StoreUnavailable
+from mrtr_server import database as module
+from mrtr_server.database import Database
+from mrtr_server.stores import store_of
+
+from .databases import PostgreSQL
+
+pytestmark = pytest.mark.anyio
+SELECT_PID = select(func.pg_backend_pid())
+
+
+def name_of(url: str) -> str:
+    return Database(url, MetaData(), "1").name
+
+
+async def works(store: Store, state: str = "state") -> bool:
+    """Whether a store grants a delivery, or knows of the grant."""
+    return (await store.redeem(state, "answers", lease=60, keep=600)).verdict in ("granted", "running")
+
+
+async def failure(store: Store) -> str:
+    """What an operator is told when a delivery fails."""
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.redeem("state", "answers", lease=60, keep=600)
+    return str(caught.value)
+
+
+class TestURL:
+    @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
+    async def test_a_sqlite_file(self, tmp_path: Path, scheme: str) -> None:
+        store = SQLStore(f"{scheme}:///{tmp_path}/a file.db")
+        assert await works(store)
+        await store.close()
+        assert (tmp_path / "a file.db").is_file()
+        assert store.database.name == f"sqlite:///{tmp_path}/a file.db"
+
+    async def test_a_relative_path_is_from_where_the_process_was_then(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        store = SQLStore()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert await works(store)
+        await store.close()
+        assert (tmp_path / "mrtr_server.db").is_file()
+
+    @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+asyncpg"])
+    async def test_a_postgresql_database(self, postgresql: PostgreSQL, scheme: str) -> None:
+        store = SQLStore(postgresql.url().replace("postgresql", scheme, 1))
+        assert await works(store, scheme)
+        await store.close()
+
+    async def test_options_of_libpq_are_understood(self, postgresql: PostgreSQL) -> None:
+        store = SQLStore(postgresql.url() + "&sslmode=disable&target_session_attrs=read-write&application_name=ours")
+        assert await works(store, "options")
+        found = await store.database.run(lambda each: each.exec_driver_sql("SHOW application_name"))
+        assert found.scalar() == "ours"
+        await store.close()
+
+    @pytest.mark.parametrize(
+        "url", ["sqlite://", "sqlite:///:memory:", "sqlite+aiosqlite://", "sqlite:///file:x?uri=true"]
+    )
+    def test_a_database_in_memory_is_refused(self, url: str) -> None:
+        with pytest.raises(SetupError, match=r"must be a file, .* InProcessStore"):
+            SQLStore(url)
+
+    @pytest.mark.parametrize("url", ["mysql://user:secret@host/name", "oracle+cx://user:secret@host/name"])
+    def test_another_kind_of_database_is_refused(self, url: str) -> None:
+        with pytest.raises(
+            SetupError, match=r"must be sqlite:///… or postgresql://…, and not (mysql|oracle)"
+        ) as caught:
+            SQLStore(url)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("url", ["postgresql+psycopg2://user:secret@host/name", "sqlite+pysqlite:///file.db"])
+    def test_another_driver_is_refused_with_the_way_out(self, url: str) -> None:
+        with pytest.raises(SetupError, match=r"write (postgresql|sqlite)://…$") as caught:
+            SQLStore(url)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "",
+            "nothing",
+            "tasks.db",
+            "postgresql://user:secret@host:port/name",
+            "postgresql://user:top@secret@host/name",
+        ],
+    )
+    def test_what_is_no_url_is_refused_without_repeating_it(self, url: str) -> None:
+        with pytest.raises(SetupError, match="percent-encoded") as caught:
+            SQLStore(url)
+        assert "secret" not in str(caught.value)
+        assert caught.value.__suppress_context__
+
+    def test_the_name_of_a_database_holds_no_password(self) -> None:
+        assert name_of("postgresql://me:secret@host:5433/name?sslpassword=secret") == "postgresql://me@host:5433/name"
+        assert name_of("postgresql://me:@/name?host=/run/pg") == "postgresql://me@/name at /run/pg"
+
+    @pytest.mark.parametrize(
+        ("missing", "url", "extra"),
+        [
+            ("sqlalchemy", "sqlite:///x.db", "tasks"),
+            ("aiosqlite", "sqlite:///x.db", "tasks"),
+            ("asyncpg", "postgresql://host/x", "postgres"),
+        ],
+    )
+    def test_without_an_extra_the_error_says_how_to_install_it(self, missing: str, url: str, extra: str) -> None:
+        code = f"""
+import sys
+sys.modules["{missing}"] = None
+import mrtr_server
+try:
+    mrtr_server.SQLStore("{url}")
+except mrtr_server.SetupError as error:
+    print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        assert f"pip install 'mrtr_server[{extra}]'" in done.stdout
+
+
+class TestStoreOf:
+    def test_where_no_database_is_named_there_is_none(self) -> None:
+        for environment in ({}, {"MRTR_DATABASE_URL": ""}, {"MRTR_DATABASE_URL": " \n"}):
+            assert store_of(None, environment) is None
+
+    def test_it_takes_the_url_that_it_is_given(self, tmp_path: Path) -> None:
+        store = store_of(f"sqlite:///{tmp_path}/given.db", {"MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/other.db"})
+        assert isinstance(store, SQLStore)
+        assert store.database.name.endswith("given.db")
+
+    def test_or_the_one_in_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_DATABASE_URL", f" sqlite:///{tmp_path}/set.db\n")
+        store = store_of()
+        assert isinstance(store, SQLStore)
+        assert store.database.name.endswith("set.db")
+
+    @pytest.mark.parametrize("given", [True, False])
+    def test_an_error_says_where_the_url_came_from_and_not_what_it_is(self, given: bool) -> None:
+        url = "mysql://user:secret@host/name"
+        with pytest.raises(SetupError, match="^database: The" if given else "^MRTR_DATABASE_URL: The") as caught:
+            store_of(url if given else None, {"MRTR_DATABASE_URL": url})
+        assert "secret" not in str(caught.value)
+
+    def test_a_url_that_is_empty_is_no_url(self) -> None:
+        with pytest.raises(SetupError, match="can't be read"):
+            store_of("", {})
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return server.url(await server.new_database())
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[SQLStore]:
+    """A store in an empty database of either kind."""
+    store = SQLStore(url)
+    yield store
+    await store.close()
+
+
+class TestEventLoops:
+    """No lifespan is needed, and no loop leaves anything behind; that warnings are errors holds the latter."""
+
+    def test_one_store_serves_one_loop_after_the_other(self, postgresql: PostgreSQL, tmp_path: Path) -> None:
+        for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
+            store = SQLStore(url)
+            for number in range(3):
+                assert asyncio.run(works(store, f"loop {number}"))
+                assert store.database._connected == {}
+            del store
+            gc.collect()
+
+    def test_loops_in_several_threads_share_it(self, postgresql: PostgreSQL, tmp_path: Path) -> None:
+        for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
+            store = SQLStore(url)
+            granted: list[str] = []
+
+            async def deliver(store: SQLStore = store, granted: list[str] = granted) -> None:
+                for number in range(20):
+                    delivery = await store.redeem(f"thread {number}", "answers", lease=60, keep=600)
+                    granted += [f"thread {number}"] * (delivery.verdict == "granted")
+
+            threads = [threading.Thread(target=lambda run=deliver: asyncio.run(run())) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            assert sorted(granted) == sorted(f"thread {number}" for number in range(20))
+            assert store.database._connected == {}
+
+    def test_one_that_nobody_closed_ends_with_its_loop(self, postgresql: PostgreSQL, tmp_path: Path) -> None:
+        for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
+
+            async def use(url: str = url) -> bool:
+                return await works(SQLStore(url))
+
+            assert asyncio.run(use())
+            gc.collect()
+
+    async def test_a_closed_one_has_no_connections_until_it_is_used_again(self, store: SQLStore) -> None:
+        assert await works(store)
+        await store.close()
+        assert store.database._connected == {}
+        assert await works(store)
+
+    async def test_connections_are_few(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        store = SQLStore(postgresql.url(name))
+        await asyncio.gather(*(works(store, f"state {number}") for number in range(100)))
+        count = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
+        assert await postgresql.fetch(count) == module.CONNECTIONS
+        await store.close()
+
+
+class TestSchema:
+    async def change_version(self, store: SQLStore, to: str) -> None:
+        async def change(connection: AsyncConnection) -> None:
+            await connection.exec_driver_sql(f"UPDATE mrtr_schema SET version_num = '{to}'")  # noqa: S608
+
+        await store.database.run(change)
+        await store.close()  # it is looked at when a connection is made
+
+    async def test_another_version_is_refused_until_it_is_the_right_one(self, store: SQLStore, url: str) -> None:
+        assert await works(store)
+        await self.change_version(store, "999")
+        refused = SQLStore(url)
+        for _ in range(2):
+            assert "tables are of version 999, and this release of mrtr_server works with version 1" in await failure(
+                refused
+            )
+        fixing = SQLStore(url)
+        fixing.database._version = "999"
+        await self.change_version(fixing, "1")
+        assert await works(refused)
+        await refused.close()
+
+    async def test_the_tables_are_made_once_by_many_at_once(self, url: str) -> None:
+        stores = [SQLStore(url) for _ in range(8)]
+        assert all(await asyncio.gather(*(works(store) for store in stores)))
+        (versions,) = {
+            str((await store.database.run(lambda each: each.exec_driver_sql("SELECT * FROM mrtr_schema"))).all())
+            for store in stores
+        }
+        assert versions == "[('1',)]"
+        for store in stores:
+            await store.close()
+
+    async def test_making_them_is_all_or_nothing(self, store: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(store.database, "_version", None)  # which the version's column does not take
+            assert "null" in (await failure(store)).lower()
+        assert await works(store)
+
+    async def test_a_user_who_may_not_make_them_is_told(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        await postgresql.fetch("DROP ROLE IF EXISTS reader")
+        await postgresql.fetch("CREATE ROLE reader LOGIN")
+        store = SQLStore(postgresql.url(name, user="reader"))
+        assert "permission denied for schema public; the user needs CREATE once" in await failure(store)
+        owner = SQLStore(postgresql.url(name))
+        assert await works(owner)
+        await owner.close()
+        await postgresql.fetch("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader", name)
+        assert await works(store)
+        await store.close()
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Be a user whom permissions hold for, which they do not for root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def allow(path: Path, mode: int) -> None:
+    """Change what users may do with a file or folder."""
+    path.chmod(mode)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user can get to."""
+    path = Path(tempfile.mkdtemp(prefix="mrtr-"))
+    path.chmod(0o777)
+    yield path
+    path.chmod(0o777)
+    shutil.rmtree(path)
+
+
+class TestSQLiteTrouble:
+    async def test_a_folder_that_is_missing_and_then_is_there(self, tmp_path: Path) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/missing/store.db")
+        assert await failure(store) == (
+            f"sqlite:///{tmp_path}/missing/store.db: unable to open database file; its folder must exist, and this "
+            "process must be allowed to write there"
+        )
+        (tmp_path / "missing").mkdir()
+        assert await works(store)
+        await store.close()
+
+    async def test_a_file_that_is_no_database(self, tmp_path: Path) -> None:
+        (tmp_path / "store.db").write_text("This is a text, and no database. " * 100)
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db")
+        assert "file is not a database" in await failure(store)
+        await store.close()
+
+    async def test_a_folder_that_may_not_be_written_to(self, folder: Path) -> None:
+        store = SQLStore(f"sqlite:///{folder}/store.db")
+        allow(folder, 0o555)
+        with nobody():
+            assert "unable to open database file; its folder must exist, and this process" in await failure(store)
+        allow(folder, 0o777)
+        with nobody():
+            assert await works(store)
+            await store.close()
+
+    async def test_a_file_that_may_not_be_written_to(self, folder: Path) -> None:
+        store = SQLStore(f"sqlite:///{folder}/store.db")
+        assert await works(store)
+        await store.close()
+        allow(folder / "store.db", 0o444)
+        with nobody():
+            assert "readonly database; this process must be allowed to write" in await failure(store)
+            await store.close()
+
+    async def test_a_disk_that_is_full_loses_nothing_and_has_room_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [1_000.0]
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db", clock=lambda: now[0])
+        assert await works(store, "precious")
+        await store.database.run(lambda each: each.exec_driver_sql("PRAGMA max_page_count=60"))
+        kept: list[str] = []
+
+        async def fill() -> None:
+            while await store.put(key := f"key {len(kept)}", bytes(3_000), keep=10):
+                kept.append(key)
+
+        with pytest.raises(StoreUnavailable, match="database or disk is full; make room"):
+            await fill()
+        assert len(kept) > 10
+        assert [len(await store.get(key) or b"") for key in kept] == [3_000] * len(kept)
+        assert (await store.redeem("precious", "answers", lease=60, keep=600)).verdict == "running"
+        now[0] += 11
+        monkeypatch.setattr("mrtr_server.store_sql.SWEEP_EVERY", 0.0)
+        assert await store.put("key", bytes(3_000), keep=10)
+        await store.close()
+
+    async def test_another_process_that_writes_for_too_long(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db")
+        monkeypatch.setattr(module, "CONNECT_PATIENCE", 0.2)
+        assert await works(store)
+        other = sqlite3.connect(tmp_path / "store.db")
+        other.execute("BEGIN IMMEDIATE")
+        assert "database is locked; another process has been writing" in await failure(store)
+        assert await store.get("reading goes on") is None
+        other.rollback()
+        other.close()
+        assert await works(store)
+        await store.close()
+
+    async def test_errors_hold_no_values(self, tmp_path: Path) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/missing/store.db")
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.put("key of mine", b"value of mine", keep=10)
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert "of mine" not in str(error)
+            error = error.__cause__ or error.__context__
+
+
+class TestPostgreSQLTrouble:
+    async def test_one_that_is_not_there(self, tmp_path: Path) -> None:
+        store = SQLStore(f"postgresql://me:secret@/name?host={tmp_path}")
+        message = await failure(store)
+        assert message.startswith(f"postgresql://me@/name at {tmp_path}: can't connect: ")
+        assert "secret" not in message
+
+    async def test_a_database_that_is_not_there(self, postgresql: PostgreSQL) -> None:
+        assert 'database "missing" does not exist' in await failure(SQLStore(postgresql.url("missing")))
+
+    async def test_a_user_who_is_not_there(self, postgresql: PostgreSQL) -> None:
+        assert 'role "missing" does not exist' in await failure(SQLStore(postgresql.url(user="missing")))
+
+    async def test_one_that_never_answers_is_waited_for_for_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "CONNECT_PATIENCE", 0.3)
+
+        left = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+            left.set()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        store = SQLStore(f"postgresql://me:secret@127.0.0.1:{port}/name")
+        assert await failure(store) == f"postgresql://me@127.0.0.1:{port}/name: no answer in time"
+        await left.wait()
+        server.close()
+        await server.wait_closed()
+
+    async def test_a_statement_that_has_to_wait_does_so_for_a_while(
+        self, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = await postgresql.new_database()
+        store = SQLStore(postgresql.url(name))
+        assert await works(store)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "PATIENCE", 0.3)
+            async with postgresql.connection(name) as other, other.transaction():
+                await other.execute("LOCK TABLE mrtr_redemptions IN ACCESS EXCLUSIVE MODE")
+                messages = await asyncio.gather(*(failure(store) for _ in range(12)))
+            assert {message.rpartition(": ")[2] for message in messages} == {"no answer in time"}
+        assert await works(store)
+        await store.close()
+
+    async def test_a_restart_between_two_calls_is_not_even_noticed(self, postgresql: PostgreSQL) -> None:
+        store = SQLStore(postgresql.url())
+        granted = await store.redeem("restart", "answers", lease=60, keep=600)
+        await asyncio.gather(*(works(store, f"restart {number}") for number in range(20)))  # several connections
+        await asyncio.to_thread(postgresql.stop)
+        await asyncio.to_thread(postgresql.start)
+        assert await store.record("restart", granted.token, b"done")
+        assert all(await asyncio.gather(*(works(store, f"restart {number}") for number in range(20))))
+        await store.close()
+
+    async def test_one_that_goes_away_and_comes_back_serves_the_same_store(self, postgresql: PostgreSQL) -> None:
+        store = SQLStore(postgresql.url())
+        granted = await store.redeem("away", "answers", lease=60, keep=600)
+        assert granted.verdict == "granted"
+        granted_again: list[str] = []
+        messages: list[str] = []
+        stop = asyncio.Event()
+
+        async def deliver(worker: int) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                state = f"away {worker} {number}"
+                try:
+                    delivery = await store.redeem(state, "answers", lease=60, keep=600)
+                    if delivery.verdict == "granted":
+                        granted_again.append(state)
+                except StoreUnavailable as error:
+                    messages.append(str(error))
+                    await asyncio.sleep(0.01)
+
+        workers = [asyncio.create_task(deliver(worker)) for worker in range(4)]
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(postgresql.stop)
+        await asyncio.sleep(0.3)
+        assert "can't connect" in await failure(store)
+        await asyncio.to_thread(postgresql.start)
+        await asyncio.sleep(0.3)
+        stop.set()
+        await asyncio.gather(*workers)
+        assert len(messages) > 20
+        assert {message.startswith(f"{store.database.name}: ") for message in messages} == {True}
+        assert len(granted_again) == len(set(granted_again)) > 20
+        for state in granted_again:  # nothing that was granted was lost
+            assert (await store.redeem(state, "answers", lease=60, keep=600)).verdict == "running"
+        assert await store.record("away", granted.token, b"done")
+        await store.close()
+
+    async def test_a_reply_that_is_lost_with_its_connection_is_found_again(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        store = SQLStore(postgresql.url(name))
+        assert await works(store)
+        attempts = []
+
+        async def lose(connection: AsyncConnection) -> str:
+            attempts.append(await connection.scalar(SELECT_PID))
+            if len(attempts) == 1:  # done, and then the server goes
+                await postgresql.fetch(f"SELECT pg_terminate_backend({attempts[0]}, 5000)")
+                await connection.scalar(SELECT_PID)
+            return "done"
+
+        assert await store.database.run(lose) == "done"
+        assert len(set(attempts)) == 2
+        await store.close()

@@ -1,0 +1,117 @@
+"""Health and readiness: where they are, what they say, and that they say it to anyone."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from mrtr_server import BearerTokens, MRTRServer
+
+pytestmark = pytest.mark.anyio
+
+RING = [bytes(32)]
+
+
+async def ask(app: ASGIApp, path: str, method: str = "GET", **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        return await client.request(method, path, headers=headers)
+
+
+def mounted(server: MRTRServer) -> ASGIApp:
+    return Starlette(routes=[Mount("/tools", server)])
+
+
+def below_the_root(server: MRTRServer) -> ASGIApp:
+    return Starlette(routes=[Mount("/", server)])
+
+
+PLACES: dict[str, tuple[Callable[[MRTRServer], ASGIApp], str, str]] = {
+    "bare": (lambda server: server, "/mcp", ""),
+    "with another path": (lambda server: server, "/api/v1/mcp", "/api/v1"),
+    "with the endpoint at the root": (lambda server: server, "/", ""),
+    "mounted": (mounted, "/mcp", "/tools"),
+    "mounted at the root": (below_the_root, "/mcp", ""),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_they_are_beside_the_endpoint(place: str) -> None:
+    put, path, folder = PLACES[place]
+    app = put(MRTRServer("probed", keys=RING, path=path))
+    for probe, status in (("health", "ok"), ("ready", "ok")):
+        response = await ask(app, f"{folder}/{probe}")
+        assert (response.status_code, response.json()) == (200, {"status": status})
+        assert response.headers["cache-control"] == "no-store"
+    assert (await ask(app, f"{folder}/other")).status_code == 404
+
+
+async def test_a_route_is_the_endpoints_alone() -> None:
+    app = Starlette(routes=[Route("/health", MRTRServer("probed", keys=RING))])
+    assert (await ask(app, "/health")).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+async def test_they_take_a_head(path: str) -> None:
+    response = await ask(MRTRServer("probed", keys=RING), path, "HEAD")
+    assert (response.status_code, response.content) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+async def test_and_nothing_else(path: str) -> None:
+    response = await ask(MRTRServer("probed", keys=RING), path, "POST")
+    assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+async def test_they_answer_anyone(path: str) -> None:
+    guarded = MRTRServer("probed", keys=RING, auth=BearerTokens({"token": "ann"}), allowed_hosts=["example.com"])
+    assert (await ask(guarded, path)).status_code == 200
+    assert (await ask(guarded, path, origin="https://elsewhere.example")).status_code == 200
+    assert (await ask(guarded, "/mcp", "POST")).status_code == 401
+
+
+async def test_a_draining_server_is_healthy_and_not_ready() -> None:
+    app = MRTRServer("probed", keys=RING)
+    app.drain()
+    response = await ask(app, "/ready")
+    assert (response.status_code, response.json()) == (503, {"status": "draining"})
+    assert (response.headers["retry-after"], response.headers["connection"]) == ("1", "close")
+    assert (await ask(app, "/ready", "HEAD")).status_code == 503
+    assert (await ask(app, "/health")).status_code == 200
+
+
+async def test_nor_is_one_that_is_not_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrtr_server.shared.worker_count", lambda: 4)
+    monkeypatch.delenv("MRTR_KEYS", raising=False)
+    app = mounted(MRTRServer("probed"))
+    response = await ask(app, "/tools/ready")
+    assert (response.status_code, response.json()) == (503, {"status": "not set up"})
+    assert (await ask(app, "/tools/health")).status_code == 200
+    assert (await ask(app, "/tools/mcp", "POST")).status_code == 500
+
+
+async def test_later_versions_of_http_have_no_header_that_closes_a_connection() -> None:
+    app = MRTRServer("probed", keys=RING)
+    app.drain()
+    headers: list[list[tuple[bytes, bytes]]] = []
+
+    async def send(message: dict[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            headers.append(message["headers"])  # type: ignore[arg-type]
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    for version in ("1.1", "2"):
+        scope: dict[str, object] = {
+            "type": "http",
+            "http_version": version,
+            "method": "GET",
+            "path": "/ready",
+            "headers": [],
+        }
+        await app(scope, receive, send)  # type: ignore[arg-type]
+    assert [(b"connection", b"close") in each for each in headers] == [True, False]
