@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Generic, Literal, Protocol, TypeVar
 
 from .errors import StoreUnavailable
+from .task_store import InProcessTasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class _Record:
     outcome: bytes | None = None
 
 
-class InProcessStore:
+class InProcessStore(InProcessTasks):
     """A store in this process's memory, for a server that is one process: nobody else sees what it keeps.
 
     Any number of event loops and threads may use it at once. What it keeps is gone when the process ends.
@@ -112,6 +113,7 @@ class InProcessStore:
     shared = False
 
     def __init__(self, clock: Callable[[], float] = time.time, *, most_records: int = 100_000) -> None:
+        super().__init__(clock)
         self._clock = clock
         self._lock = Lock()
         self._redeemed: _Shelf[_Record] = _Shelf(most_records)

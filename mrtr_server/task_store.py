@@ -1,0 +1,201 @@
+"""Tasks as rows: what a store keeps of a flow that goes on in the background."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from threading import Lock
+from typing import Any, Protocol
+
+from .messages import TaskStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as it is stored. What its flow holds is sealed before it comes here.
+
+    Parameters:
+        id: names it.
+        owner: digest of the principal that it belongs to; empty for nobody's.
+        name: the tool.
+        status: where it is.
+        message: what it is doing, in words.
+        created, updated: in seconds since the epoch.
+        ttl: how long it is kept, from its creation, in seconds.
+        poll: how often its client should ask for it, in seconds.
+        deadline: when it fails unless it has ended by then, in seconds since the epoch.
+        expires: when it is deleted, in seconds since the epoch.
+        call, journal, questions, outcome: the request, the flow, what is asked, and what came of it; sealed.
+        version: counts the changes; a change of another version than the present one does not happen.
+        lease: names the worker's right to run it; empty if nobody runs it.
+        leased_until: when that right ends, in seconds since the epoch.
+        attempts: how often it was claimed since anything of it was last kept.
+    """
+
+    id: str
+    owner: str
+    name: str
+    status: TaskStatus
+    message: str
+    created: float
+    updated: float
+    ttl: float
+    poll: float
+    deadline: float
+    expires: float
+    call: bytes
+    journal: bytes
+    questions: bytes = b""
+    outcome: bytes = b""
+    version: int = 0
+    lease: str = ""
+    leased_until: float = 0.0
+    attempts: int = 0
+
+
+ENDED = frozenset({"completed", "failed", "cancelled"})
+"""The statuses that no task leaves."""
+
+
+class TaskStore(Protocol):
+    """Keeps tasks. All durations are in seconds.
+
+    A method that can't do its work raises `StoreUnavailable`; nothing is half done then. What is over its `expires`
+    counts as absent. Leases are by the store's own clock.
+    """
+
+    shared: bool
+    """Whether other processes see what this one keeps."""
+
+    async def add_task(self, row: TaskRow) -> None:
+        """Keep a new task. When this returns, every replica finds it, and it survives a crash."""
+        ...
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        """Give a task; None if there is none (any more)."""
+        ...
+
+    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+        """Change fields of a task, atomically, if it still has the version of `row`.
+
+        Returns:
+            The task with the changes and its next version; None, and nothing changed, if it has another version by now
+            or is gone.
+        """
+        ...
+
+    async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
+        """Take tasks that are working and that nobody runs, those first that wait longest.
+
+        Each gets the lease, its end, one attempt more, and its next version. No other claim gets it before the lease
+        has ended.
+        """
+        ...
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        """Hold a lease on tasks for longer. Give those that are still working under it; their version stays."""
+        ...
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        """Give tasks that have not ended and whose deadline is over."""
+        ...
+
+    async def wait_for_tasks(self, seconds: float) -> None:
+        """Wait until there may be something to claim, for so long at most."""
+        ...
+
+
+class InProcessTasks:
+    """Tasks in this process's memory. They are gone when it ends.
+
+    Parameters:
+        clock: gives the time in seconds.
+    """
+
+    shared = False
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._now = clock
+        self._tasks: dict[str, TaskRow] = {}
+        self._guard = Lock()
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def add_task(self, row: TaskRow) -> None:
+        """Keep a new task; see `TaskStore`."""
+        with self._guard:
+            self._tasks[row.id] = row
+        self._wake()
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        """Give a task; see `TaskStore`."""
+        row = self._tasks.get(id)
+        return row if row is not None and row.expires > self._now() else None
+
+    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+        """Change fields of a task; see `TaskStore`."""
+        with self._guard:
+            present = self._tasks.get(row.id)
+            if present is None or present.version != row.version or present.expires <= self._now():
+                return None
+            changed = self._tasks[row.id] = replace(present, **changes, version=present.version + 1)
+        if changed.status == "working":
+            self._wake()
+        return changed
+
+    async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
+        """Take tasks that nobody runs; see `TaskStore`."""
+        now = self._now()
+        claimed: list[TaskRow] = []
+        with self._guard:
+            for id in [id for id, row in self._tasks.items() if row.expires <= now]:
+                del self._tasks[id]
+            free = (r for r in self._tasks.values() if r.status == "working" and r.leased_until <= now < r.deadline)
+            for row in sorted(free, key=lambda row: row.updated)[:most]:
+                taken = replace(
+                    row,
+                    lease=lease,
+                    leased_until=now + seconds,
+                    attempts=row.attempts + 1,
+                    version=row.version + 1,
+                )
+                self._tasks[row.id] = taken
+                claimed.append(taken)
+        return claimed
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        """Hold a lease on tasks for longer; see `TaskStore`."""
+        held = set()
+        with self._guard:
+            for id in ids:
+                row = self._tasks.get(id)
+                if row is not None and row.lease == lease and row.status == "working":
+                    self._tasks[id] = replace(row, leased_until=self._now() + seconds)
+                    held.add(id)
+        return held
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        """Give tasks whose deadline is over; see `TaskStore`."""
+        now = self._now()
+        overdue = (r for r in tuple(self._tasks.values()) if r.status not in ENDED and r.deadline <= now < r.expires)
+        return list(islice(overdue, most))
+
+    async def wait_for_tasks(self, seconds: float) -> None:
+        """Wait until there may be something to claim; see `TaskStore`."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await asyncio.wait((future,), timeout=seconds)
+        finally:
+            self._waiting.discard(future)
+
+    def _wake(self) -> None:
+        for future in tuple(self._waiting):
+            with suppress(RuntimeError):  # its loop has ended
+                future.get_loop().call_soon_threadsafe(_resolve, future)
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
