@@ -225,6 +225,14 @@ class Context:
         """
         return self._awaited("a checkpoint", self._round.checkpoint)
 
+    def background(self) -> Ongoing[None]:
+        """Go on as a task: what comes before is asked in rounds, what comes after runs in the background.
+
+        The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
+        has no tasks, nothing happens, and the function goes on where it is.
+        """
+        return self._awaited("ctx.background()", self._round.go_on_in_background)
+
     # Notes
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
@@ -233,10 +241,24 @@ class Context:
         Parameters:
             progress: grows with each note.
             total: what `progress` will be at the end, if that is known.
-            message: what is being done, in words for the person.
+            message: what is being done, in words for the person; in a task, its status.
         """
+        if self._round.task is not None:
+            if message:
+                self._round.task.say(message)
+            return NOTHING
         token = self._round.call.progress_token
         return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
+
+    def status(self, message: str) -> Awaitable[None]:
+        """Say what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
+
+        Parameters:
+            message: in words for the person; nothing secret. In the foreground it goes nowhere.
+        """
+        if self._round.task is not None:
+            self._round.task.say(message)
+        return NOTHING
 
     def log(self, data: Any, *, level: LogLevel = "info", logger: str | None = None) -> Awaitable[None]:
         """Send a message to the client's log, if it wants messages of that level. In a plain `def`, don't await it.

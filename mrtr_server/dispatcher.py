@@ -1,7 +1,6 @@
 """From a call to its outcome, by its method."""
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
@@ -9,7 +8,6 @@ from .asks import Refusal
 from .errors import (
     Declined,
     HandlerFailed,
-    InternalFault,
     InvalidParams,
     NotFound,
     OverBudget,
@@ -19,34 +17,21 @@ from .errors import (
     UnknownTarget,
 )
 from .fanout import Fanout
+from .faults import Faults, problems, refused
 from .flows import Flows
 from .handlers import Handler
-from .messages import JSON, Call, Change, Complete, Discovery, Listening, NeedsInput, Outcome, Outlet
-from .redemption import Lease, Redeemer
-from .registry import Registry, Tool
-from .results import completion_body, failed, prompt_body, resource_body
+from .messages import JSON, TASKS, Call, Change, Complete, Discovery, Listening, NeedsInput, Outcome, Outlet
+from .registry import Registry
+from .results import completion_body, prompt_body, resource_body
 from .schema import Arguments, ArgumentsMisfit
 from .signing import Cursors
+from .tasks import Tasks
 from .threads import Threads
+from .tool_calls import Tools
 
 logger = logging.getLogger("mrtr_server")
 
 Scope = Literal["public", "private"]
-
-_REFUSED = {
-    "decline": "The user declined to answer, so the request was not carried out.",
-    "cancel": "The user dismissed the question without an answer, so the request was not carried out.",
-}
-_NOT_CONFIRMED = {
-    "decline": (
-        "The user was asked to confirm and declined, so the request was not carried out. Do not send it again unless "
-        "the user asks for it."
-    ),
-    "cancel": (
-        "The user dismissed the confirmation without a choice, so the request was not carried out. Ask the user "
-        "before you send it again."
-    ),
-}
 
 _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "toolsListChanged": "tools",
@@ -61,8 +46,10 @@ class Dispatcher:
 
     Parameters:
         registry: what can be called.
+        tools: calls tools, and answers for their tasks.
         flows: runs the rounds of what may ask.
-        redeemer: sees that the states of single-use tools are redeemed once.
+        tasks: knows the tasks that somebody listens to.
+        faults: notes what goes wrong on our side.
         cursors: signs positions in lists.
         fanout: carries change notifications.
         threads: runs plain functions.
@@ -70,14 +57,15 @@ class Dispatcher:
         page_size: entries of a page of a list.
         list_ttl: how long a client may keep a list, in seconds.
         list_scope: who may share a kept list.
-        debug: whether clients see what went wrong inside.
     """
 
     def __init__(
         self,
         registry: Registry,
+        tools: Tools,
         flows: Flows,
-        redeemer: Redeemer,
+        tasks: Tasks,
+        faults: Faults,
         cursors: Cursors,
         fanout: Fanout,
         threads: Threads,
@@ -86,11 +74,11 @@ class Dispatcher:
         page_size: int,
         list_ttl: float,
         list_scope: Scope,
-        debug: bool,
     ) -> None:
         self._registry = registry
         self._flows = flows
-        self._redeemer = redeemer
+        self._tasks = tasks
+        self._faults = faults
         self._cursors = cursors
         self._fanout = fanout
         self._threads = threads
@@ -98,9 +86,8 @@ class Dispatcher:
         self._page_size = page_size
         self._list_ttl = list_ttl
         self._list_scope: Scope = list_scope
-        self._debug = debug
         self._methods: Mapping[str, Callable[[Call, Outlet], Awaitable[Outcome]]] = {
-            "tools/call": self._call_tool,
+            "tools/call": tools.call,
             "prompts/get": self._get_prompt,
             "resources/read": self._read_resource,
             "tools/list": self._list("tools"),
@@ -110,6 +97,12 @@ class Dispatcher:
             "completion/complete": self._complete,
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,
+            "tasks/get": tools.about_task,
+            "tasks/result": tools.about_task,
+            "tasks/update": tools.about_task,
+            "tasks/answer": tools.about_task,
+            "tasks/respond": tools.about_task,
+            "tasks/cancel": tools.about_task,
         }
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
@@ -131,45 +124,6 @@ class Dispatcher:
         return method(call, outlet)
 
     # Requests that may ask
-
-    async def _call_tool(self, call: Call, outlet: Outlet) -> Outcome:
-        tool = self._registry.tools.get(call.target)
-        if tool is None:
-            raise UnknownTarget("tool", call.target)
-        try:
-            arguments = tool.arguments.read(call.arguments)
-        except ArgumentsMisfit as misfit:
-            return Complete(failed(_problems(call.target, misfit)))
-        if tool.handler.single_use and call.state is not None:
-            return await self._redeem(tool, arguments, call, outlet)
-        try:
-            result = await self._flows.run(tool.handler, arguments, call, outlet)
-            return result if isinstance(result, NeedsInput) else Complete(tool.write(result))
-        except (Exception, Refusal) as error:
-            return self._failed(call, error)
-
-    async def _redeem(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
-        """Run a round of a single-use tool that goes on from a state, or give what came of it before."""
-        opened = self._flows.open(tool.handler, call)  # what does not open is not redeemed
-
-        async def run(lease: Lease) -> Outcome:
-            try:
-                result = await self._flows.run(tool.handler, arguments, call, outlet, opened, lease)
-                return result if isinstance(result, NeedsInput) else Complete(tool.write(result))
-            except (Exception, Refusal) as error:
-                return self._failed(call, error)
-
-        return await self._redeemer.once(call, opened[0].expires, run)
-
-    def _failed(self, call: Call, error: Exception | Refusal) -> Complete:
-        """Give the result of a tool that failed. Raises the errors that are no results."""
-        if isinstance(error, RequestError):
-            raise error
-        if isinstance(error, ToolError):
-            return Complete(failed(str(error) or "The tool failed."))
-        if isinstance(error, Refusal):
-            return Complete(failed(_refused(error)))
-        return Complete(failed(self._fault(call, error).message))
 
     async def _get_prompt(self, call: Call, outlet: Outlet) -> Outcome:
         prompt = self._registry.prompts.get(call.target)
@@ -198,7 +152,7 @@ class Dispatcher:
         try:
             arguments = reader.read(raw)
         except ArgumentsMisfit as misfit:
-            raise InvalidParams(_problems(call.target, misfit), _named(call)) from None
+            raise InvalidParams(problems(call.target, misfit), _named(call)) from None
         try:
             return await self._flows.run(handler, arguments, call, outlet)
         except NotFound:
@@ -206,25 +160,17 @@ class Dispatcher:
         except ToolError as error:
             raise HandlerFailed(str(error) or "The request failed.") from None
         except Refusal as refusal:
-            raise Declined(_refused(refusal), {"action": refusal.action}) from None
+            raise Declined(refused(refusal), {"action": refusal.action}) from None
         except RequestError:
             raise
         except Exception as error:
-            raise self._fault(call, error) from None
-
-    # Faults
-
-    def _fault(self, call: Call, error: Exception) -> InternalFault:
-        """Log what went wrong on our side under a reference; give what the client sees of it."""
-        reference = secrets.token_hex(4)
-        logger.error("%s %.200r failed (reference %s)", call.method, call.target, reference, exc_info=error)
-        return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
+            raise self._faults.of(call, error) from None
 
     def _write(self, call: Call, write: Callable[[], JSON]) -> JSON:
         try:
             return write()
         except Exception as error:
-            raise self._fault(call, error) from None
+            raise self._faults.of(call, error) from None
 
     # Lists and the rest
 
@@ -260,7 +206,7 @@ class Dispatcher:
         except ToolError as error:
             raise HandlerFailed(str(error) or "The request failed.") from None
         except Exception as error:
-            raise self._fault(call, error) from None
+            raise self._faults.of(call, error) from None
 
     async def _discover(self, call: Call, outlet: Outlet) -> Outcome:
         capabilities: JSON = {
@@ -271,19 +217,12 @@ class Dispatcher:
         }
         if self._registry.completers:
             capabilities["completions"] = {}
+        if any(tool.handler.task is not None for tool in self._registry.tools.values()):
+            capabilities["extensions"] = {TASKS: {}}
         return Discovery(capabilities, self._instructions, self._list_ttl, self._list_scope)
 
     async def _listen(self, call: Call, outlet: Outlet) -> Outcome:
         return Listening(self._fanout.subscribe(_wanted(call.params)))
-
-
-def _problems(target: str, misfit: ArgumentsMisfit) -> str:
-    lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
-    return "\n".join([f"The arguments of {target} do not fit:", *lines])
-
-
-def _refused(refusal: Refusal) -> str:
-    return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
 
 
 def _named(call: Call) -> JSON:

@@ -14,8 +14,8 @@ from .journal import Journal, binding
 from .limits import Limits
 from .messages import JSON, Call, NeedsInput, Outlet
 from .redemption import Lease
-from .round import NO_REPORTS, Round
-from .runner import Asking, conclude, run
+from .round import NO_REPORTS, Background, Round
+from .runner import Asking, Backgrounded, conclude, run
 from .sealed_state import Codec
 from .threads import Threads, call_function
 
@@ -72,6 +72,7 @@ class Flows:
         outlet: Outlet,
         opened: Opened | None = None,
         lease: Lease | None = None,
+        background: Background | None = None,
     ) -> Any:
         """Run one round.
 
@@ -82,9 +83,11 @@ class Flows:
             outlet: takes the notes that the handler sends on its way.
             opened: what `open` gave, if it has been called before.
             lease: of a single-use round that goes on from a state: while it is in doubt, nothing new begins.
+            background: what the flow may become; None if it must not become a task.
 
         Returns:
-            What the handler returned; or the need for input, with the journal sealed.
+            What the handler returned; the need for input, with the journal sealed; or the journal of a flow that is to
+            become a task.
 
         Raises:
             RequestError: the state does not open, the flow is over budget, or the client can't do what must be asked;
@@ -111,11 +114,13 @@ class Flows:
             reports = await self._reports(call, journal) if journal.answers else NO_REPORTS
             if reports is None:
                 return self._seal(handler, journal, bound_to, {})
-            round_ = self._round(handler, call, journal, lease, reports)
+            round_ = self._round(handler, call, journal, lease, reports, background)
             if is_open:
                 result = await run(handler, arguments, round_, outlet, self._threads)
             else:
                 result = await self._run_in_turn(handler, arguments, round_, outlet)
+            if isinstance(result, Backgrounded):
+                return journal
             if unsealed and not isinstance(result, Asking):
                 self._warn_unsealed(handler)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
@@ -172,7 +177,59 @@ class Flows:
         journal.deliver(call.answers or {})
         return journal, bound_to
 
-    def _round(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None, reports: Reports) -> Round:
+    def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
+        """End a round before anything has run, so that the flow has a state that a retry can name."""
+        journal, bound_to = self.open(handler, call)
+        return self._seal(handler, journal, bound_to, {})
+
+    async def run_task(
+        self,
+        handler: Handler,
+        arguments: JSON,
+        call: Call,
+        journal: Journal,
+        background: Background,
+        outlet: Outlet,
+        leaves: Callable[[], bool],
+    ) -> Any:
+        """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
+
+        Parameters:
+            handler, arguments, call, outlet: as for `run`.
+            journal: what the flow remembers.
+            background: the task.
+            leaves: says whether the round is to end at its next boundary.
+
+        Returns:
+            What the handler returned, or `Asking`.
+        """
+        reports = await self._callbacks.wait(journal, leaves) if journal.answers else NO_REPORTS
+        if reports.unfinished and leaves():
+            return Asking({})
+        for key in reports.unfinished:
+            journal.forget(key)
+        round_ = Round(
+            call,
+            journal,
+            self._threads,
+            handler.name,
+            takes_early=False,
+            callbacks=self._callbacks,
+            reports=reports,
+            hands_over=leaves,
+            background=background,
+        )
+        return await run(handler, arguments, round_, outlet, self._threads)
+
+    def _round(
+        self,
+        handler: Handler,
+        call: Call,
+        journal: Journal,
+        lease: Lease | None,
+        reports: Reports,
+        background: Background | None,
+    ) -> Round:
         def hands_over() -> bool:
             if handler.single_use and lease is None:  # the first round: the state goes out before the first step
                 return True
@@ -189,6 +246,7 @@ class Flows:
             callbacks=self._callbacks,
             reports=reports,
             hands_over=hands_over,
+            background=background,
         )
 
     def _warn_unsealed(self, handler: Handler) -> None:

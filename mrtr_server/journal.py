@@ -194,6 +194,11 @@ class Journal:
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
         self.handed_over = held
 
+    def park(self, asked: dict[str, str]) -> None:
+        """Note that a task waits for these questions; its rounds are not the client's, so no budget counts them."""
+        self.rounds += 1
+        self.asked = asked
+
     def may_hand_over(self, limits: Limits) -> bool:
         """Say whether a round may end here without a question, by the budgets that `count_round` holds."""
         if self.rounds >= limits.rounds or self.state_only >= limits.state_only_rounds:

@@ -316,11 +316,11 @@ class Change:
     """Something changed on the server.
 
     Parameters:
-        kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource.
-        uri: the resource, for `"resource"`.
+        kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for a task.
+        uri: the resource, for `"resource"`; the task's id, for `"task"`.
     """
 
-    kind: Literal["tools", "prompts", "resources", "resource"]
+    kind: Literal["tools", "prompts", "resources", "resource", "task"]
     uri: str = ""
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Container, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
 from .callbacks import Callbacks, Reports
@@ -22,6 +22,22 @@ from .threads import Threads
 from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
+
+
+class Background(Protocol):
+    """What a round can do whose flow is a task, or may become one."""
+
+    started: bool
+    """Whether the flow is a task already."""
+
+    async def keep(self) -> None:
+        """Keep what the journal holds now, before anything else happens."""
+        ...
+
+    def say(self, message: str) -> None:
+        """Tell whoever asks for the task what it is doing."""
+        ...
+
 
 OPEN: Any = object()
 """Stands for the answer of an ask that the client has to be asked."""
@@ -42,6 +58,7 @@ class Round:
         callbacks: makes the links of asks that a page answers; None where there are none.
         reports: what such pages have reported.
         hands_over: says whether the round is to end at its next boundary and go on elsewhere, in a round of its own.
+        background: the task that the flow is, or may become; None if it must not become one.
     """
 
     def __init__(
@@ -55,6 +72,7 @@ class Round:
         callbacks: Callbacks | None = None,
         reports: Reports = NO_REPORTS,
         hands_over: Callable[[], bool] = lambda: False,
+        background: Background | None = None,
     ) -> None:
         self.call = call
         self.journal = journal
@@ -73,7 +91,9 @@ class Round:
         self.handed_over = False
         self._callbacks = callbacks
         self._reports = reports
+        self.backgrounded = False
         self._hands_over = hands_over
+        self._background = background
         self._threads = threads
         self._early = call.answers or {} if takes_early and call.state is None else {}
         self._steps: Steps | None = None
@@ -93,7 +113,8 @@ class Round:
     @property
     def ending(self) -> bool:
         """Whether nothing new may begin: the call ends with this round, or its author gave up on an open ask."""
-        return bool(self.missing or self.refusal or self.fault or self._abandoned or self.handed_over)
+        over = self.handed_over or self.backgrounded
+        return bool(over or self.missing or self.refusal or self.fault or self._abandoned)
 
     def wake(self, _: Any = None) -> None:
         """Tell the runner that something has changed."""
@@ -325,7 +346,8 @@ class Round:
     ) -> Coroutine[Any, Any, Any]:
         """Run a function once in the flow, or give what it returned when it ran; see `Steps`."""
         if self._steps is None:
-            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake)
+            keep = self.task.keep if self.task is not None else None
+            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep)
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
         return self.awaited(lambda: self._step(steps, planned))
@@ -334,6 +356,19 @@ class Round:
         """Park if the flow is to go on elsewhere; otherwise do nothing."""
         self._refuse("a checkpoint")
         if self._leaves():
+            await self._park()
+
+    @property
+    def task(self) -> Background | None:
+        """The task that the flow is; None in the foreground."""
+        return self._background if self._background is not None and self._background.started else None
+
+    async def go_on_in_background(self) -> None:
+        """Park if the flow becomes a task here; in a task, and where there can be none, do nothing."""
+        self._refuse("ctx.background()")
+        if self._background is not None and not self._background.started:
+            if not self.ending:
+                self.backgrounded = True
             await self._park()
 
     def _leaves(self) -> bool:

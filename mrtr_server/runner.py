@@ -40,6 +40,10 @@ class Asking:
         self.questions = questions
 
 
+class Backgrounded:
+    """The round ended where the flow becomes a task."""
+
+
 async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, threads: Threads) -> Any:
     """Run a handler from the top.
 
@@ -51,7 +55,7 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
         threads: runs a plain `def`.
 
     Returns:
-        What the handler returned; or `Asking`, if the client has to answer or to retry first.
+        What the handler returned; `Asking`, if the client has to answer or to retry first; or `Backgrounded`.
 
     Raises:
         Refusal: the person said no to what the handler can't do without.
@@ -112,6 +116,8 @@ def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException
         raise round_.failure
     if round_.asked or round_.handed_over or isinstance(result, InputRequired):
         return Asking(round_.asked)
+    if round_.backgrounded:
+        return Backgrounded()
     if raised is not None:
         raise raised
     return result

@@ -1,6 +1,7 @@
 """`MRTRServer`: the decorators, the wiring, the ASGI application."""
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -27,9 +28,10 @@ from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
 from .fanout import Fanout, InProcessFanout
+from .faults import Faults
 from .flows import Flows
 from .gate import wrap
-from .handlers import Handler, compile_handler
+from .handlers import Handler, TaskTerms, calls_background, compile_handler
 from .keys import KeyRing
 from .limits import Limits
 from .messages import Change
@@ -41,7 +43,10 @@ from .shared import Shared
 from .signals import drain_on_sigterm, forget_sigterm
 from .signing import Cursors
 from .store import Store
+from .tasks import Tasks
 from .threads import Threads
+from .tool_calls import Tools
+from .worker import Worker
 
 logger = logging.getLogger("mrtr_server")
 
@@ -93,6 +98,7 @@ class MRTRServer:
             mounted: there it is the outer application that starts and ends.
         lame_duck: how long the server goes on accepting connections after SIGTERM, in seconds, while it says that it is
             not ready and hands calls to other replicas; so that whatever routes requests has time to notice.
+        works: whether this process runs tasks; if not, it starts them and leaves them to others.
         debug: show clients what went wrong inside. Not for production.
         clock: gives the time, in seconds since the epoch.
 
@@ -129,6 +135,7 @@ class MRTRServer:
         middleware: Sequence[Middleware] = (),
         lifespan: Lifespan | None = None,
         lame_duck: float = 1.0,
+        works: bool = True,
         debug: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -196,10 +203,19 @@ class MRTRServer:
         redeemer = Redeemer(
             self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
+        self._tasks = Tasks(
+            self._shared.tasks, ring, self._fanout, self._limits, answer_within=self._answer_within, clock=clock
+        )
+        faults = Faults(debug=debug)
+        tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults)
+        self._worker = Worker(self._tasks, tools.run_task, self._admission, self._limits)
+        self._works = works
         dispatcher = Dispatcher(
             self._registry,
+            tools,
             flows,
-            redeemer,
+            self._tasks,
+            faults,
             Cursors(ring),
             self._fanout,
             self._threads,
@@ -207,7 +223,6 @@ class MRTRServer:
             page_size=page_size,
             list_ttl=list_ttl,
             list_scope=list_scope or ("private" if auth is not None else "public"),
-            debug=debug,
         )
         endpoint = Endpoint(
             dispatcher,
@@ -288,10 +303,13 @@ class MRTRServer:
         self._hear_sigterm()
         try:
             async with self._entered(self):
+                if self._has_tasks():
+                    self._wake_worker()
                 await send({"type": "lifespan.startup.complete"})
                 phase = "shutdown"
                 await receive()
                 self.drain()
+                await self._worker.close()
             await self._shared.store.close()
         except Exception as error:
             message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
@@ -316,6 +334,20 @@ class MRTRServer:
         """
         self._admission.drain()
         self._callbacks.wake()
+
+    # Tasks
+
+    def _has_tasks(self) -> bool:
+        return any(tool.handler.task is not None for tool in self._registry.tools.values())
+
+    def _wake_worker(self) -> None:
+        if self._works:
+            self._worker.start()
+
+    def _answer_within(self, tool: str) -> float:
+        found = self._registry.tools.get(tool)
+        within = found.handler.answer_within if found is not None else None
+        return self._limits.flow_seconds if within is None else within
 
     def _hear_sigterm(self) -> None:
         self._hears_sigterm = True
@@ -344,6 +376,10 @@ class MRTRServer:
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
+        task: Literal["never", "optional", "required"] = "never",
+        rounds_first: bool | None = None,
+        ttl: float = 3600.0,
+        poll: float = 1.0,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def tool(
@@ -360,6 +396,10 @@ class MRTRServer:
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
+        task: Literal["never", "optional", "required"] = "never",
+        rounds_first: bool | None = None,
+        ttl: float = 3600.0,
+        poll: float = 1.0,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
@@ -381,15 +421,30 @@ class MRTRServer:
             answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default.
             single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice: a
                 request that comes again gets the outcome that was recorded.
+            task: whether calls become tasks, for clients that take them: `"optional"` means that other clients wait for
+                the result, `"required"` that they are refused.
+            rounds_first: whether a call begins in rounds, and becomes a task at `ctx.background()`. If left out, it
+                does where the function calls that; otherwise it is a task at once.
+            ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less.
+            poll: how often its client should ask for it, in seconds.
             meta: `_meta` of the tool in the list.
 
         Raises:
             SetupError: the function can't be a tool; the message says why.
         """
+        if task not in ("never", "optional", "required"):
+            raise SetupError(f"task={task!r}: choose from never, optional, required")
+        if not (0 < ttl < math.inf and 0 < poll < math.inf):
+            raise SetupError("ttl= and poll= must be positive, in seconds")
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
+            terms = None
+            if task != "never":
+                first = calls_background(function) if rounds_first is None else rounds_first
+                terms = TaskTerms(task == "required", first, ttl, poll)
+                self._shared.runs_tasks(about.name)
+            handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None, terms)
             if handler.single_use:
                 self._shared.redeems(about.name, needed=single_use)
             self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
@@ -598,6 +653,7 @@ def _compile(
     answer_within: float | None = None,
     confirm: Text | None = None,
     single_use: bool = False,
+    task: TaskTerms | None = None,
 ) -> Handler:
     # The local names where the decorator stands resolve annotations that are strings.
     frame: FrameType | None = sys._getframe(1)
@@ -605,7 +661,7 @@ def _compile(
         frame = frame.f_back
     namespace = frame.f_locals if frame is not None else {}
     return compile_handler(
-        function, name, namespace, answer_within=answer_within, confirm=confirm, single_use=single_use
+        function, name, namespace, answer_within=answer_within, confirm=confirm, single_use=single_use, task=task
     )
 
 

@@ -10,6 +10,7 @@ from .keys import KeyRing
 from .store import InProcessStore, Store
 from .stores import ENVIRONMENT as DATABASE
 from .stores import store_of
+from .task_store import InProcessTasks, TaskStore
 from .workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
@@ -41,6 +42,7 @@ class Shared:
         """Why the server may not start; empty if it may."""
         self.ring = self._ring(keys)
         self.store: Store = self._given_store(store, database) or InProcessStore(clock=clock)
+        self.tasks: TaskStore = self.store if isinstance(self.store, TaskStore) else InProcessTasks(clock)
 
     def redeems(self, tool: str, *, needed: bool) -> None:
         """Note that a tool's states are redeemed once.
@@ -66,6 +68,12 @@ class Shared:
                 tool,
                 DATABASE,
             )
+
+    def runs_tasks(self, tool: str) -> None:
+        """Note that a tool's calls become tasks. Raises `SetupError` if the store that was given keeps none."""
+        if self.tasks is not self.store:
+            raise SetupError(f"{tool!r} has tasks, and the store= keeps none; give it the methods of TaskStore")
+        self.keeps(f"the tasks of {tool!r}")
 
     def keeps(self, what: str) -> None:
         """Note that something is kept in the store, which several workers must share."""

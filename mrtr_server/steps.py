@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import inspect
 from base64 import b64encode
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -85,6 +85,7 @@ class Steps:
         main: the handler's own task.
         asked: the keys of the asks made in this round.
         wake: tells the runner that a step has begun or ended.
+        keep: keeps the journal when a step has run, before its result goes on; None if that waits for the round's end.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class Steps:
         main: asyncio.Task[Any] | None,
         asked: Container[str],
         wake: Callable[[], None],
+        keep: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._keep = keep
         self._journal = journal
         self._threads = threads
         self._main = main
@@ -200,6 +203,8 @@ class Steps:
             why = f": {describe(error)}" if isinstance(error, ValidationError) else ""
             raise FlowError(f"The step {key!r} returned what can't be kept as its declared type{why}") from None
         self._journal.steps[key] = Step(planned.named, planned.digests, written, self._failed.pop(key, []))
+        if self._keep is not None:
+            await self._keep()
         return value
 
     def _done(self, task: asyncio.Task[Any]) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from .messages import TaskStatus
 
@@ -59,6 +59,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 """The statuses that no task leaves."""
 
 
+@runtime_checkable
 class TaskStore(Protocol):
     """Keeps tasks. All durations are in seconds.
 

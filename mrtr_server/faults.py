@@ -1,0 +1,54 @@
+"""What goes wrong while a handler runs, in words for the one who is told."""
+
+import logging
+import secrets
+
+from .asks import Refusal
+from .errors import InternalFault
+from .messages import Call
+from .schema import ArgumentsMisfit
+
+logger = logging.getLogger("mrtr_server")
+
+_REFUSED = {
+    "decline": "The user declined to answer, so the request was not carried out.",
+    "cancel": "The user dismissed the question without an answer, so the request was not carried out.",
+}
+_NOT_CONFIRMED = {
+    "decline": (
+        "The user was asked to confirm and declined, so the request was not carried out. Do not send it again unless "
+        "the user asks for it."
+    ),
+    "cancel": (
+        "The user dismissed the confirmation without a choice, so the request was not carried out. Ask the user "
+        "before you send it again."
+    ),
+}
+
+
+class Faults:
+    """Notes mistakes on our side in the log.
+
+    Parameters:
+        debug: whether clients see what went wrong inside.
+    """
+
+    def __init__(self, *, debug: bool) -> None:
+        self._debug = debug
+
+    def of(self, call: Call, error: Exception) -> InternalFault:
+        """Note what went wrong under a reference; give what the client sees of it."""
+        reference = secrets.token_hex(4)
+        logger.error("%s %.200r failed (reference %s)", call.method, call.target, reference, exc_info=error)
+        return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
+
+
+def problems(target: str, misfit: ArgumentsMisfit) -> str:
+    """Say what is wrong with arguments, for the model that made them."""
+    lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
+    return "\n".join([f"The arguments of {target} do not fit:", *lines])
+
+
+def refused(refusal: Refusal) -> str:
+    """Say that the person said no, for the model."""
+    return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]

@@ -1,0 +1,198 @@
+"""Calls of tools: in rounds, redeemed once, or as tasks."""
+
+from collections.abc import Callable
+
+from .asks import Refusal
+from .errors import MissingCapability, RequestError, StoreUnavailable, ToolError, UnknownTarget
+from .faults import Faults, problems, refused
+from .flows import Flows, Opened
+from .journal import Journal
+from .messages import (
+    JSON,
+    TASKS,
+    Acknowledged,
+    Call,
+    Complete,
+    NeedsInput,
+    Outcome,
+    Outlet,
+    Question,
+    Redeemed,
+    Seen,
+    Started,
+)
+from .redemption import Lease, Redeemer
+from .registry import Registry, Tool
+from .results import failed
+from .round import Background
+from .runner import Asking
+from .schema import ArgumentsMisfit
+from .tasks import Tasks
+
+
+class _Foreground:
+    """What a flow may become that is no task yet."""
+
+    started = False
+
+    async def keep(self) -> None:
+        """Keep nothing: the journal goes with the client when the round ends."""
+
+    def say(self, message: str) -> None:
+        """Say it to nobody."""
+
+
+_FOREGROUND = _Foreground()
+
+
+class Tools:
+    """Calls tools, and answers for their tasks.
+
+    Parameters:
+        registry: has the tools.
+        flows: runs their rounds.
+        redeemer: sees that the states of single-use tools are redeemed once.
+        tasks: starts tasks.
+        wake_worker: sees that somebody works on them.
+        faults: notes what goes wrong on our side.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        flows: Flows,
+        redeemer: Redeemer,
+        tasks: Tasks,
+        wake_worker: Callable[[], None],
+        faults: Faults,
+    ) -> None:
+        self._registry = registry
+        self._flows = flows
+        self._redeemer = redeemer
+        self._tasks = tasks
+        self._wake_worker = wake_worker
+        self._faults = faults
+
+    async def call(self, call: Call, outlet: Outlet) -> Outcome:
+        """Answer a `tools/call`. Raises `RequestError`."""
+        tool = self._registry.tools.get(call.target)
+        if tool is None:
+            raise UnknownTarget("tool", call.target)
+        try:
+            arguments = tool.arguments.read(call.arguments)
+        except ArgumentsMisfit as misfit:
+            return Complete(failed(problems(call.target, misfit)))
+        if tool.handler.task is not None and tool.handler.task.required and call.task is None:
+            raise MissingCapability({"extensions": {TASKS: {}}})
+        if tool.handler.single_use and call.state is not None:
+            return await self._redeem(tool, arguments, call, outlet)
+        return await self._run_tool(tool, arguments, call, outlet)
+
+    async def _run_tool(
+        self,
+        tool: Tool,
+        arguments: JSON,
+        call: Call,
+        outlet: Outlet,
+        opened: Opened | None = None,
+        lease: Lease | None = None,
+    ) -> Outcome:
+        """Run a round of a tool, or start its task."""
+        background = None
+        try:
+            if tool.handler.task is not None and call.task is not None:
+                if not tool.handler.task.rounds_first:
+                    return await self._start(tool, call, opened)
+                background = _FOREGROUND
+            result = await self._flows.run(tool.handler, arguments, call, outlet, opened, lease, background)
+            if isinstance(result, NeedsInput):
+                return result
+            if isinstance(result, Journal):
+                return await self._start_task(tool, call, result)
+            return Complete(tool.write(result))
+        except (Exception, Refusal) as error:
+            return self._failed(call, error)
+
+    async def _start(self, tool: Tool, call: Call, opened: Opened | None) -> Outcome:
+        if tool.handler.single_use and call.state is None:  # or a repetition of this request would be another task
+            return self._flows.hand_over(tool.handler, call)
+        journal, _ = opened or self._flows.open(tool.handler, call)
+        return await self._start_task(tool, call, journal)
+
+    async def _start_task(self, tool: Tool, call: Call, journal: Journal) -> Outcome:
+        terms = tool.handler.task
+        assert terms is not None  # noqa: S101  or nothing would lead here
+        self._wake_worker()
+        try:
+            return Started(await self._tasks.start(terms, call, journal))
+        except StoreUnavailable as error:
+            raise self._faults.of(call, error) from None
+
+    async def run_task(
+        self, call: Call, journal: Journal, background: Background, outlet: Outlet, leaves: Callable[[], bool]
+    ) -> Complete | dict[str, Question]:
+        """Run a round of a task.
+
+        Parameters:
+            call: the request that it came from.
+            journal: what its flow remembers.
+            background: the task, which takes what is to be kept.
+            outlet: takes the notes of the handler.
+            leaves: says whether the round is to end at its next boundary.
+
+        Returns:
+            The result; or the questions that it asks, none if it was handed over.
+
+        Raises:
+            RequestError: what the task fails with.
+        """
+        tool = self._registry.tools.get(call.target)
+        if tool is None:
+            raise UnknownTarget("tool", call.target)
+        try:
+            arguments = tool.arguments.read(call.arguments)
+        except ArgumentsMisfit as misfit:  # the tool has changed since
+            return Complete(failed(problems(call.target, misfit)))
+        try:
+            result = await self._flows.run_task(tool.handler, arguments, call, journal, background, outlet, leaves)
+            return result.questions if isinstance(result, Asking) else Complete(tool.write(result))
+        except (Exception, Refusal) as error:
+            return self._failed(call, error)
+
+    # Tasks
+
+    async def about_task(self, call: Call, outlet: Outlet) -> Outcome:
+        """Answer what a client asks about one of its tasks. Raises `RequestError`."""
+        if call.task is None:
+            raise MissingCapability({"extensions": {TASKS: {}}})
+        try:
+            if call.answers is not None:
+                await self._tasks.answer(call, call.answers, by_name=call.method in ("tasks/answer", "tasks/respond"))
+            elif call.method == "tasks/cancel":
+                await self._tasks.cancel(call)
+            if call.method == "tasks/get":
+                return Seen(await self._tasks.see(call))
+            if call.method == "tasks/result":
+                return Redeemed(await self._tasks.see(call))
+            return Acknowledged(call.target)
+        except StoreUnavailable as error:
+            raise self._faults.of(call, error) from None
+
+    async def _redeem(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
+        """Run a round of a single-use tool that goes on from a state, or give what came of it before."""
+        opened = self._flows.open(tool.handler, call)  # what does not open is not redeemed
+
+        async def run(lease: Lease) -> Outcome:
+            return await self._run_tool(tool, arguments, call, outlet, opened, lease)
+
+        return await self._redeemer.once(call, opened[0].expires, run)
+
+    def _failed(self, call: Call, error: Exception | Refusal) -> Complete:
+        """Give the result of a tool that failed. Raises the errors that are no results."""
+        if isinstance(error, RequestError):
+            raise error
+        if isinstance(error, ToolError):
+            return Complete(failed(str(error) or "The tool failed."))
+        if isinstance(error, Refusal):
+            return Complete(failed(refused(error)))
+        return Complete(failed(self._faults.of(call, error).message))
