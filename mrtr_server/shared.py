@@ -71,7 +71,7 @@ class Shared:
 
     def runs_tasks(self, tool: str) -> None:
         """Note that a tool's calls become tasks. Raises `SetupError` if the store that was given keeps none."""
-        if self.tasks is not self.store:
+        if not isinstance(self.store, TaskStore):
             raise SetupError(f"{tool!r} has tasks, and the store= keeps none; give it the methods of TaskStore")
         self.keeps(f"the tasks of {tool!r}")
 
