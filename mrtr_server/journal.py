@@ -70,7 +70,8 @@ def _check_binding(sealed: list[str], expected: list[str]) -> None:
     if not compare_digest(to_json(sealed), to_json(expected)):
         parts = zip(BINDINGS, sealed, expected, strict=True)
         differing = [name for name, one, other in parts if not compare_digest(one.encode(), other.encode())]
-        raise StateRefused(f"belongs to another {differing[0]}")
+        other = "other" if differing[0] == "arguments" else "another"
+        raise StateRefused(f"belongs to {other} {differing[0]}")
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Single use: each sealed state is redeemed once in the whole fleet, and a request that comes again is safe."""
+"""Rule 9 of a flow: with `single_use`, each state is redeemed once in the fleet, and a repeated request is safe."""
 
 import asyncio
 import json
