@@ -34,6 +34,9 @@ step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrt
 MARK = "#"
 """What sets generated keys apart: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
 
+ALIKE = "~"
+"""What sets branches apart that are alike: `worker:1f0c…`, `worker:1f0c…~2`."""
+
 
 @dataclass(slots=True)
 class Planned:
@@ -223,7 +226,7 @@ class Steps:
         So the order in which branches come to their first step, which the outside decides, does not matter. Those
         that are alike in all that is numbered as they come.
         """
-        name = task.get_name().replace(MARK, "_")
+        name = task.get_name().replace(MARK, "_").replace(ALIKE, "_")
         if name.startswith("Task-"):
             coroutine: Any = task.get_coro()
             name, frame = getattr(coroutine, "__name__", "task"), getattr(coroutine, "cr_frame", None)
@@ -233,8 +236,8 @@ class Steps:
                 name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
         if (dependency := current_dependency.get()) is not None and dependency is not task:
             name = f"{dependency.get_name()}/{name}"
-        alike = sum(branch.name.partition("~")[0] == name for branch in self._branches.values())
-        return f"{name}~{alike + 1}" if alike else name
+        alike = sum(branch.name.partition(ALIKE)[0] == name for branch in self._branches.values())
+        return f"{name}{ALIKE}{alike + 1}" if alike else name
 
 
 def _tell(planned: Planned, *, runs: bool) -> None:

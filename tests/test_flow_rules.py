@@ -296,6 +296,22 @@ class TestSteps:
         assert await walk.text({"confirm": YES}) == "1a,2b"
         assert sorted(EFFECTS) == ["a", "b", "ticket", "ticket"]
 
+    @pytest.mark.parametrize("names", [("pay", "pay"), ("pay~all", "pay~all"), ("pay", "pay", "pay~2")])
+    async def test_side_by_side_are_each_their_own_whatever_their_tasks_are_called(
+        self, app: MRTRServer, names: tuple[str, ...]
+    ) -> None:
+        @app.tool
+        async def branches(ctx: Context) -> int:
+            async def branch() -> None:
+                await ctx.step(new_ticket)
+
+            async with asyncio.TaskGroup() as group:
+                for name in names:
+                    group.create_task(branch(), name=name)
+            return len(EFFECTS)
+
+        assert await Walk(app, target="branches").text() == str(len(names))
+
     async def test_a_lambda_needs_a_key(self, app: MRTRServer) -> None:
         @app.tool
         async def without(ctx: Context) -> str:
