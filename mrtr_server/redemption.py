@@ -132,8 +132,9 @@ class Redeemer:
 
     async def finish(self) -> None:
         """Wait for the rounds whose clients have gone, for as long as a lease: they are to be recorded."""
-        if self._under_way:
-            _, left = await asyncio.wait(self._under_way, timeout=self._lease)
+        loop = asyncio.get_running_loop()
+        if under_way := [task for task in self._under_way if task.get_loop() is loop]:
+            _, left = await asyncio.wait(under_way, timeout=self._lease)
             if left:
                 logger.error(
                     "The server ends though a single-use round still runs (%d of them): when its request comes again, "
