@@ -119,7 +119,7 @@ class Flows:
                 result = await self._run_in_turn(handler, arguments, round_, outlet)
             if unsealed and not isinstance(result, Asking):
                 self._warn_unsealed(handler)
-            if round_.handed_over and lease is not None and lease.in_doubt and journal.is_as_handed_over:
+            if round_.handed_over and not round_.asked and lease is not None and journal.is_as_handed_over:
                 raise self._in_doubt(handler)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
 

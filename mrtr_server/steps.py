@@ -7,8 +7,13 @@ from base64 import b64encode
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import lru_cache, partial
+from pathlib import PurePath
 from typing import Any, cast, get_type_hints
+from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -322,6 +327,8 @@ def _plain(value: Any, depth: int = 16) -> Any:
         return value
     if depth == 0:
         return _type(value)
+    if isinstance(value, Enum):
+        return [_type(value), value.name or value.value]
     if isinstance(value, bytes | bytearray):
         return ["bytes", b64encode(value).decode()]
     if isinstance(value, Mapping):
@@ -341,13 +348,19 @@ def _plain(value: Any, depth: int = 16) -> Any:
     if data and all(_is_data(item) for item in data.values()):
         return [_type(value), _plain(data, depth - 1)]
     try:
-        return to_jsonable_python(value) if not data else _type(value)  # dates, decimals, paths and the like
+        return to_jsonable_python(value)  # dates, decimals, paths, URLs and the like
     except (PydanticSerializationError, ValueError):
         return _type(value)
 
 
+_DATA = (
+    *(bool, int, float, str, bytes, Decimal, UUID, Enum, date, time, timedelta, PurePath),
+    *(list, tuple, dict, set, frozenset),
+)
+
+
 def _is_data(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str | bytes | list | tuple | dict | set | frozenset)
+    return value is None or isinstance(value, _DATA)
 
 
 def _type(value: Any) -> str:

@@ -4,11 +4,16 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from ipaddress import ip_network
 from typing import Any, cast
+from uuid import UUID
 
 import httpx
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, HttpUrl, field_validator
 
 from mrtr_server import (
     Confirm,
@@ -78,6 +83,27 @@ async def slow_effect(what: str) -> str:
 @pytest.fixture
 def app() -> MRTRServer:
     return MRTRServer("rules", keys=KeyRing.generate())
+
+
+class Currency(Enum):
+    EUR = 1
+    USD = 2
+
+
+class Order:
+    def __init__(self, id: UUID) -> None:
+        self.id = id
+
+
+CHANGED: dict[str, tuple[Any, Any]] = {
+    "enum": (Currency.EUR, Currency.USD),
+    "enums": ([{"in": Currency.EUR}], [{"in": Currency.USD}]),
+    "url": (HttpUrl("https://a.example"), HttpUrl("https://b.example")),
+    "network": (ip_network("10.0.0.0/24"), ip_network("10.0.1.0/24")),
+    "date": (date(2030, 1, 1), date(2030, 1, 2)),
+    "decimal": (Decimal("1.10"), Decimal("1.20")),
+    "object": (Order(UUID(int=1)), Order(UUID(int=2))),
+}
 
 
 class TestEveryNeedForInputIsSealed:
@@ -387,6 +413,26 @@ class TestSteps:
         assert EFFECTS == ["secret-account 1"]
         assert "another value of 'amount'" in caplog.text
         assert "secret-account" not in caplog.text
+
+    @pytest.mark.parametrize(("first", "second"), CHANGED.values(), ids=CHANGED)
+    async def test_a_change_is_seen_in_whatever_has_a_value(self, app: MRTRServer, first: Any, second: Any) -> None:
+        given = iter([first, first, second])
+
+        def charge(what: Any) -> None:
+            effect("charged")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.step(charge, next(given))
+            await ctx.confirm("sure?")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.questions({"confirm": YES})
+        assert "reference" in await walk.failure({"really": YES})
+        assert EFFECTS == ["charged"]
 
     async def test_rerun_lets_a_step_run_again(self, app: MRTRServer) -> None:
         tries = iter([1, 2])
