@@ -202,6 +202,11 @@ class Journal:
         held = self._held()
         return len(held) + _FRAME_BYTES <= limits.state_bytes and digest_bytes(held) != self.handed_over
 
+    @property
+    def is_as_handed_over(self) -> bool:
+        """Whether nothing has come to it since the round before, which handed it over."""
+        return digest_bytes(self._held()) == self.handed_over
+
     def _held(self) -> bytes:
         return to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]])
 

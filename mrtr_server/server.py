@@ -193,7 +193,7 @@ class MRTRServer:
             audience=audience or name,
             clock=clock,
         )
-        redeemer = Redeemer(
+        redeemer = self._redeemer = Redeemer(
             self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         dispatcher = Dispatcher(
@@ -292,6 +292,7 @@ class MRTRServer:
                 phase = "shutdown"
                 await receive()
                 self.drain()
+                await self._redeemer.finish()
             await self._shared.store.close()
         except Exception as error:
             message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"

@@ -235,6 +235,7 @@ def test_a_handler_says_whether_it_was_registered_with_one() -> None:
     assert {name: tools[name].handler.confirms for name in TOOLS} == {name: name == "option" for name in TOOLS}
 
 
+@pytest.mark.anyio
 async def test_an_answer_to_a_form_that_looks_the_same_is_no_yes() -> None:
     class Yes(BaseModel):
         confirm: bool

@@ -5,11 +5,16 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from ipaddress import ip_network
 from typing import Annotated, Any, cast
+from uuid import UUID
 
 import httpx
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, HttpUrl, field_validator
 
 from mrtr_server import (
     Confirm,
@@ -86,6 +91,27 @@ async def slow_effect(what: str) -> str:
 @pytest.fixture
 def app() -> MRTRServer:
     return MRTRServer("rules", keys=KeyRing.generate())
+
+
+class Currency(Enum):
+    EUR = 1
+    USD = 2
+
+
+class Order:
+    def __init__(self, id: UUID) -> None:
+        self.id = id
+
+
+CHANGED: dict[str, tuple[Any, Any]] = {
+    "enum": (Currency.EUR, Currency.USD),
+    "enums": ([{"in": Currency.EUR}], [{"in": Currency.USD}]),
+    "url": (HttpUrl("https://a.example"), HttpUrl("https://b.example")),
+    "network": (ip_network("10.0.0.0/24"), ip_network("10.0.1.0/24")),
+    "date": (date(2030, 1, 1), date(2030, 1, 2)),
+    "decimal": (Decimal("1.10"), Decimal("1.20")),
+    "object": (Order(UUID(int=1)), Order(UUID(int=2))),
+}
 
 
 class TestRule1EveryNeedForInputIsSealed:
@@ -406,6 +432,22 @@ class TestRule4Steps:
         assert await walk.text({"confirm": YES}) == "1a,2b"
         assert sorted(EFFECTS) == ["a", "b", "ticket", "ticket"]
 
+    @pytest.mark.parametrize("names", [("pay", "pay"), ("pay~all", "pay~all"), ("pay", "pay", "pay~2")])
+    async def test_side_by_side_are_each_their_own_whatever_their_tasks_are_called(
+        self, app: MRTRServer, names: tuple[str, ...]
+    ) -> None:
+        @app.tool
+        async def branches(ctx: Context) -> int:
+            async def branch() -> None:
+                await ctx.step(new_ticket)
+
+            async with asyncio.TaskGroup() as group:
+                for name in names:
+                    group.create_task(branch(), name=name)
+            return len(EFFECTS)
+
+        assert await Walk(app, target="branches").text() == str(len(names))
+
     async def test_a_lambda_needs_a_key(self, app: MRTRServer) -> None:
         @app.tool
         async def without(ctx: Context) -> str:
@@ -481,6 +523,26 @@ class TestRule4Steps:
         assert EFFECTS == ["secret-account 1"]
         assert "another value of 'amount'" in caplog.text
         assert "secret-account" not in caplog.text
+
+    @pytest.mark.parametrize(("first", "second"), CHANGED.values(), ids=CHANGED)
+    async def test_a_change_is_seen_in_whatever_has_a_value(self, app: MRTRServer, first: Any, second: Any) -> None:
+        given = iter([first, first, second])
+
+        def charge(what: Any) -> None:
+            effect("charged")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.step(charge, next(given))
+            await ctx.confirm("sure?")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.questions({"confirm": YES})
+        assert "reference" in await walk.failure({"really": YES})
+        assert EFFECTS == ["charged"]
 
     async def test_rerun_lets_a_step_run_again(self, app: MRTRServer) -> None:
         tries = iter([1, 2])
