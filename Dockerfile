@@ -11,7 +11,7 @@ FROM python:3.13-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY mrtr_server ./mrtr_server
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir ".[fast,schemas]"
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir ".[fast,schemas,postgres]"
 
 FROM python:3.13-slim
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin server

@@ -220,7 +220,8 @@ class Confirm(Ask[bool]):
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
         params = {"message": written(self.message), **_CONFIRMATION}
-        return Question("form", "elicitation/create", params, "elicitation.form")
+        # A kind of its own: no answer to a form that looks the same can be taken for a yes.
+        return Question("confirm", "elicitation/create", params, "elicitation.form")
 
     def read(self, raw: JSON) -> bool:
         """Read an answer; see `Ask.read`. What is read is always True."""

@@ -27,6 +27,7 @@
         ├── Declined            the user said no, where no tool result can say so
         ├── Busy                draining or overloaded, and the client can't go on elsewhere
         └── InternalFault       our side's mistake; the client sees a reference into the log
+            └── NothingDone     it came before anything was done, so the same request may come again
 
 Errors carry meaning; each dialect chooses the codes and statuses for its wire.
 """
@@ -254,3 +255,17 @@ class InternalFault(RequestError):
 
     def __init__(self, reference: str, detail: str = "") -> None:
         super().__init__(detail or f"Internal error (reference {reference})", {"reference": reference})
+
+
+class NothingDone(InternalFault):
+    """The shared store left us in the dark before anything was done, so that the same request may come again.
+
+    Parameters:
+        reference: names the entry in the server's log.
+    """
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(
+            reference,
+            f"Nothing was done, since the server can't tell now whether it is done already; try again ({reference})",
+        )

@@ -1,13 +1,14 @@
 """One round of a flow, from the state that the client brought to the one that it takes with it."""
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any
 
 from .admission import Admission
 from .callbacks import Callbacks, Reports
-from .errors import Busy, OverBudget, StateRefused
+from .errors import Busy, NothingDone, OverBudget, StateRefused, StoreUnavailable
 from .handlers import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
@@ -123,6 +124,8 @@ class Flows:
                 return journal
             if unsealed and not isinstance(result, Asking):
                 self._warn_unsealed(handler)
+            if round_.handed_over and not round_.asked and lease is not None and journal.is_as_handed_over:
+                raise self._in_doubt(handler)
         return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
 
     async def _run_in_turn(self, handler: Handler, arguments: JSON, round_: Round, outlet: Outlet) -> Any:
@@ -143,7 +146,12 @@ class Flows:
         def leaves() -> bool:
             return self._admission.draining and self._may_leave(call, journal)
 
-        reports = await self._callbacks.wait(journal, leaves)
+        try:
+            reports = await self._callbacks.wait(journal, leaves)
+        except StoreUnavailable as error:
+            reference = secrets.token_hex(4)
+            logger.error("What a page reported can't be known (reference %s): %s", reference, error)
+            raise NothingDone(reference) from None
         if reports.unfinished and leaves():
             return None
         for key in reports.unfinished:
@@ -233,8 +241,8 @@ class Flows:
         def hands_over() -> bool:
             if handler.single_use and lease is None:  # the first round: the state goes out before the first step
                 return True
-            if lease is not None and lease.in_doubt:
-                return journal.may_hand_over(self._limits)
+            if lease is not None and lease.in_doubt:  # better over budget than twice
+                return True
             return self._admission.sheds and self._may_leave(call, journal)
 
         return Round(
@@ -248,6 +256,11 @@ class Flows:
             hands_over=hands_over,
             background=background,
         )
+
+    def _in_doubt(self, handler: Handler) -> NothingDone:
+        reference = secrets.token_hex(4)
+        logger.error("%r did not begin, since its lease ran out before (reference %s)", handler.name, reference)
+        return NothingDone(reference)
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

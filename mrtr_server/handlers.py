@@ -137,6 +137,8 @@ def compile_handler(
             continue
         kind, bare = own_type(parameter.annotation)
         if kind is None:
+            if parameter.name == "ctx" and parameter.annotation is Parameter.empty:
+                raise SetupError(f"{name}: 'ctx' would be an argument that the model fills; write ctx: Context")
             parameters[parameter.name] = parameter
             continue
         if parameter.kind not in BY_NAME:

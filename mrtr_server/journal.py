@@ -70,7 +70,8 @@ def _check_binding(sealed: list[str], expected: list[str]) -> None:
     if not compare_digest(to_json(sealed), to_json(expected)):
         parts = zip(BINDINGS, sealed, expected, strict=True)
         differing = [name for name, one, other in parts if not compare_digest(one.encode(), other.encode())]
-        raise StateRefused(f"belongs to another {differing[0]}")
+        other = "other" if differing[0] == "arguments" else "another"
+        raise StateRefused(f"belongs to {other} {differing[0]}")
 
 
 @dataclass(slots=True)
@@ -205,6 +206,11 @@ class Journal:
             return False
         held = self._held()
         return len(held) + _FRAME_BYTES <= limits.state_bytes and digest_bytes(held) != self.handed_over
+
+    @property
+    def is_as_handed_over(self) -> bool:
+        """Whether nothing has come to it since the round before, which handed it over."""
+        return digest_bytes(self._held()) == self.handed_over
 
     def _held(self) -> bytes:
         return to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]])

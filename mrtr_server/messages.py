@@ -98,7 +98,7 @@ class Question:
     """An ask as it goes to the client.
 
     Parameters:
-        kind: `"form"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
+        kind: `"form"`, `"confirm"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
         needs: the capability that the client must have declared, as a dotted path.

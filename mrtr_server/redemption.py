@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hmac import compare_digest
 
 from .digests import canonical, digest_bytes
-from .errors import InternalFault, RequestError, StateRefused, StoreUnavailable
+from .errors import InternalFault, NothingDone, RequestError, StateRefused, StoreUnavailable
 from .journal import LEEWAY
 from .messages import Call, Outcome
 from .recorded import read_outcome, write_outcome
@@ -130,6 +130,18 @@ class Redeemer:
             raise came
         return came
 
+    async def finish(self) -> None:
+        """Wait for the rounds whose clients have gone, for as long as a lease: they are to be recorded."""
+        loop = asyncio.get_running_loop()
+        if under_way := [task for task in self._under_way if task.get_loop() is loop]:
+            _, left = await asyncio.wait(under_way, timeout=self._lease)
+            if left:
+                logger.error(
+                    "The server ends though a single-use round still runs (%d of them): when its request comes again, "
+                    "it is run again",
+                    len(left),
+                )
+
     async def _deliver(self, delivery: _Delivery) -> Came:
         """Redeem until it is known what comes of the state."""
         waited = 0.0
@@ -146,6 +158,9 @@ class Redeemer:
             if delivery.left and delivery.came is None:  # nothing has begun
                 await self._release(delivery, redemption)
                 return StateRefused("its client left")
+            if redemption.verdict == "granted" and isinstance(delivery.came, NothingDone):
+                await self._release(delivery, redemption)
+                return delivery.came
             if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
                 assert delivery.came is not None  # noqa: S101  for the type checker
                 return delivery.came
@@ -176,6 +191,9 @@ class Redeemer:
                 if granted.attempt > 1:
                     _warn(delivery, "a replica stopped in the middle of this round; it is run again")
                 delivery.came, delivery.sealed = await self._outcome(delivery, lease)
+            if isinstance(delivery.came, NothingDone):  # which is no outcome; another replica may have a better one
+                await self._release(delivery, granted)
+                return False
             return await self._record(delivery, granted.token, lease)
         finally:
             renewing.cancel()
@@ -249,13 +267,10 @@ class Redeemer:
             )
             return InternalFault(reference)
 
-    def _unavailable(self, delivery: _Delivery, error: StoreUnavailable) -> InternalFault:
+    def _unavailable(self, delivery: _Delivery, error: StoreUnavailable) -> NothingDone:
         reference = secrets.token_hex(4)
         logger.error("%r was not run without its store (reference %s): %s", delivery.call.target, reference, error)
-        message = (
-            f"Nothing was done, since the server can't tell now whether it is done already; try again ({reference})"
-        )
-        return InternalFault(reference, message)
+        return NothingDone(reference)
 
 
 def _bound(delivery: _Delivery) -> bytes:

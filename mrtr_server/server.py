@@ -200,7 +200,7 @@ class MRTRServer:
             audience=audience or name,
             clock=clock,
         )
-        redeemer = Redeemer(
+        redeemer = self._redeemer = Redeemer(
             self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         self._tasks = Tasks(
@@ -310,6 +310,7 @@ class MRTRServer:
                 await receive()
                 self.drain()
                 await self._worker.close()
+                await self._redeemer.finish()
             await self._shared.store.close()
         except Exception as error:
             message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"

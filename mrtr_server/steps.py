@@ -7,8 +7,13 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import lru_cache, partial
+from pathlib import PurePath
 from typing import Any, cast, get_type_hints
+from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -33,6 +38,9 @@ step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrt
 
 MARK = "#"
 """What sets generated keys apart: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
+
+ALIKE = "~"
+"""What sets branches apart that are alike: `worker:1f0c…`, `worker:1f0c…~2`."""
 
 
 @dataclass(slots=True)
@@ -228,7 +236,7 @@ class Steps:
         So the order in which branches come to their first step, which the outside decides, does not matter. Those
         that are alike in all that is numbered as they come.
         """
-        name = task.get_name().replace(MARK, "_")
+        name = task.get_name().replace(MARK, "_").replace(ALIKE, "_")
         if name.startswith("Task-"):
             coroutine: Any = task.get_coro()
             name, frame = getattr(coroutine, "__name__", "task"), getattr(coroutine, "cr_frame", None)
@@ -238,8 +246,8 @@ class Steps:
                 name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
         if (dependency := current_dependency.get()) is not None and dependency is not task:
             name = f"{dependency.get_name()}/{name}"
-        alike = sum(branch.name.partition("~")[0] == name for branch in self._branches.values())
-        return f"{name}~{alike + 1}" if alike else name
+        alike = sum(branch.name.partition(ALIKE)[0] == name for branch in self._branches.values())
+        return f"{name}{ALIKE}{alike + 1}" if alike else name
 
 
 def _tell(planned: Planned, *, runs: bool) -> None:
@@ -324,6 +332,8 @@ def _plain(value: Any, depth: int = 16) -> Any:
         return value
     if depth == 0:
         return _type(value)
+    if isinstance(value, Enum):
+        return [_type(value), value.name or value.value]
     if isinstance(value, bytes | bytearray):
         return ["bytes", b64encode(value).decode()]
     if isinstance(value, Mapping):
@@ -343,13 +353,19 @@ def _plain(value: Any, depth: int = 16) -> Any:
     if data and all(_is_data(item) for item in data.values()):
         return [_type(value), _plain(data, depth - 1)]
     try:
-        return to_jsonable_python(value) if not data else _type(value)  # dates, decimals, paths and the like
+        return to_jsonable_python(value)  # dates, decimals, paths, URLs and the like
     except (PydanticSerializationError, ValueError):
         return _type(value)
 
 
+_DATA = (
+    *(bool, int, float, str, bytes, Decimal, UUID, Enum, date, time, timedelta, PurePath),
+    *(list, tuple, dict, set, frozenset),
+)
+
+
 def _is_data(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str | bytes | list | tuple | dict | set | frozenset)
+    return value is None or isinstance(value, _DATA)
 
 
 def _type(value: Any) -> str:

@@ -108,16 +108,23 @@ class InProcessStore(InProcessTasks):
         clock: gives the time in seconds.
         most_records: how many redeemed states, and how many values, it holds at once. When that many have not expired
             it refuses more, since to forget one would let it be redeemed again.
+        most_bytes: how large all outcomes, and all values, may be together, in bytes; likewise.
     """
 
     shared = False
 
-    def __init__(self, clock: Callable[[], float] = time.time, *, most_records: int = 100_000) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        *,
+        most_records: int = 100_000,
+        most_bytes: int = 256 * 1024 * 1024,
+    ) -> None:
         super().__init__(clock)
         self._clock = clock
         self._lock = Lock()
-        self._redeemed: _Shelf[_Record] = _Shelf(most_records)
-        self._values: _Shelf[bytes] = _Shelf(most_records)
+        self._redeemed: _Shelf[_Record] = _Shelf(most_records, most_bytes)
+        self._values: _Shelf[bytes] = _Shelf(most_records, most_bytes)
 
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
         """Take a delivery of a sealed state, atomically. See `Store.redeem`."""
@@ -153,7 +160,9 @@ class InProcessStore(InProcessTasks):
             record = self._granted(state, token, self._clock())
             if record is None or record.outcome not in (None, outcome):
                 return False
-            record.outcome = outcome
+            if record.outcome is None:
+                record.outcome = outcome
+                self._redeemed.grow(state, len(outcome))
             return True
 
     async def release(self, state: str, token: str) -> None:
@@ -170,6 +179,7 @@ class InProcessStore(InProcessTasks):
             if self._values.get(key, now) is not None:
                 return False
             self._values.add(key, value, now, now + keep)
+            self._values.grow(key, len(value))
             return True
 
     async def get(self, key: str) -> bytes | None:
@@ -191,8 +201,11 @@ T = TypeVar("T")
 class _Shelf(Generic[T]):
     """Items that expire. Those that have are removed when one is added, so that there is no timer."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
+        self._most_bytes = most_bytes
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
         self._items: dict[str, tuple[T, float]] = {}
         self._expiring: list[tuple[float, str]] = []
         """A heap. It may hold more than there is: what was removed stays in it for a while."""
@@ -209,16 +222,28 @@ class _Shelf(Generic[T]):
                 f"The in-process store is full: {self._most} records have not expired; give it a larger most_records, "
                 "or the server a database"
             )
+        if self._bytes >= self._most_bytes:
+            raise StoreUnavailable(
+                f"The in-process store is full: {self._bytes} bytes have not expired; give it a larger most_bytes, or "
+                "the server a database"
+            )
+        self.remove(key)
         self._items[key] = (item, expires)
         heapq.heappush(self._expiring, (expires, key))
         if len(self._expiring) > 2 * len(self._items) + 100:
             self._expiring = [(expires, key) for key, (_, expires) in self._items.items()]
             heapq.heapify(self._expiring)
 
+    def grow(self, key: str, size: int) -> None:
+        """Note that what is there for a key holds that many bytes."""
+        self._sizes[key] = size
+        self._bytes += size
+
     def remove(self, key: str) -> None:
         self._items.pop(key, None)
+        self._bytes -= self._sizes.pop(key, 0)
 
     def _drop(self, entry: tuple[float, str]) -> None:
         expires, key = entry
         if self._items.get(key, (None, None))[1] == expires:
-            del self._items[key]
+            self.remove(key)

@@ -322,9 +322,9 @@ def _by_key(questions: Questions, answers: Mapping[str, JSON]) -> dict[str, JSON
 
 def fits(question: Question, answer: JSON) -> bool:
     """Say whether an answer has what its question's form requires; all else is for the handler's model to check."""
-    if question.kind != "form" or answer.get("action") != "accept":
+    if "requestedSchema" not in question.params or answer.get("action") != "accept":
         return True
-    content, required = answer.get("content"), question.params.get("requestedSchema", {}).get("required", ())
+    content, required = answer.get("content"), question.params["requestedSchema"].get("required", ())
     return isinstance(content, dict) and all(name in content for name in required)
 
 

@@ -95,7 +95,8 @@ class ElicitUrl(Ask[T]):
         except Exception as error:
             raise FlowError(f"The url= for the callback {callback.name!r} failed: {error!r}") from error
         if not isinstance(address, str):
-            raise FlowError(f"The url= for the callback {callback.name!r} returned {address!r}, which is no string")
+            kind = type(address).__name__  # not the address itself: it may have the token in it, or an answer
+            raise FlowError(f"The url= for the callback {callback.name!r} returned a {kind}, and not a string")
         return address
 
     def read(self, raw: JSON) -> T:

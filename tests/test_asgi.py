@@ -240,7 +240,7 @@ class TestPlainFunctions:
 
 
 class TestLeaving:
-    """A client that closes the connection cancels its request at the next boundary."""
+    """Rule 11 of a flow: a client that closes the connection cancels its request at the next boundary."""
 
     @pytest.fixture
     def scene(self, app: MRTRServer) -> "Scene":

@@ -965,10 +965,10 @@ class TestWhatIsKept:
         await Browser(server.app).log_in(ann)
         ((key, kept),) = store.kept.items()
         store.kept[state_of(url_of(bob)).partition(".")[0]] = kept
-        assert "Internal error" in await bob.failure({"google": OPENED})
+        assert "Nothing was done" in (await bob.error({"google": OPENED}))["message"]
         assert "under another key" in caplog.text
         store.kept[key] = kept[:-4] + b"AAAA"
-        assert "Internal error" in await ann.failure({"google": OPENED})
+        assert "Nothing was done" in (await ann.error({"google": OPENED}))["message"]
         assert "does not open" in caplog.text
 
     async def test_is_kept_as_long_as_the_flow_may_last(self) -> None:
@@ -1027,7 +1027,8 @@ class TestWhatIsKept:
         page = await Browser(server.app).back(state_of(url_of(asking)))
         assert page.status_code == 503
         assert not server.opened
-        assert "Internal error" in await asking.failure({"google": OPENED})
+        error = await asking.error({"google": OPENED})
+        assert "try again" in error["message"], "the flow is not over, so that it is no result for the model"
         assert caplog.text.count("the database is gone") >= 2
         assert "database" not in page.text
 
@@ -1232,6 +1233,20 @@ class TestWhatCanNotWorkIsRefused:
 
         assert "Internal error" in await walk(app, target=style, user=None).failure()
         assert "The url= for the callback 'google' failed: KeyError('client_id')" in caplog.text
+
+    async def test_a_url_that_is_no_string_and_is_not_logged_either(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        google = app.callback("google")(lambda request: "x")
+
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            url: Any = lambda back: ("https://example.com", back.state)  # noqa: E731
+            return str(await ctx.elicit_url("Log in", url, callback=google))
+
+        assert "Internal error" in await walk(app, target="inline", user=None).failure()
+        assert "The url= for the callback 'google' returned a tuple, and not a string" in caplog.text
+        assert "'state')" not in caplog.text
 
 
 class TestInAUnitTest:

@@ -5,11 +5,13 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
 from mrtr_server.errors import StateRefused
 
 from .conftest import Serve
+from .walk import Walk
 from .wire import Wire, accept
 
 DONE: list[str] = []
@@ -231,3 +233,25 @@ def test_the_option_asks_with_whatever_else_can_be_asked_and_before_the_function
 def test_a_handler_says_whether_it_was_registered_with_one() -> None:
     tools = app._registry.tools
     assert {name: tools[name].handler.confirms for name in TOOLS} == {name: name == "option" for name in TOOLS}
+
+
+@pytest.mark.anyio
+async def test_an_answer_to_a_form_that_looks_the_same_is_no_yes() -> None:
+    class Yes(BaseModel):
+        confirm: bool
+
+    app = MRTRServer("twins", keys=[bytes(32)])
+    asked: list[str] = []
+
+    @app.tool
+    async def act(ctx: Context) -> str:
+        if not asked:
+            asked.append("form")
+            await ctx.elicit("Delete it?", Yes, key="sure")
+        await ctx.confirm("Delete it?", key="sure")
+        return "deleted"
+
+    walk = Walk(app, target="act")
+    assert await walk.questions() == {"sure": "Delete it?"}
+    assert await walk.questions({"sure": accept(confirm=True)}) == {"sure": "Delete it?"}
+    assert await walk.text({"sure": accept(confirm=True)}) == "deleted"

@@ -11,9 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+
+from mrtr_server.testing import Client, yes
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,7 +28,18 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for kind, code in FENCE.findall(page.read_text()) if kind == language]
 
 
-PYTHON = [pytest.param(code, id=f"{page.name}-{n}") for page in PAGES for n, code in enumerate(blocks(page, "python"))]
+def programs(page: Path) -> Iterator[str]:
+    """The Python blocks of a page. One that imports nothing goes on from the last one that does."""
+    beginning = ""
+    for code in blocks(page, "python"):
+        if re.search(r"^(from|import) ", code, re.MULTILINE):
+            beginning = code
+            yield code
+        else:
+            yield f"{beginning}\n{code}"
+
+
+PYTHON = [pytest.param(code, id=f"{page.name}-{n}") for page in PAGES for n, code in enumerate(programs(page))]
 
 
 @pytest.mark.parametrize("code", PYTHON)
@@ -76,6 +90,38 @@ def test_every_link_into_the_tree_leads_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    prose = FENCE.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_to_a_heading_leads_to_one() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "writing-servers.md", ROOT / "docs" / "operating.md"])
+def test_a_table_of_contents_has_every_section_in_its_order(page: Path) -> None:
+    text = page.read_text()
+    listed = re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
+    assert listed == re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)
+
+
+def test_the_three_styles_of_the_readme_are_one_tool() -> None:
+    styles = [code for code in programs(ROOT / "README.md") if "def order(" in code]
+    assert len(styles) == 3
+    for code in styles:
+        module: dict[str, Any] = {"__name__": "styles"}
+        exec(compile(code, "README.md", "exec"), module)  # noqa: S102
+        flow = Client(module["app"]).flow("order", title="Emma")
+        assert flow.start().questions == {"amount": "How many copies of Emma?"}
+        assert flow.answer(amount={"copies": 2}).questions == {"confirm": "Order 2 × Emma?"}
+        assert flow.answer(confirm=yes).text == "2 × Emma ordered"
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Draining: real processes are told to end, and no call is lost and no effect repeated."""
+"""Rule 10 of a flow: real processes are told to end, and no call is lost and no effect repeated."""
 
 import asyncio
 import json

@@ -1,14 +1,20 @@
-"""The rules of a flow, one test class for each."""
+"""The eleven rules of a flow, a test class for each, in their order; then what else holds of every flow."""
 
 import asyncio
+import json
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from ipaddress import ip_network
+from typing import Annotated, Any, cast
+from uuid import UUID
 
 import httpx
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, HttpUrl, field_validator
 
 from mrtr_server import (
     Confirm,
@@ -34,7 +40,9 @@ from mrtr_server.dialects.sep_draft import SepDraftDialect
 from mrtr_server.messages import Call
 from mrtr_server.steps import _plain
 
+from .direct import Exchange, headers_for, scope_of
 from .walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
+from .wire import modern
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +53,11 @@ class Login(BaseModel):
 
 class Email(BaseModel):
     address: str
+
+
+class Payer(BaseModel):
+    name: str
+    company: str = ""
 
 
 class Cart(BaseModel):
@@ -80,7 +93,82 @@ def app() -> MRTRServer:
     return MRTRServer("rules", keys=KeyRing.generate())
 
 
-class TestEveryNeedForInputIsSealed:
+class Currency(Enum):
+    EUR = 1
+    USD = 2
+
+
+class Order:
+    def __init__(self, id: UUID) -> None:
+        self.id = id
+
+
+CHANGED: dict[str, tuple[Any, Any]] = {
+    "enum": (Currency.EUR, Currency.USD),
+    "enums": ([{"in": Currency.EUR}], [{"in": Currency.USD}]),
+    "url": (HttpUrl("https://a.example"), HttpUrl("https://b.example")),
+    "network": (ip_network("10.0.0.0/24"), ip_network("10.0.1.0/24")),
+    "date": (date(2030, 1, 1), date(2030, 1, 2)),
+    "decimal": (Decimal("1.10"), Decimal("1.20")),
+    "object": (Order(UUID(int=1)), Order(UUID(int=2))),
+}
+
+
+class TestRule1EveryNeedForInputIsSealed:
+    """Rule 1. Every outcome that needs input is sealed, even when the handler keeps no state: the journal also carries
+    the flow's id, the digests of the questions that were asked, and the budgets.
+    """
+
+    @pytest.mark.parametrize(
+        ("method", "target"),
+        [
+            ("tools/call", "pure"),
+            ("tools/call", "declared"),
+            ("tools/call", "inline"),
+            ("prompts/get", "prompt"),
+            ("resources/read", "notes://resource"),
+        ],
+    )
+    async def test_in_every_style_and_of_every_request_that_may_ask(
+        self, app: MRTRServer, method: str, target: str
+    ) -> None:
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            return login.name if login else InputRequired(login=Elicit("who?", Login))
+
+        @app.tool
+        def declared(login: Annotated[Login, Elicit("who?")]) -> str:
+            return login.name
+
+        async def inline(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        app.tool(inline)
+        app.prompt(name="prompt")(inline)
+        app.resource("notes://resource")(inline)
+        walk = Walk(app, target=target, method=method)
+        assert await walk.questions() == {"login": "who?"}
+        assert walk.state
+        assert (await walk.send({"login": accept(name="ann")}))["result"]["resultType"] == "complete"
+
+    async def test_with_the_flows_id_and_how_far_it_is(self) -> None:
+        ring = KeyRing.generate()
+        one, other = (MRTRServer("rules", keys=ring) for _ in range(2))
+
+        async def ask(ctx: Context) -> str:
+            EFFECTS.append(f"{ctx.flow} {ctx.round}")
+            return (await ctx.elicit("who?", Login)).name
+
+        for app in (one, other):
+            app.tool(ask)
+        walk = Walk(one, other, target="ask")
+        await walk.questions()
+        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        first, second = (line.split() for line in EFFECTS)
+        assert first[0] == second[0]
+        assert (first[1], second[1]) == ("1", "2")
+
     async def test_even_when_the_handler_keeps_no_state(self, app: MRTRServer) -> None:
         @app.tool
         def greet(inputs: Inputs) -> str | InputRequired:
@@ -93,7 +181,11 @@ class TestEveryNeedForInputIsSealed:
         assert await walk.text({"login": accept(name="ann")}) == "hi ann"
 
 
-class TestAnswersArePinnedToQuestions:
+class TestRule2AnswersArePinnedToQuestions:
+    """Rule 2. An answer counts for a key only while the question asked now has the digest of the one that was asked:
+    of its kind, its message and its schema. An answer that does not fit is asked for again, with the reason before it.
+    """
+
     async def test_an_answer_counts_while_the_question_is_the_same(self, app: MRTRServer) -> None:
         version = {"message": "first?"}
 
@@ -124,6 +216,31 @@ class TestAnswersArePinnedToQuestions:
         assert await walk.questions({"confirm": YES}) == {"confirm": "Pay 300?"}
         assert EFFECTS == []
         assert await walk.text({"confirm": YES}) == "paid"
+
+    @pytest.mark.parametrize(
+        ("first", "second", "answer"),
+        [
+            (Elicit("Who?", Login), ElicitUrl("Who?", "https://example.com"), accept(name="ann")),
+            (Elicit("Who?", Login), Elicit("Who pays?", Login), accept(name="ann")),
+            (Elicit("Who?", Login), Elicit("Who?", Payer), accept(name="ann")),
+        ],
+        ids=["kind", "message", "schema"],
+    )
+    async def test_by_their_kind_message_and_schema(
+        self, app: MRTRServer, first: Elicit[Any], second: Elicit[Any] | ElicitUrl[Any], answer: dict[str, Any]
+    ) -> None:
+        asks = iter([first, second, second])
+
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            await ctx.ask(it=next(asks))
+            return effect("done")
+
+        walk = Walk(app, target="ask")
+        await walk.questions()
+        assert await walk.questions({"it": answer}) == {"it": second.message}
+        assert EFFECTS == []
+        assert await walk.text({"it": answer}) == "done"
 
     async def test_a_pure_function_can_pin_the_message_by_giving_the_ask(self, app: MRTRServer) -> None:
         amount = iter([3, 300, 300])
@@ -196,7 +313,11 @@ class TestAnswersArePinnedToQuestions:
         assert await walk.text({"email": accept(address="here")}) == "ann here"
 
 
-class TestAnswersWithoutAState:
+class TestRule3AnswersWithoutAState:
+    """Rule 3. Answers that come without a state count for the questions of that run; not for confirmations and pages,
+    and not for a `single_use` tool.
+    """
+
     async def test_count_for_the_questions_asked_in_that_run(self, app: MRTRServer) -> None:
         @app.tool
         async def ask(ctx: Context) -> str:
@@ -247,8 +368,23 @@ class TestAnswersWithoutAState:
             assert await walk.text({"confirm": YES, "open_url": {"action": "accept"}}) == "done"
             EFFECTS.clear()
 
+    async def test_never_count_for_a_single_use_tool(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def ask(ctx: Context) -> str:
+            return effect((await ctx.elicit("who?", Login)).name)
 
-class TestSteps:
+        walk = Walk(app, target="ask")
+        assert await walk.questions({"login": accept(name="mallory")}) == {"login": "who?"}
+        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        assert EFFECTS == ["ann"]
+
+
+class TestRule4Steps:
+    """Rule 4. Steps are named by function and numbered within each task. A result is recorded when the round ends,
+    comes back by its declared type, and stands for the whole flow; arguments that moved end the flow, and a failure is
+    not recorded.
+    """
+
     async def test_run_once_in_a_flow(self, app: MRTRServer) -> None:
         @app.tool
         async def deploy(ctx: Context) -> str:
@@ -295,6 +431,22 @@ class TestSteps:
         await walk.questions()
         assert await walk.text({"confirm": YES}) == "1a,2b"
         assert sorted(EFFECTS) == ["a", "b", "ticket", "ticket"]
+
+    @pytest.mark.parametrize("names", [("pay", "pay"), ("pay~all", "pay~all"), ("pay", "pay", "pay~2")])
+    async def test_side_by_side_are_each_their_own_whatever_their_tasks_are_called(
+        self, app: MRTRServer, names: tuple[str, ...]
+    ) -> None:
+        @app.tool
+        async def branches(ctx: Context) -> int:
+            async def branch() -> None:
+                await ctx.step(new_ticket)
+
+            async with asyncio.TaskGroup() as group:
+                for name in names:
+                    group.create_task(branch(), name=name)
+            return len(EFFECTS)
+
+        assert await Walk(app, target="branches").text() == str(len(names))
 
     async def test_a_lambda_needs_a_key(self, app: MRTRServer) -> None:
         @app.tool
@@ -372,6 +524,26 @@ class TestSteps:
         assert "another value of 'amount'" in caplog.text
         assert "secret-account" not in caplog.text
 
+    @pytest.mark.parametrize(("first", "second"), CHANGED.values(), ids=CHANGED)
+    async def test_a_change_is_seen_in_whatever_has_a_value(self, app: MRTRServer, first: Any, second: Any) -> None:
+        given = iter([first, first, second])
+
+        def charge(what: Any) -> None:
+            effect("charged")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.step(charge, next(given))
+            await ctx.confirm("sure?")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.questions({"confirm": YES})
+        assert "reference" in await walk.failure({"really": YES})
+        assert EFFECTS == ["charged"]
+
     async def test_rerun_lets_a_step_run_again(self, app: MRTRServer) -> None:
         tries = iter([1, 2])
 
@@ -394,7 +566,11 @@ class TestSteps:
         assert EFFECTS == ["x"]
 
 
-class TestAnUnansweredAskParks:
+class TestRule5AnUnansweredAskParks:
+    """Rule 5. An ask that can't be answered never returns. The round ends when no step is running and no further ask
+    has come, whatever the handler catches; no step is cut in the middle, and no code after the ask runs.
+    """
+
     async def test_asks_side_by_side_go_out_in_one_round(self, app: MRTRServer) -> None:
         @app.tool
         async def gathered(ctx: Context) -> str:
@@ -593,7 +769,11 @@ class TestAnUnansweredAskParks:
         assert EFFECTS == []
 
 
-class TestDecliningIsNeverSilent:
+class TestRule5ADeclinedAskParksToo:
+    """Rule 5, continued. A declined or dismissed ask parks in the same way and ends the call, unless the handler said
+    that it would branch.
+    """
+
     @pytest.mark.parametrize(("answer", "word"), [(DECLINE, "declined"), (CANCEL, "dismissed")])
     async def test_a_handler_that_wants_the_model_ends(
         self, app: MRTRServer, answer: dict[str, Any], word: str
@@ -666,7 +846,11 @@ class TestDecliningIsNeverSilent:
             assert error["data"] == {"action": "decline"}
 
 
-class TestOrderChangesFailLoudly:
+class TestRule6OrderChangesFailLoudly:
+    """Rule 6. A replay that meets a step or an ask under a key of another kind is an error for the author, with both
+    names. The same key twice in a run is the same question, or an author's error.
+    """
+
     async def test_an_ask_under_the_key_of_a_step(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         version = {"new": False}
 
@@ -741,7 +925,12 @@ class TestOrderChangesFailLoudly:
         assert await walk.text({"login_3": accept(name="c")}) == "a b c"
 
 
-class TestBudgets:
+class TestRule7Budgets:
+    """Rule 7. Rounds, state-only rounds, the life of a state and of a flow, and the size of a state have limits, and a
+    flow over budget ends with a clear error. Those of a request (its size, depth, numbers and answers) are in
+    `test_bad_input.py`, the defaults in `test_limits.py`.
+    """
+
     async def test_rounds_of_a_flow(self) -> None:
         app = MRTRServer("rules", keys=KeyRing.generate(), limits=Limits(rounds=3))
 
@@ -834,8 +1023,78 @@ class TestBudgets:
         assert "the step 'download'" in error["message"]
 
 
-class TestSingleUse:
-    """In one process; `test_single_use.py` has the rest, and the fleet."""
+class TestRule8CapabilitiesGateWhatIsSent:
+    """Rule 8. An ask that the client did not declare is never sent: the call fails, naming exactly what is missing. An
+    answer that is there already counts, and a tool can choose another way first.
+    """
+
+    @pytest.mark.parametrize(
+        ("capabilities", "missing"),
+        [
+            ({}, {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}),
+            ({"elicitation": {}}, {"elicitation": {"url": {}}, "sampling": {"tools": {}}, "roots": {}}),
+            ({"elicitation": {"url": {}}, "roots": {}}, {"elicitation": {"form": {}}, "sampling": {"tools": {}}}),
+            ({"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}, {"sampling": {"tools": {}}}),
+        ],
+    )
+    async def test_in_every_style_and_exactly(
+        self, app: MRTRServer, capabilities: dict[str, Any], missing: dict[str, Any]
+    ) -> None:
+        def asks() -> dict[str, Any]:
+            return {
+                "form": Elicit("who?", Login),
+                "page": ElicitUrl("open", "https://example.com"),
+                "said": Sample("hi", tools=[]),
+                "roots": ListRoots(),
+            }
+
+        @app.tool
+        def pure() -> str | InputRequired:
+            return InputRequired(asks())
+
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            await ctx.ask(**asks())
+            return "done"
+
+        @app.tool
+        async def gathered(ctx: Context) -> str:
+            each = [ctx.ask(**{key: ask}) for key, ask in asks().items()]
+            await asyncio.gather(*each, return_exceptions=True)
+            return "done"
+
+        @app.tool
+        def declared(
+            form: Annotated[Login, Elicit("who?")],
+            page: Annotated[bool, ElicitUrl("open", "https://example.com")],
+            said: Annotated[Sampled, Sample("hi", tools=[])],
+            roots: Annotated[list[Root], ListRoots()],
+        ) -> str:
+            return "done"
+
+        for target in ("pure", "inline", "gathered", "declared"):
+            error = await Walk(app, target=target, capabilities=capabilities).error()
+            assert (error["code"], error["data"]) == (-32021, {"requiredCapabilities": missing})
+
+    async def test_an_answer_that_is_there_counts(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        assert await Walk(app, target="ask", capabilities={}).text({"login": accept(name="ann")}) == "ann"
+
+    async def test_a_tool_can_choose_another_way(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name if ctx.client.supports("elicitation") else "anonymous"
+
+        assert await Walk(app, target="ask", capabilities={"sampling": {}}).text() == "anonymous"
+
+
+class TestRule9SingleUse:
+    """Rule 9. Each state of a `single_use` tool is redeemed once; a duplicate with the same answers gets the recorded
+    outcome, one with others the frozen error. Here in one process; `test_single_use.py` has the rest, and the fleet.
+    """
 
     async def test_a_state_is_redeemed_once(self, app: MRTRServer) -> None:
         @app.tool(single_use=True)
@@ -864,9 +1123,27 @@ class TestSingleUse:
             await walk.text({"confirm": YES})
         assert EFFECTS == ["paid", "paid"]
 
+    async def test_so_is_that_of_a_tool_that_confirms_first(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool(confirm=lambda amount: f"Pay {amount}?")
+        def pay(amount: int) -> str:
+            return effect("paid")
 
-class TestCallsGoOnElsewhere:
-    """A server that drains, or has too many calls, ends rounds with a state and no question."""
+        assert "states of 'pay' and the like are redeemed once in each process" in caplog.text
+        walk = Walk(app, target="pay", arguments={"amount": 3})
+        await walk.questions()
+        state = walk.state
+        assert await walk.text({"confirm": YES}) == "paid"
+        walk.state = state
+        assert await walk.text({"confirm": YES}) == "paid"
+        assert EFFECTS == ["paid"]
+
+
+class TestRule10StateOnlyOutcomes:
+    """Rule 10. A server that drains, or has too many calls, ends rounds with a state and no question, at every step
+    and `ctx.checkpoint()`; new calls get one at once. With real signals and processes: `test_draining.py`.
+    """
 
     @pytest.fixture
     def other(self, app: MRTRServer) -> MRTRServer:
@@ -1130,59 +1407,71 @@ async def happened(what: str) -> None:
             await asyncio.sleep(0.001)
 
 
-class TestCapabilitiesGateWhatIsSent:
-    @pytest.mark.parametrize(
-        ("capabilities", "missing"),
-        [
-            ({}, {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}),
-            ({"elicitation": {}}, {"elicitation": {"url": {}}, "sampling": {"tools": {}}, "roots": {}}),
-            ({"elicitation": {"url": {}}, "roots": {}}, {"elicitation": {"form": {}}, "sampling": {"tools": {}}}),
-            ({"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}, {"sampling": {"tools": {}}}),
-        ],
-    )
-    async def test_in_every_style_and_exactly(
-        self, app: MRTRServer, capabilities: dict[str, Any], missing: dict[str, Any]
+class TestRule11AClientThatClosesTheStreamCancels:
+    """Rule 11. Its request is cancelled at the next boundary: a running step finishes, nothing comes after it. A round
+    of a `single_use` tool runs to its end and is recorded. With real sockets: `TestLeaving` of `test_asgi.py`.
+    """
+
+    gate: asyncio.Event
+
+    def begin(self, app: MRTRServer, streamed: bool, **params: Any) -> Exchange:
+        """Send a call; with streaming, the reply is a stream from the first note on."""
+        extra = {"progressToken": "p"} if streamed else {}
+        message = modern("tools/call", {"name": "pay", **params}, **extra)
+        return Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
+
+    async def charge(self) -> str:
+        effect("begun")
+        await self.gate.wait()
+        return effect("charged")
+
+    def add_pay(self, app: MRTRServer, *, single_use: bool) -> None:
+        self.gate = asyncio.Event()
+
+        @app.tool(single_use=single_use)
+        async def pay(ctx: Context) -> str:
+            ctx.progress(1)
+            await ctx.confirm("Pay?")
+            try:
+                await ctx.step(self.charge)
+            except asyncio.CancelledError:
+                effect("cancelled")
+                raise
+            return await ctx.step(effect, "mailed")
+
+    async def asked(self, app: MRTRServer) -> Walk:
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        return walk
+
+    @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
+    async def test_at_the_next_boundary_so_a_running_step_finishes(self, app: MRTRServer, streamed: bool) -> None:
+        self.add_pay(app, single_use=False)
+        walk = await self.asked(app)
+        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses={"confirm": YES})
+        await happened("begun")
+        under_way.disconnect()
+        await happened("cancelled")
+        self.gate.set()
+        await under_way.end()
+        await happened("charged")
+        await asyncio.sleep(0.02)
+        assert EFFECTS == ["begun", "cancelled", "charged"]
+
+    @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
+    async def test_but_a_single_use_round_runs_to_its_end_and_is_recorded(
+        self, app: MRTRServer, streamed: bool
     ) -> None:
-        def asks() -> dict[str, Any]:
-            return {
-                "form": Elicit("who?", Login),
-                "page": ElicitUrl("open", "https://example.com"),
-                "said": Sample("hi", tools=[]),
-                "roots": ListRoots(),
-            }
-
-        @app.tool
-        def pure() -> str | InputRequired:
-            return InputRequired(asks())
-
-        @app.tool
-        async def inline(ctx: Context) -> str:
-            await ctx.ask(**asks())
-            return "done"
-
-        @app.tool
-        async def gathered(ctx: Context) -> str:
-            each = [ctx.ask(**{key: ask}) for key, ask in asks().items()]
-            await asyncio.gather(*each, return_exceptions=True)
-            return "done"
-
-        for target in ("pure", "inline", "gathered"):
-            error = await Walk(app, target=target, capabilities=capabilities).error()
-            assert (error["code"], error["data"]) == (-32021, {"requiredCapabilities": missing})
-
-    async def test_an_answer_that_is_there_counts(self, app: MRTRServer) -> None:
-        @app.tool
-        async def ask(ctx: Context) -> str:
-            return (await ctx.elicit("who?", Login)).name
-
-        assert await Walk(app, target="ask", capabilities={}).text({"login": accept(name="ann")}) == "ann"
-
-    async def test_a_tool_can_choose_another_way(self, app: MRTRServer) -> None:
-        @app.tool
-        async def ask(ctx: Context) -> str:
-            return (await ctx.elicit("who?", Login)).name if ctx.client.supports("elicitation") else "anonymous"
-
-        assert await Walk(app, target="ask", capabilities={"sampling": {}}).text() == "anonymous"
+        self.add_pay(app, single_use=True)
+        walk = await self.asked(app)
+        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses={"confirm": YES})
+        await happened("begun")
+        under_way.disconnect()
+        await under_way.end()
+        self.gate.set()
+        await happened("mailed")
+        assert await walk.text({"confirm": YES}) == "mailed"
+        assert EFFECTS == ["begun", "charged", "mailed"]
 
 
 class TestAnyReplicaServesAnyRound:
@@ -1254,7 +1543,7 @@ class TestAnyReplicaServesAnyRound:
         state = walk.state
         others = {
             "belongs to another target": Walk(home, target="two", arguments={"n": 1}),
-            "belongs to another arguments": Walk(home, target="one", arguments={"n": 2}),
+            "belongs to other arguments": Walk(home, target="one", arguments={"n": 2}),
             "belongs to another method": Walk(home, target="one", arguments={"n": 1}, method="prompts/get"),
             "belongs to another audience": Walk(replica("away", ring), target="one", arguments={"n": 1}),
             "a key that is not in the ring": Walk(

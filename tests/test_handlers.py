@@ -259,6 +259,14 @@ def async_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def test_a_context_without_its_type_is_not_left_to_the_model() -> None:
+    def tool(ctx):  # type: ignore[no-untyped-def]
+        return "done"
+
+    with pytest.raises(SetupError, match="ctx: Context"):
+        compile_handler(tool, "tool", {})
+
+
 class TestCallables:
     """Whatever can be called can be a handler, with the signature that Python sees."""
 

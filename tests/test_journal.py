@@ -139,7 +139,8 @@ class TestBinding:
         self, part: str, other: list[str]
     ) -> None:
         payload = dump(Journal(NOW))
-        assert refusal(payload, other) == f"belongs to another {part}"
+        other_part = "other arguments" if part == "arguments" else f"another {part}"
+        assert refusal(payload, other) == f"belongs to {other_part}"
         assert Journal.load(payload, HERE, NOW).flow
 
     def test_a_state_of_nobody_is_not_one_of_somebody(self) -> None:

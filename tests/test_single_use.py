@@ -1,4 +1,4 @@
-"""Single use: each sealed state is redeemed once in the whole fleet, and a request that comes again is safe."""
+"""Rule 9 of a flow: with `single_use`, each state is redeemed once in the fleet, and a repeated request is safe."""
 
 import asyncio
 import json
@@ -168,6 +168,19 @@ async def asked(app: MRTRServer, target: str = "pay", **arguments: Any) -> Walk:
     walk = Walk(app, target=target, arguments=arguments or ({"amount": 5} if target == "pay" else {}))
     assert await walk.questions()
     return walk
+
+
+def begin(walk: Walk, answers: JSON) -> Exchange:
+    """Send the next round of a flow, and do not wait for its reply."""
+    params = {
+        "name": walk.target,
+        "arguments": walk.arguments,
+        "requestState": walk.state,
+        "inputResponses": answers,
+    }
+    message = modern("tools/call", params, capabilities=walk.capabilities)
+    exchange = Exchange(walk.apps[0], scope_of(headers_for(message)))
+    return exchange.body(json.dumps(message).encode()).start()
 
 
 class TestADuplicate:
@@ -477,17 +490,6 @@ class TestAStateComesBeforeTheFirstEffect:
 class TestAClientThatLeaves:
     """A round that has begun runs to its end, and is recorded."""
 
-    def begin(self, walk: Walk, answers: JSON) -> Exchange:
-        params = {
-            "name": walk.target,
-            "arguments": walk.arguments,
-            "requestState": walk.state,
-            "inputResponses": answers,
-        }
-        message = modern("tools/call", params, capabilities=walk.capabilities)
-        exchange = Exchange(walk.apps[0], scope_of(headers_for(message)))
-        return exchange.body(json.dumps(message).encode()).start()
-
     async def test_does_not_end_it(self, app: MRTRServer, store: Watched) -> None:
         async def long_effect(what: str) -> str:
             effect(f"{what}...")
@@ -496,7 +498,7 @@ class TestAClientThatLeaves:
 
         add_pay(app, long_effect)
         walk = await asked(app)
-        under_way = self.begin(walk, {"confirm": YES})
+        under_way = begin(walk, {"confirm": YES})
         await asyncio.sleep(0.15)
         under_way.disconnect()
         assert (await under_way.end()).status == 499
@@ -508,7 +510,7 @@ class TestAClientThatLeaves:
     async def test_may_be_gone_for_good(self, app: MRTRServer, store: Watched) -> None:
         add_pay(app)
         walk = await asked(app)
-        under_way = self.begin(walk, {"confirm": YES})
+        under_way = begin(walk, {"confirm": YES})
         await until(lambda: EFFECTS)
         under_way.disconnect()
         await until(lambda: store.recorded)
@@ -523,7 +525,7 @@ class TestAClientThatLeaves:
             return await plain(*args, **kwargs)
 
         store.redeem = slow_redeem  # type: ignore[method-assign]
-        under_way = self.begin(walk, {"confirm": YES})
+        under_way = begin(walk, {"confirm": YES})
         await asyncio.sleep(0.15)
         under_way.disconnect()
         assert (await under_way.end()).status == 499
@@ -543,7 +545,7 @@ class TestAClientThatLeaves:
             return Redemption("running")
 
         store.redeem = busy  # type: ignore[method-assign]
-        under_way = self.begin(walk, {"confirm": YES})
+        under_way = begin(walk, {"confirm": YES})
         await asyncio.sleep(0.15)
         assert calls > 2
         under_way.disconnect()
@@ -641,6 +643,97 @@ class TestTheStore:
         assert store.closed == 1
 
 
+class TestTheEndOfTheServer:
+    """A round whose client has gone holds the server's end, since nobody else does."""
+
+    async def ended(self, app: MRTRServer, under_way: Callable[[], Any]) -> None:
+        """Let a server live for as long as `under_way` takes."""
+        phases = iter(["startup", "shutdown"])
+
+        async def receive() -> Any:
+            phase = next(phases)
+            if phase == "shutdown":
+                await under_way()
+            return {"type": f"lifespan.{phase}"}
+
+        async def send(message: Any) -> None:
+            assert message["type"].endswith(".complete")
+
+        await app({"type": "lifespan"}, receive, send)
+
+    async def test_waits_until_it_is_recorded(self, app: MRTRServer, store: Watched) -> None:
+        async def leave() -> None:
+            walk = await asked(app)
+            under_way = begin(walk, {"confirm": YES})
+            await until(lambda: EFFECTS)
+            await asyncio.sleep(0.06)
+            under_way.disconnect()
+            assert (await under_way.end()).status == 499
+            assert not store.recorded
+
+        async def longer(what: str) -> str:
+            effect(what)
+            await asyncio.sleep(0.25)
+            return what
+
+        add_pay(app, longer)
+        await self.ended(app, leave)
+        assert EFFECTS == ["5 paid"]
+        assert len(store.recorded) == 1, "or the next delivery would run it again"
+        assert store.closed == 1
+
+    async def test_hands_over_what_has_not_begun(self, app: MRTRServer, store: Watched) -> None:
+        @app.tool(single_use=True)
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            what = await ctx.step(longer, "paid")
+            return what + await ctx.step(effect, " and mailed")
+
+        async def longer(what: str) -> str:
+            effect(what)
+            await asyncio.sleep(0.3)
+            return what
+
+        walk = await asked(app, "pay", x=1)
+
+        async def leave() -> None:
+            under_way = begin(walk, {"confirm": YES})
+            await until(lambda: EFFECTS)
+            await asyncio.sleep(0.1)
+            under_way.disconnect()
+            await under_way.end()
+
+        await self.ended(app, leave)
+        assert EFFECTS == ["paid"]
+        assert await walk.questions({"confirm": YES}) == {}
+        assert await walk.text() == "paid and mailed"
+        assert EFFECTS == ["paid", " and mailed"]
+
+    async def test_waits_no_longer_than_a_lease(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        never = asyncio.Event()
+
+        async def stuck(what: str) -> str:
+            effect(what)
+            await never.wait()
+            return what
+
+        async def leave() -> None:
+            under_way = begin(await asked(app), {"confirm": YES})
+            await until(lambda: EFFECTS)
+            await asyncio.sleep(0.1)
+            under_way.disconnect()
+            await under_way.end()
+
+        add_pay(app, stuck)
+        async with asyncio.timeout(3):
+            await self.ended(app, leave)
+        assert "a single-use round still runs" in caplog.text
+        never.set()
+        await until(lambda: store.recorded)
+
+
 class TestTheLease:
     """Tells a replica that died while it ran from one that takes its time."""
 
@@ -704,6 +797,52 @@ class TestTheLease:
         assert came(await cut_off) == came(walk.reply), "what is recorded counts"
         assert EFFECTS == ["5 charged", "5 charged", "5 mailed by 2"]
         assert "silent for longer than its lease" in caplog.text
+
+    async def test_in_doubt_lets_not_even_the_first_step_begin(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nothing has been done since the state, so there is nothing to hand over; the step must not begin all the
+        same."""
+        hold, waiting = asyncio.Event(), asyncio.Event()
+
+        @app.tool(single_use=True)
+        async def pay(ctx: Context) -> str:
+            if ctx.round == 2 and not waiting.is_set():
+                waiting.set()
+                await hold.wait()  # frozen
+            return await ctx.step(effect, "paid")
+
+        walk = Walk(app, target="pay", arguments={"x": 1})
+        assert await walk.questions() == {}
+        frozen = asyncio.create_task(again(walk, walk.state).send())
+        await waiting.wait()
+        store.down = {"renew"}
+        assert await walk.text() == "paid", "the other replica has taken over"
+        store.down = set()
+        hold.set()
+        assert came(await frozen) == came(walk.reply)
+        assert EFFECTS == ["paid"]
+
+    async def test_in_doubt_with_nothing_to_hand_over_lets_the_client_try_again(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        late = True
+
+        @app.tool(single_use=True)
+        async def pay(ctx: Context) -> str:
+            if ctx.round == 2 and late:
+                await asyncio.sleep(0.5)
+            return await ctx.step(effect, "paid")
+
+        walk = Walk(app, target="pay", arguments={"x": 1})
+        assert await walk.questions() == {}
+        state = walk.state
+        store.down = {"renew"}
+        assert "try again" in str(await walk.send())
+        assert EFFECTS == []
+        store.down, late = set(), False
+        assert await again(walk, state).text() == "paid"
+        assert EFFECTS == ["paid"]
 
     async def test_in_doubt_for_nothing_goes_on_in_another_round(self, app: MRTRServer, store: Watched) -> None:
         async def charge() -> str:

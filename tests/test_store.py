@@ -316,6 +316,26 @@ class TestInProcessStore(StoreContract):
         clock.now += 11
         assert (await store.redeem("state-4", "answers", lease=5, keep=10)).verdict == "granted"
 
+    async def test_it_refuses_more_bytes_than_it_may_hold(self) -> None:
+        """Whoever calls a tool with a large result again and again must not fill the memory."""
+        clock = Clock()
+        store = InProcessStore(clock, most_bytes=1_000)
+        for state in ("first", "second"):
+            granted = await store.redeem(state, "answers", lease=5, keep=10)
+            for _ in range(3):  # the same again takes no more room
+                assert await store.record(state, granted.token, bytes(600))
+        with pytest.raises(StoreUnavailable, match=r"full: 1200 bytes .* most_bytes"):
+            await store.redeem("third", "answers", lease=5, keep=10)
+        assert (await store.redeem("first", "answers", lease=5, keep=10)).outcome == bytes(600)
+        assert await store.put("key", bytes(1_000), keep=10)  # each kind has its own room
+        assert not await store.put("key", b"", keep=10)
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.put("other", b"", keep=10)
+        clock.now += 11
+        assert await store.put("other", bytes(1_000), keep=10)
+        for state in ("first", "third"):
+            assert (await store.redeem(state, "answers", lease=5, keep=10)).verdict == "granted"
+
     async def test_memory_goes_back(self) -> None:
         clock = Clock()
         store = InProcessStore(clock)
