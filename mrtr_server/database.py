@@ -128,11 +128,15 @@ class Database:
         except StoreUnavailable:
             raise
         except Exception as error:  # whatever the driver raises: nothing else runs here
-            raise StoreUnavailable(f"{self.name}: {_in_words(error)}") from error
+            raise self.unavailable(error) from error
         finally:
             connected.busy -= 1
             if not connected.busy:
                 connected.idle.set()
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        """Say what is wrong to an operator."""
+        return StoreUnavailable(f"{self.name}: {_in_words(error)}")
 
     async def close(self) -> None:
         """End the connections of this event loop, when what is under way has ended."""
@@ -170,7 +174,7 @@ class Database:
         if not self.is_sqlite:
             return create_async_engine(
                 "postgresql+asyncpg://",
-                async_creator=self._connect_to_postgresql,
+                async_creator=self.connect_to_postgresql,
                 pool_size=CONNECTIONS,
                 pool_recycle=CONNECTION_LIFE,
                 pool_use_lifo=True,
@@ -181,7 +185,8 @@ class Database:
         event.listen(engine.sync_engine, "connect", _set_up_sqlite)
         return engine
 
-    async def _connect_to_postgresql(self) -> Any:
+    async def connect_to_postgresql(self) -> Any:
+        """Make a connection of asyncpg's, past the pool."""
         import asyncpg  # type: ignore[import-untyped]
 
         # asyncpg reads a plain URL as libpq does: sslmode, sockets, several hosts.

@@ -1,5 +1,6 @@
 """The store that a fleet shares: SQLite in a file on one machine, PostgreSQL on many."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from secrets import token_hex
@@ -7,19 +8,17 @@ from typing import Any
 
 from .database import Database
 from .errors import SetupError
+from .fanout_sql import SQLFanout
 from .store import Redemption
-from .tables import KEPT, REDEMPTIONS, TABLES, TASKS, VERSIONS
+from .tables import KEPT, REDEMPTIONS, TABLES, TASKS, VERSIONS, sweep
 from .task_store_sql import SQLTasks
 
 try:
     from sqlalchemy import (
-        Column,
         ColumnElement,
-        Delete,
         Double,
         Executable,
         LargeBinary,
-        Table,
         bindparam,
         case,
         cast,
@@ -122,8 +121,13 @@ class SQLStore(SQLTasks):
 
         return await self.database.run(work)
 
+    def fanout(self) -> SQLFanout:
+        """Make what carries changes to all replicas through the same database."""
+        return SQLFanout(self.notices)
+
     async def close(self) -> None:
         """Let go of this event loop's connections. The store may be used again afterwards."""
+        await asyncio.to_thread(self.notices.close)
         await self.database.close()
 
     async def _changed(self, statement: Executable, **parameters: Any) -> bool:
@@ -200,14 +204,7 @@ class _Statements:
         ).returning(kept.key)
         self.get = select(kept.value).where(kept.key == bindparam("p_key"), kept.expires > now)
 
-        keys = {REDEMPTIONS: record.state, KEPT: kept.key, TASKS: TASKS.c.id}
-        self.sweeps = [_sweep(table, key, now) for table, key in keys.items()]
-
-
-def _sweep(table: Table, key: Column[str], now: ColumnElement[float]) -> Delete:
-    # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out.
-    gone = select(key).where(table.c.expires <= now).order_by(table.c.expires).limit(SWEEP_BATCH)
-    return delete(table).where(key.in_(gone.with_for_update(skip_locked=True)))
+        self.sweeps = [sweep(table, now, SWEEP_BATCH) for table in (REDEMPTIONS, KEPT, TASKS)]
 
 
 def _verdict(found: Any, answers: str, token: str) -> Redemption:

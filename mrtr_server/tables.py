@@ -3,7 +3,21 @@
 from .errors import SetupError
 
 try:
-    from sqlalchemy import Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, text
+    from sqlalchemy import (
+        Column,
+        ColumnElement,
+        Delete,
+        Double,
+        Index,
+        Integer,
+        LargeBinary,
+        MetaData,
+        Table,
+        Text,
+        delete,
+        select,
+        text,
+    )
 except ImportError as error:  # pragma: no cover  tests run with every extra
     raise SetupError("A database needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
 
@@ -71,8 +85,16 @@ CHANGES = Table(
     TABLES,
     Column("number", Integer, primary_key=True, autoincrement=True),
     Column("writer", Text, nullable=False),
-    Column("change", Text, nullable=False),
+    Column("said", Text, nullable=False),
     Column("written", Double, nullable=False),
     Column("expires", Double, nullable=False, index=True),
     sqlite_autoincrement=True,  # a number is never used again, not even that of the last one
 )
+
+
+def sweep(table: Table, now: ColumnElement[float], most: int) -> Delete:
+    """Give the statement that removes some of what has expired."""
+    (key,) = table.primary_key
+    # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out.
+    gone = select(key).where(table.c.expires <= now).order_by(table.c.expires).limit(most)
+    return delete(table).where(key.in_(gone.with_for_update(skip_locked=True)))

@@ -10,6 +10,7 @@ from typing import Any
 
 from .database import Database
 from .errors import SetupError
+from .notices import Notices
 from .tables import IS_OPEN, IS_WORKING, TASKS
 from .task_store import TaskRow
 
@@ -22,6 +23,10 @@ except ImportError as error:  # pragma: no cover  `database` has said so before
 
 POLL = 0.25
 """How often a process that waits looks whether another one has left something to claim, in seconds."""
+QUIET = 5.0
+"""How often it looks where the others say so; there may be leases that nobody holds any more."""
+WORK = "work"
+"""The notice that there may be something to claim."""
 
 FREEING = frozenset({"status", "lease", "leased_until"})
 """The fields whose change may leave a task to be claimed."""
@@ -41,6 +46,8 @@ class SQLTasks:
         self._clock = clock
         self._task_statements = _Statements(now, is_sqlite=database.is_sqlite)
         self._wakes = Wakes()
+        self.notices = Notices(database)
+        self.notices.hear(self._heard, self._wakes.set)
 
     async def add_task(self, row: TaskRow) -> None:
         """Keep a new task; see `TaskStore`."""
@@ -97,16 +104,24 @@ class SQLTasks:
 
     async def wait_for_tasks(self, seconds: float) -> None:
         """Wait until there may be something to claim; see `TaskStore`."""
+        is_told = not self.database.is_sqlite
+        if is_told:
+            self.notices.start()
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0:
-            if await self._wakes.wait(min(left, POLL)):
-                return
-            if await self._rows(self._task_statements.any_free):
+            interval = QUIET if is_told and self.notices.connected else POLL
+            if await self._wakes.wait(min(left, interval)) or await self._rows(self._task_statements.any_free):
                 return
 
     def _wake(self) -> None:
         self._wakes.set()
+        if not self.database.is_sqlite:
+            self.notices.tell(WORK)
+
+    def _heard(self, notices: Sequence[str]) -> None:
+        if WORK in notices:
+            self._wakes.set()
 
     async def _rows(self, statement: Executable, **parameters: Any) -> Sequence[Any]:
         given = self._now(**parameters)

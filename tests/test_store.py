@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import InProcessStore, Redemption, SQLStore, Store, StoreUnavailable
 from mrtr_server import store_sql as module
-from mrtr_server.tables import KEPT, REDEMPTIONS, TASKS
+from mrtr_server.tables import KEPT, REDEMPTIONS
 
 from .databases import KEEP, LEASE, PostgreSQL, process
 
