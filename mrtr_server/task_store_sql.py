@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from secrets import token_hex
 from typing import Any
@@ -12,7 +11,7 @@ from .database import Database
 from .errors import SetupError
 from .notices import Notices
 from .tables import IS_OPEN, IS_WORKING, TASKS
-from .task_store import TaskRow
+from .task_store import TaskRow, Wakes
 
 try:
     from sqlalchemy import BindParameter, ColumnElement, Double, Executable, Text, any_, bindparam, func, select, update
@@ -47,7 +46,8 @@ class SQLTasks:
         self._task_statements = _Statements(now, is_sqlite=database.is_sqlite)
         self._wakes = Wakes()
         self.notices = Notices(database)
-        self.notices.hear(self._heard, self._wakes.set)
+        self.notices.hear(self._heard, self._missed)
+        self._has_missed = False
 
     async def add_task(self, row: TaskRow) -> None:
         """Keep a new task; see `TaskStore`."""
@@ -111,7 +111,11 @@ class SQLTasks:
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0:
             interval = QUIET if is_told and self.notices.connected else POLL
-            if await self._wakes.wait(min(left, interval)) or await self._rows(self._task_statements.any_free):
+            if await self._wakes.wait(min(left, interval)) and not self._has_missed:
+                return
+            self._has_missed = False
+            self._wakes.clear()
+            if await self._rows(self._task_statements.any_free):
                 return
 
     def _wake(self) -> None:
@@ -137,34 +141,9 @@ class SQLTasks:
     async def _sweep(self, connection: AsyncConnection) -> None:
         raise NotImplementedError
 
-
-class Wakes:
-    """Wakes who waits on any event loop, from any thread. What comes before somebody waits is not lost."""
-
-    def __init__(self) -> None:
-        self._events: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
-
-    def clear(self) -> None:
-        """Forget what has come, as far as this event loop is concerned: somebody is about to look."""
-        self._event().clear()
-
-    def set(self) -> None:
-        """Wake all who wait, and the next one on each event loop who does."""
-        for loop, event in list(self._events.items()):
-            try:
-                loop.call_soon_threadsafe(event.set)
-            except RuntimeError:  # it has ended
-                self._events.pop(loop, None)
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait for so long at most. Say whether there was a call to wake."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                return await self._event().wait()
-        return False
-
-    def _event(self) -> asyncio.Event:
-        return self._events.setdefault(asyncio.get_running_loop(), asyncio.Event())
+    def _missed(self) -> None:
+        self._has_missed = True
+        self._wakes.set()
 
 
 class _Statements:
@@ -182,7 +161,9 @@ class _Statements:
         self.add = insert(TASKS).on_conflict_do_nothing(index_elements=[task.id])
         self.find = select(*fields).where(task.id == bindparam("p_id"), self._present)
 
-        is_free = (task.leased_until <= now) & (task.deadline > now) & self._present & IS_WORKING
+        # Not by the column itself, or SQLite would look by its index: for all tasks but the expired ones.
+        is_present = task.expires + 0 > now
+        is_free = (task.leased_until <= now) & (task.deadline > now) & is_present & IS_WORKING
         free = select(task.id).where(is_free).order_by(task.updated).limit(bindparam("p_most"))
         # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out. A table
         # expression, since PostgreSQL might evaluate a plain subquery more than once, and so take more than the limit.
@@ -214,7 +195,7 @@ class _Statements:
         )
         self.overdue = (
             select(*fields)
-            .where(IS_OPEN, task.deadline <= now, self._present)
+            .where(IS_OPEN, task.deadline <= now, is_present)
             .order_by(task.deadline)
             .limit(bindparam("p_most"))
         )
