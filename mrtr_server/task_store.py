@@ -103,7 +103,11 @@ class TaskStore(Protocol):
         ...
 
     async def wait_for_tasks(self, seconds: float) -> None:
-        """Wait until there may be something to claim, for so long at most."""
+        """Wait until there may be something to claim, for so long at most.
+
+        What came after the last claim on this event loop has begun, or was left by it since it took its most, ends the
+        wait at once.
+        """
         ...
 
 
@@ -163,6 +167,8 @@ class InProcessTasks:
                 )
                 self._tasks[row.id] = taken
                 claimed.append(taken)
+        if claimed and len(claimed) == most:  # there may be more
+            self._wakes.set()
         return claimed
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:

@@ -90,6 +90,8 @@ class SQLTasks:
         found = await self._rows(
             self._task_statements.claim, p_lease=lease, p_seconds=seconds, p_most=most, p_writer=token_hex(8)
         )
+        if found and len(found) == most:  # there may be more
+            self._wakes.set()
         return sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:

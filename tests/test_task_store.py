@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.dialects.postgresql import dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import InProcessStore, SQLStore, StoreUnavailable
@@ -287,6 +288,16 @@ class TaskContract:
         assert await asyncio.wait([waiting], timeout=0.3) == (set(), {waiting})
         await waiting
 
+    async def test_nobody_waits_while_there_is_more_to_claim(self, bench: Bench) -> None:
+        for _ in range(5):
+            await bench.add()
+        start = time.monotonic()
+        for _ in range(2):
+            assert len(await bench.claim(most=2)) == 2
+            await bench.store.wait_for_tasks(30)
+        assert len(await bench.claim(most=2)) == 1
+        assert time.monotonic() - start < 5
+
     async def test_waiting_ends_after_its_time(self, bench: Bench) -> None:
         await bench.claim()
         start = time.monotonic()
@@ -485,8 +496,11 @@ class TestPostgreSQLTasks(SQLContract):
 
     async def explained(self, store: SQLStore, statement: Any) -> str:
         async def explain(connection: AsyncConnection) -> str:
-            text = str(statement.compile(dialect=connection.dialect))
-            rows = await connection.exec_driver_sql(f"EXPLAIN (GENERIC_PLAN) {text}")
+            given = {"p_id": "id", "p_most": 5, "p_lease": "lease", "p_seconds": 5.0, "p_writer": "writer"}
+            compiled = statement.compile(dialect=dialect(), compile_kwargs={"render_postcompile": True})
+            await connection.exec_driver_sql("SET enable_seqscan = off")
+            values = {name: repr(given.get(name, value)) for name, value in compiled.params.items()}
+            rows = await connection.exec_driver_sql(f"EXPLAIN {compiled!s}" % values)
             return "\n".join(row[0] for row in rows.all())
 
         return await store.database.run(explain)
