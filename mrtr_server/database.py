@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,17 +73,18 @@ class Database:
     Parameters:
         url: `sqlite:///file.db`, a path from the working directory; or `postgresql://user@host/name`, as libpq has it.
         tables: what has to be there.
-        version: of the schema; any other that is found is refused.
+        versions: of the schema, the present one last; any other that is found is refused.
 
     Raises:
         SetupError: the URL can't be used, or its driver is not installed. The message never repeats the URL.
     """
 
-    def __init__(self, url: str, tables: MetaData, version: str) -> None:
+    def __init__(self, url: str, tables: MetaData, versions: Sequence[str]) -> None:
         self._url = _read(url)
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self._tables = tables
-        self._version = version
+        self._versions = versions
+        self._version = versions[-1]
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
 
     @property
@@ -127,11 +128,15 @@ class Database:
         except StoreUnavailable:
             raise
         except Exception as error:  # whatever the driver raises: nothing else runs here
-            raise StoreUnavailable(f"{self.name}: {_in_words(error)}") from error
+            raise self.unavailable(error) from error
         finally:
             connected.busy -= 1
             if not connected.busy:
                 connected.idle.set()
+
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        """Say what is wrong to an operator."""
+        return StoreUnavailable(f"{self.name}: {_in_words(error)}")
 
     async def close(self) -> None:
         """End the connections of this event loop, when what is under way has ended."""
@@ -169,7 +174,7 @@ class Database:
         if not self.is_sqlite:
             return create_async_engine(
                 "postgresql+asyncpg://",
-                async_creator=self._connect_to_postgresql,
+                async_creator=self.connect_to_postgresql,
                 pool_size=CONNECTIONS,
                 pool_recycle=CONNECTION_LIFE,
                 pool_use_lifo=True,
@@ -180,7 +185,8 @@ class Database:
         event.listen(engine.sync_engine, "connect", _set_up_sqlite)
         return engine
 
-    async def _connect_to_postgresql(self) -> Any:
+    async def connect_to_postgresql(self) -> Any:
+        """Make a connection of asyncpg's, past the pool."""
         import asyncpg  # type: ignore[import-untyped]
 
         # asyncpg reads a plain URL as libpq does: sslmode, sockets, several hosts.

@@ -27,7 +27,7 @@ from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
-from .fanout import Fanout, InProcessFanout
+from .fanout import Fanout
 from .faults import Faults
 from .flows import Flows
 from .gate import wrap
@@ -43,6 +43,7 @@ from .shared import Shared
 from .signals import drain_on_sigterm, forget_sigterm
 from .signing import Cursors
 from .store import Store
+from .stores import fanout_of
 from .tasks import Tasks
 from .threads import Threads
 from .tool_calls import Tools
@@ -80,7 +81,8 @@ class MRTRServer:
         base_url: the address under which browsers reach the application, for callbacks; with the path that it is
             mounted at. If left out, callbacks work on loopback only.
         codec: seals the states instead of the default one.
-        fanout: carries change notifications instead of the one within the process.
+        fanout: carries change notifications. By default the database does, to the listeners on every replica; without
+            one, they stay within the process.
         store: what replicas share for `single_use` tools and callbacks: a `Store` of your own; or
         database: the URL of a database for the built-in one. From `MRTR_DATABASE_URL` if both are left out; without
             any, both work within one process.
@@ -164,11 +166,11 @@ class MRTRServer:
         self._settings = settings
         self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
         self._threads = Threads(self._limits.threads)
-        self._fanout: Fanout = fanout or InProcessFanout()
         self._admission = Admission(self._limits)
         self._lame_duck = lame_duck
         self._hears_sigterm = False
         self._shared = Shared(name, keys, store, database, clock)
+        self._fanout: Fanout = fanout or fanout_of(self._shared.store)
         ring = settings["keys"] = self._shared.ring
         self._probes = Probes(self._path, self._why_not_ready)
         self._entered = lifespan or nullcontext

@@ -1,5 +1,6 @@
 """The store that a fleet shares: SQLite in a file on one machine, PostgreSQL on many."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from secrets import token_hex
@@ -7,20 +8,17 @@ from typing import Any
 
 from .database import Database
 from .errors import SetupError
+from .fanout_sql import SQLFanout
 from .store import Redemption
+from .tables import KEPT, REDEMPTIONS, TABLES, TASKS, VERSIONS, sweep
+from .task_store_sql import SQLTasks
 
 try:
     from sqlalchemy import (
-        Column,
         ColumnElement,
-        Delete,
         Double,
         Executable,
-        Integer,
         LargeBinary,
-        MetaData,
-        Table,
-        Text,
         bindparam,
         case,
         cast,
@@ -37,9 +35,6 @@ try:
 except ImportError as error:  # pragma: no cover  `database` has said so before
     raise SetupError("SQLStore needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
 
-VERSION = "1"
-"""Of the tables below. Whoever changes them counts on."""
-
 SWEEP_EVERY = 30.0
 """How often a process looks for what has expired, in seconds."""
 SWEEP_BATCH = 1_000
@@ -47,31 +42,8 @@ SWEEP_BATCH = 1_000
 LOOKS = 3
 """How often a delivery looks at a record that was gone again when it looked."""
 
-TABLES = MetaData()
 
-# Times are seconds since the epoch.
-REDEMPTIONS = Table(
-    "mrtr_redemptions",
-    TABLES,
-    Column("state", Text, primary_key=True),
-    Column("answers", Text, nullable=False),
-    Column("token", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("leased_until", Double, nullable=False),
-    Column("expires", Double, nullable=False, index=True),
-    Column("outcome", LargeBinary),
-)
-KEPT = Table(
-    "mrtr_kept",
-    TABLES,
-    Column("key", Text, primary_key=True),
-    Column("value", LargeBinary, nullable=False),
-    Column("writer", Text, nullable=False),
-    Column("expires", Double, nullable=False, index=True),
-)
-
-
-class SQLStore:
+class SQLStore(SQLTasks):
     """A store in a database: what one replica keeps, all of them see.
 
     It connects when it is first used, makes its tables if they are not there, and works again by itself when the
@@ -90,9 +62,13 @@ class SQLStore:
     shared = True
 
     def __init__(self, url: str = "sqlite:///mrtr_server.db", *, clock: Callable[[], float] = time.time) -> None:
-        self.database = Database(url, TABLES, VERSION)
-        self._clock = clock
-        self._statements = _Statements(is_sqlite=self.database.is_sqlite)
+        database = Database(url, TABLES, VERSIONS)
+        # One clock for all who share the database: the machine's, or the database's own.
+        now: ColumnElement[float] = (
+            bindparam("p_now", type_=Double) if database.is_sqlite else cast(extract("epoch", func.now()), Double)
+        )
+        super().__init__(database, now, clock)
+        self._statements = _Statements(now, is_sqlite=database.is_sqlite)
         self._swept = -SWEEP_EVERY
 
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
@@ -145,12 +121,14 @@ class SQLStore:
 
         return await self.database.run(work)
 
+    def fanout(self) -> SQLFanout:
+        """Make what carries changes to all replicas through the same database."""
+        return SQLFanout(self.notices)
+
     async def close(self) -> None:
         """Let go of this event loop's connections. The store may be used again afterwards."""
+        await asyncio.to_thread(self.notices.close)
         await self.database.close()
-
-    def _now(self, **parameters: Any) -> dict[str, Any]:
-        return {**parameters, "p_now": self._clock()} if self.database.is_sqlite else parameters
 
     async def _changed(self, statement: Executable, **parameters: Any) -> bool:
         given = self._now(**parameters)
@@ -173,12 +151,8 @@ class SQLStore:
 class _Statements:
     """The statements, each built once. What has expired counts as absent in every one."""
 
-    def __init__(self, *, is_sqlite: bool) -> None:
+    def __init__(self, now: ColumnElement[float], *, is_sqlite: bool) -> None:
         insert = sqlite.insert if is_sqlite else postgresql.insert
-        # One clock for all who share the database: the machine's, or the database's own.
-        now: ColumnElement[float] = (
-            bindparam("p_now", type_=Double) if is_sqlite else cast(extract("epoch", func.now()), Double)
-        )
         leased_until = now + bindparam("p_lease", type_=Double)
         expires = now + bindparam("p_keep", type_=Double)
         record, kept = REDEMPTIONS.c, KEPT.c
@@ -230,13 +204,7 @@ class _Statements:
         ).returning(kept.key)
         self.get = select(kept.value).where(kept.key == bindparam("p_key"), kept.expires > now)
 
-        self.sweeps = [_sweep(REDEMPTIONS, record.state, now), _sweep(KEPT, kept.key, now)]
-
-
-def _sweep(table: Table, key: Column[str], now: ColumnElement[float]) -> Delete:
-    # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out.
-    gone = select(key).where(table.c.expires <= now).order_by(table.c.expires).limit(SWEEP_BATCH)
-    return delete(table).where(key.in_(gone.with_for_update(skip_locked=True)))
+        self.sweeps = [sweep(table, now, SWEEP_BATCH) for table in (REDEMPTIONS, KEPT, TASKS)]
 
 
 def _verdict(found: Any, answers: str, token: str) -> Redemption:

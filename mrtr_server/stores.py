@@ -1,9 +1,10 @@
-"""Which store a server shares with its replicas."""
+"""Which store a server shares with its replicas, and what carries changes to them."""
 
 import os
 from collections.abc import Mapping
 
 from .errors import SetupError
+from .fanout import Fanout, InProcessFanout
 from .store import Store
 
 ENVIRONMENT = "MRTR_DATABASE_URL"
@@ -32,3 +33,9 @@ def store_of(database: str | None = None, environment: Mapping[str, str] = os.en
         return SQLStore(url)
     except SetupError as error:
         raise SetupError(f"{named_by}: {error}") from None
+
+
+def fanout_of(store: Store) -> Fanout:
+    """Make what carries changes: through the store where it can do that, within this process otherwise."""
+    carries = getattr(store, "fanout", None)
+    return carries() if carries is not None else InProcessFanout()

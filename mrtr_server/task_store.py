@@ -104,7 +104,11 @@ class TaskStore(Protocol):
         ...
 
     async def wait_for_tasks(self, seconds: float) -> None:
-        """Wait until there may be something to claim, for so long at most."""
+        """Wait until there may be something to claim, for so long at most.
+
+        What came after the last claim on this event loop has begun, or was left by it since it took its most, ends the
+        wait at once.
+        """
         ...
 
 
@@ -121,13 +125,13 @@ class InProcessTasks:
         self._now = clock
         self._tasks: dict[str, TaskRow] = {}
         self._guard = Lock()
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._wakes = Wakes()
 
     async def add_task(self, row: TaskRow) -> None:
         """Keep a new task; see `TaskStore`."""
         with self._guard:
             self._tasks[row.id] = row
-        self._wake()
+        self._wakes.set()
 
     async def find_task(self, id: str) -> TaskRow | None:
         """Give a task; see `TaskStore`."""
@@ -142,11 +146,12 @@ class InProcessTasks:
                 return None
             changed = self._tasks[row.id] = replace(present, **changes, version=present.version + 1)
         if changed.status == "working":
-            self._wake()
+            self._wakes.set()
         return changed
 
     async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
         """Take tasks that nobody runs; see `TaskStore`."""
+        self._wakes.clear()
         now = self._now()
         claimed: list[TaskRow] = []
         with self._guard:
@@ -163,16 +168,19 @@ class InProcessTasks:
                 )
                 self._tasks[row.id] = taken
                 claimed.append(taken)
+        if claimed and len(claimed) == most:  # there may be more
+            self._wakes.set()
         return claimed
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         """Hold a lease on tasks for longer; see `TaskStore`."""
         held = set()
+        now = self._now()
         with self._guard:
             for id in ids:
                 row = self._tasks.get(id)
-                if row is not None and row.lease == lease and row.status == "working":
-                    self._tasks[id] = replace(row, leased_until=self._now() + seconds)
+                if row is not None and row.lease == lease and row.status == "working" and row.expires > now:
+                    self._tasks[id] = replace(row, leased_until=now + seconds)
                     held.add(id)
         return held
 
@@ -184,19 +192,33 @@ class InProcessTasks:
 
     async def wait_for_tasks(self, seconds: float) -> None:
         """Wait until there may be something to claim; see `TaskStore`."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            await asyncio.wait((future,), timeout=seconds)
-        finally:
-            self._waiting.discard(future)
-
-    def _wake(self) -> None:
-        for future in tuple(self._waiting):
-            with suppress(RuntimeError):  # its loop has ended
-                future.get_loop().call_soon_threadsafe(_resolve, future)
+        await self._wakes.wait(seconds)
 
 
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
+class Wakes:
+    """Wakes who waits on any event loop, from any thread. What comes before somebody waits is not lost."""
+
+    def __init__(self) -> None:
+        self._events: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
+
+    def clear(self) -> None:
+        """Forget what has come, as far as this event loop is concerned: somebody is about to look."""
+        self._event().clear()
+
+    def set(self) -> None:
+        """Wake all who wait, and the next one on each event loop who does."""
+        for loop, event in list(self._events.items()):
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:  # it has ended
+                self._events.pop(loop, None)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for so long at most. Say whether there was a call to wake."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._event().wait()
+        return False
+
+    def _event(self) -> asyncio.Event:
+        return self._events.setdefault(asyncio.get_running_loop(), asyncio.Event())

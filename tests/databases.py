@@ -2,6 +2,8 @@
 
 python -m tests.databases deliver URL STATES TIMES    deliver each state so often at once; print the verdicts
 python -m tests.databases linger URL STATE            begin to write, say so, and wait to be killed
+python -m tests.databases claim URL TASKS             claim and complete tasks, until so many are complete; print whose
+python -m tests.databases add-and-hold URL            claim a task, add one, print both, and wait to be killed
 """
 
 import asyncio
@@ -10,17 +12,23 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
 
 import asyncpg  # type: ignore[import-untyped]
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from mrtr_server.store_sql import REDEMPTIONS, SQLStore
+from mrtr_server import SQLStore
+from mrtr_server.tables import REDEMPTIONS, TASKS
+from mrtr_server.task_store import TaskRow
 
 ROOT = Path(__file__).parent.parent
 LEASE, KEEP = 60.0, 3600.0
@@ -114,6 +122,42 @@ async def _linger(url: str, state: str) -> None:
     await SQLStore(url).database.run(write)
 
 
+def task_row(**given: Any) -> TaskRow:
+    """Make a task that lives for an hour, but for what is given."""
+    now = time.time()
+    row = TaskRow(token_hex(16), "me", "tool", "working", "", now, now, 3600, 1, now + 1800, now + 3600, b"call", b"")
+    return replace(row, **given)
+
+
+async def _claim(url: str, tasks: int) -> list[str]:
+    store = SQLStore(url)
+    mine: list[str] = []
+    lease = f"process {os.getpid()}"
+    count = select(func.count()).select_from(TASKS).where(TASKS.c.status == "completed")
+
+    async def completed(connection: AsyncConnection) -> int:
+        return int(await connection.scalar(count) or 0)
+
+    async with asyncio.timeout(30):
+        while await store.database.run(completed) < tasks:
+            for row in await store.claim_tasks(lease, seconds=30, most=3):
+                assert await store.change_task(row, status="completed", outcome=lease.encode())
+                mine.append(row.id)
+            if await store.database.run(completed) < tasks:
+                await store.wait_for_tasks(5)
+    await store.close()
+    return mine
+
+
+async def _add_and_hold(url: str) -> None:
+    store = SQLStore(url)
+    (claimed,) = await store.claim_tasks("held", seconds=30, most=1)
+    row = task_row()
+    await store.add_task(row)
+    print(json.dumps([row.id, claimed.id]), flush=True)
+    await asyncio.sleep(60)
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["deliver", url, states, times]:
@@ -122,3 +166,9 @@ if __name__ == "__main__":
             print(json.dumps(asyncio.run(_deliver(url, int(states), int(times)))))
         case ["linger", url, state]:
             asyncio.run(_linger(url, state))
+        case ["claim", url, tasks]:
+            print("ready", flush=True)
+            sys.stdin.readline()
+            print(json.dumps(asyncio.run(_claim(url, int(tasks)))))
+        case ["add-and-hold", url]:
+            asyncio.run(_add_and_hold(url))

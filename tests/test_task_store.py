@@ -1,0 +1,560 @@
+"""What every store promises about tasks: one contract, held by the one in the process and by those in databases."""
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.dialects.postgresql import dialect
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from mrtr_server import InProcessStore, SQLStore, StoreUnavailable
+from mrtr_server import store_sql as module
+from mrtr_server.tables import TASKS
+from mrtr_server.task_store import TaskRow, TaskStore
+
+from .databases import PostgreSQL, process, task_row
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Bench:
+    """A store, and a way to let its time pass without waiting.
+
+    Parameters:
+        store: the store.
+        another: a second one on the same tasks, as another replica has it; the same one where there can be no other.
+        pass_time: let so many seconds pass.
+        rows: count what is kept, whether expired or not.
+    """
+
+    store: TaskStore
+    another: TaskStore
+    pass_time: Callable[[float], Awaitable[None]]
+    rows: Callable[[], Awaitable[int]]
+
+    async def add(self, **given: Any) -> TaskRow:
+        """Keep a new task."""
+        row = task_row(**given)
+        await self.store.add_task(row)
+        return row
+
+    async def claim(self, lease: str = "lease", *, seconds: float = 30, most: int = 10) -> list[TaskRow]:
+        """Take tasks."""
+        return await self.store.claim_tasks(lease, seconds=seconds, most=most)
+
+    async def found(self, row: TaskRow) -> TaskRow:
+        """Find a task that is there."""
+        found = await self.another.find_task(row.id)
+        assert found is not None
+        return found
+
+
+class TaskContract:
+    async def test_what_is_added_is_found_as_it_was_on_every_replica(self, bench: Bench) -> None:
+        row = await bench.add(call=b"\x00\xff", journal=bytes(300_000), message="Größe: ½ ✓", owner="them")
+        assert await bench.store.find_task(row.id) == row
+        assert await bench.another.find_task(row.id) == row
+
+    @pytest.mark.parametrize("id", ["", "missing", "\0", "a\0b", "\ud800", "ä", "' OR 1=1 --", "%", "x" * 1_000_000])
+    async def test_what_is_not_there_is_not_found(self, bench: Bench, id: str) -> None:
+        await bench.add()
+        assert await bench.store.find_task(id) is None
+
+    async def test_many_find_theirs_at_once(self, bench: Bench) -> None:
+        rows = [await bench.add() for _ in range(20)]
+        wanted = [*rows, *rows[::-1]]
+        found = await asyncio.gather(*(bench.store.find_task(row.id) for row in wanted), bench.store.find_task("none"))
+        assert found == [*wanted, None]
+
+    async def test_who_stops_waiting_for_a_task_disturbs_nobody(self, bench: Bench) -> None:
+        row = await bench.add()
+        finding = [asyncio.create_task(bench.store.find_task(row.id)) for _ in range(30)]
+        for number, task in enumerate(finding):
+            await asyncio.sleep(0)
+            if number % 3 == 0:
+                task.cancel()
+        for number, each in enumerate(await asyncio.gather(*finding, return_exceptions=True)):
+            assert each == row or (number % 3 == 0 and isinstance(each, asyncio.CancelledError))
+
+    async def test_a_change_gives_the_next_version(self, bench: Bench) -> None:
+        row = await bench.add()
+        changed = await bench.store.change_task(row, status="input_required", journal=b"more", message="")
+        assert changed == replace(row, status="input_required", journal=b"more", message="", version=1)
+        assert await bench.found(row) == changed
+        again = await bench.another.change_task(changed, status="completed", outcome=b"done", updated=row.updated + 1)
+        assert again is not None
+        assert (again.version, again.outcome, again.journal) == (2, b"done", b"more")
+        assert await bench.found(row) == again
+
+    async def test_a_change_of_another_version_does_not_happen(self, bench: Bench) -> None:
+        row = await bench.add()
+        changed = await bench.store.change_task(row, message="first")
+        assert await bench.another.change_task(row, message="second") is None
+        assert await bench.found(row) == changed
+        assert await bench.store.change_task(task_row(), message="missing") is None
+
+    async def test_of_many_changes_at_once_one_happens(self, bench: Bench) -> None:
+        row = await bench.add()
+        changes = (
+            store.change_task(row, journal=str(n).encode()) for n, store in enumerate((bench.store, bench.another) * 10)
+        )
+        (changed,) = [each for each in await asyncio.gather(*changes) if each is not None]
+        assert await bench.found(row) == changed
+
+    async def test_every_field_but_the_id_can_be_changed(self, bench: Bench) -> None:
+        row = await bench.add()
+        changes: dict[str, Any] = {
+            field.name: value * 2 if isinstance(value := getattr(row, field.name), float) else type(value)(value)
+            for field in fields(TaskRow)
+            if field.name not in ("id", "version")
+        } | {"owner": "other", "status": "failed", "lease": "lease", "attempts": 9, "outcome": b"outcome"}
+        changed = await bench.store.change_task(row, **changes)
+        assert changed == replace(row, **changes, version=1)
+        assert await bench.found(row) == changed
+
+    async def test_a_message_may_hold_whatever_a_handler_says(self, bench: Bench) -> None:
+        row = await bench.add(message="a\0b\ud800")
+        assert (await bench.found(row)).message[0] == "a"
+        changed = await bench.store.change_task(await bench.found(row), message="c\0d\ud800")
+        assert changed is not None
+        assert await bench.found(row) == changed
+
+    async def test_a_claim_gives_the_task_with_a_lease(self, bench: Bench) -> None:
+        row = await bench.add()
+        (claimed,) = await bench.claim("mine", seconds=30)
+        assert claimed == replace(row, lease="mine", leased_until=claimed.leased_until, attempts=1, version=1)
+        assert claimed.leased_until > row.created + 20
+        assert await bench.found(row) == claimed
+        assert await bench.another.claim_tasks("other", seconds=30, most=10) == []
+
+    async def test_those_that_wait_longest_are_claimed_first_and_no_more_than_wanted(self, bench: Bench) -> None:
+        now = time.time()
+        rows = [await bench.add(updated=now - wait) for wait in (10, 50, 30, 20, 40)]
+        order = sorted(rows, key=lambda row: row.updated)
+        assert [row.id for row in await bench.claim(most=2)] == [row.id for row in order[:2]]
+        assert [row.id for row in await bench.claim(most=2)] == [row.id for row in order[2:4]]
+        assert [row.id for row in await bench.claim(most=2)] == [row.id for row in order[4:]]
+
+    async def test_only_what_works_and_is_in_time_is_claimed(self, bench: Bench) -> None:
+        now = time.time()
+        for status in ("input_required", "completed", "failed", "cancelled"):
+            await bench.add(status=status)
+        await bench.add(deadline=now - 1)
+        await bench.add(deadline=now - 2, expires=now - 1)
+        assert await bench.claim() == []
+        row = await bench.add()
+        assert [each.id for each in await bench.claim()] == [row.id]
+
+    async def test_an_answered_task_can_be_claimed_again(self, bench: Bench) -> None:
+        await bench.add()
+        (claimed,) = await bench.claim()
+        parked = await bench.store.change_task(claimed, status="input_required", lease="", leased_until=0.0, attempts=0)
+        assert parked is not None
+        assert await bench.claim() == []
+        assert await bench.another.change_task(parked, status="working", journal=b"answered") is not None
+        (again,) = await bench.claim("other")
+        assert (again.lease, again.attempts, again.journal, again.version) == ("other", 1, b"answered", 4)
+
+    async def test_a_lapsed_lease_is_claimed_by_another_and_the_late_one_is_fenced_off(self, bench: Bench) -> None:
+        await bench.add()
+        (first,) = await bench.claim("first", seconds=5)
+        await bench.pass_time(6)
+        (second,) = await bench.another.claim_tasks("second", seconds=5, most=10)
+        assert (second.lease, second.attempts) == ("second", 2)
+        assert await bench.store.change_task(first, journal=b"late") is None
+        assert await bench.store.renew_tasks("first", [first.id], seconds=5) == set()
+        assert await bench.another.change_task(second, journal=b"in time") is not None
+
+    async def test_a_renewed_lease_holds_from_now_and_keeps_the_version(self, bench: Bench) -> None:
+        await bench.add()
+        (claimed,) = await bench.claim("mine", seconds=5)
+        for _ in range(3):
+            await bench.pass_time(4)
+            assert await bench.store.renew_tasks("mine", [claimed.id], seconds=5) == {claimed.id}
+        assert await bench.another.claim_tasks("other", seconds=5, most=10) == []
+        changed = await bench.store.change_task(claimed, journal=b"step")
+        assert changed is not None
+        assert changed.leased_until == (await bench.found(claimed)).leased_until > claimed.leased_until
+        await bench.pass_time(6)
+        assert len(await bench.another.claim_tasks("other", seconds=5, most=10)) == 1
+
+    async def test_a_lapsed_lease_is_its_own_until_it_is_taken(self, bench: Bench) -> None:
+        await bench.add()
+        (claimed,) = await bench.claim("mine", seconds=5)
+        await bench.pass_time(6)
+        assert await bench.store.renew_tasks("mine", [claimed.id], seconds=5) == {claimed.id}
+        assert await bench.claim("other") == []
+
+    async def test_renewing_tells_which_are_still_to_be_run(self, bench: Bench) -> None:
+        for _ in range(4):
+            await bench.add()
+        one, two, three, _ = claimed = await bench.claim("mine")
+        await bench.another.change_task(one, status="cancelled")
+        await bench.store.change_task(two, status="completed")
+        ids = [row.id for row in claimed]
+        assert await bench.store.renew_tasks("mine", [*ids[:3], "missing"], seconds=5) == {three.id}
+        assert await bench.store.renew_tasks("other", ids, seconds=5) == set()
+        assert await bench.store.renew_tasks("mine", [], seconds=5) == set()
+
+    async def test_what_is_overdue_is_found_until_it_has_ended(self, bench: Bench) -> None:
+        now = time.time()
+        working = await bench.add(deadline=now + 5)
+        asking = await bench.add(deadline=now + 4, status="input_required")
+        await bench.add(deadline=now + 5, status="completed")
+        await bench.add(deadline=now + 50)
+        assert await bench.store.overdue_tasks(most=10) == []
+        await bench.pass_time(10)
+        overdue = await bench.store.overdue_tasks(most=10)
+        assert {row.id for row in overdue} == {working.id, asking.id}
+        assert len(await bench.store.overdue_tasks(most=1)) == 1
+        assert await bench.claim() != []  # the one that has time; no other
+        for row in overdue:
+            assert await bench.another.change_task(row, status="failed") is not None
+        assert await bench.store.overdue_tasks(most=10) == []
+
+    async def test_what_has_expired_counts_as_absent(self, bench: Bench) -> None:
+        row = await bench.add(deadline=time.time() + 900, expires=time.time() + 20)
+        (claimed,) = await bench.claim("mine", seconds=5)
+        await bench.pass_time(21)
+        assert await bench.store.find_task(row.id) is None
+        assert await bench.store.change_task(claimed, journal=b"late") is None
+        assert await bench.store.renew_tasks("mine", [row.id], seconds=5) == set()
+        assert await bench.claim() == []
+        await bench.pass_time(900)
+        assert await bench.store.overdue_tasks(most=10) == []
+
+    async def test_what_has_expired_is_removed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        for _ in range(20):
+            await bench.add(expires=time.time() + 10)
+        assert await bench.rows() == 20
+        await bench.pass_time(11)
+        row = await bench.add(expires=time.time() + 900, deadline=time.time() + 900)
+        await bench.claim()
+        assert await bench.rows() == 1
+        assert await bench.store.find_task(row.id) is not None
+
+    async def test_who_waits_for_tasks_is_woken_by_a_new_one(self, bench: Bench) -> None:
+        assert await bench.claim() == []
+        waiting = asyncio.create_task(bench.store.wait_for_tasks(30))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        start = time.monotonic()
+        await bench.another.add_task(task_row())
+        await waiting
+        assert time.monotonic() - start < 1
+
+    async def test_and_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
+        await bench.add()
+        (row,) = await bench.claim()
+        for before in ({"status": "input_required", "lease": "", "leased_until": 0.0}, {}):
+            if before:
+                row = await bench.another.change_task(row, **before) or row
+            waiting = asyncio.create_task(bench.store.wait_for_tasks(30))
+            await asyncio.sleep(0.5)
+            assert not waiting.done()
+            start = time.monotonic()
+            assert await bench.another.change_task(row, status="working", lease="", leased_until=0.0)
+            await waiting
+            assert time.monotonic() - start < 1
+            (row,) = await bench.claim()
+
+    async def test_nothing_wakes_for_what_runs(self, bench: Bench) -> None:
+        await bench.add()
+        (row,) = await bench.claim()
+        waiting = asyncio.create_task(bench.store.wait_for_tasks(1.0))
+        await asyncio.sleep(0.3)
+        assert await bench.store.renew_tasks("lease", [row.id], seconds=30)
+        assert await bench.store.change_task(row, status="completed")
+        assert await asyncio.wait([waiting], timeout=0.3) == (set(), {waiting})
+        await waiting
+
+    async def test_nobody_waits_while_there_is_more_to_claim(self, bench: Bench) -> None:
+        for _ in range(5):
+            await bench.add()
+        start = time.monotonic()
+        for _ in range(2):
+            assert len(await bench.claim(most=2)) == 2
+            await bench.store.wait_for_tasks(30)
+        assert len(await bench.claim(most=2)) == 1
+        assert time.monotonic() - start < 5
+
+    async def test_waiting_ends_after_its_time(self, bench: Bench) -> None:
+        await bench.claim()
+        start = time.monotonic()
+        await bench.store.wait_for_tasks(0.3)
+        assert 0.25 < time.monotonic() - start < 3
+
+    async def test_what_came_between_looking_and_waiting_is_not_slept_over(self, bench: Bench) -> None:
+        for _ in range(20):
+            claiming = asyncio.create_task(bench.claim())
+            adding = asyncio.create_task(bench.add())
+            claimed = await claiming
+            if not claimed:
+                start = time.monotonic()
+                await bench.store.wait_for_tasks(30)
+                assert time.monotonic() - start < 1
+            await adding
+            assert len(claimed or await bench.claim()) == 1
+
+    async def test_workers_share_the_tasks_and_each_goes_to_one(self, bench: Bench) -> None:
+        rows = [await bench.add() for _ in range(60)]
+
+        async def work(worker: int) -> list[str]:
+            store, taken = (bench.store, bench.another)[worker % 2], []
+            while claimed := await store.claim_tasks(f"worker {worker}", seconds=30, most=4):
+                for row in claimed:
+                    taken.append(row.id)
+                    assert await store.change_task(row, status="completed", lease="", leased_until=0.0)
+            return taken
+
+        taken = [id for each in await asyncio.gather(*map(work, range(5))) for id in each]
+        assert sorted(taken) == sorted(row.id for row in rows)
+
+
+class TestInProcessTasks(TaskContract):
+    @pytest.fixture
+    def bench(self) -> Bench:
+        clock = Clock()
+        store = InProcessStore(clock)
+
+        async def pass_time(seconds: float) -> None:
+            clock.now += seconds
+
+        async def rows() -> int:
+            return len(store._tasks)
+
+        return Bench(store, store, pass_time, rows)
+
+
+class SQLContract(TaskContract):
+    @pytest.fixture
+    async def url(self) -> str:
+        raise NotImplementedError
+
+    async def explained(self, store: SQLStore, statement: Any) -> str:
+        raise NotImplementedError
+
+    async def test_it_has_a_column_for_every_field_in_their_order(self) -> None:
+        assert [column.name for column in TASKS.columns] == [*(field.name for field in fields(TaskRow)), "writer"]
+
+    async def test_every_search_has_an_index(self, bench: Bench) -> None:
+        assert isinstance(bench.store, SQLStore)
+        await bench.add()
+        statements = bench.store._task_statements
+        for statement, index in (
+            (statements.find, "mrtr_tasks"),
+            (statements.claim, "ix_mrtr_tasks_working"),
+            (statements.any_free, "ix_mrtr_tasks_working"),
+            (statements.overdue, "ix_mrtr_tasks_open"),
+        ):
+            plan = await self.explained(bench.store, statement)
+            assert index in plan, plan
+            assert "Seq Scan" not in plan, plan
+            assert "SCAN mrtr_tasks" not in plan.replace("SCAN mrtr_tasks USING", ""), plan
+            assert "Sort" not in plan, plan
+            assert "TEMP B-TREE" not in plan, plan
+
+    async def test_of_many_processes_each_task_goes_to_one(self, bench: Bench, url: str) -> None:
+        workers = [process("claim", url, "200") for _ in range(4)]
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        rows = [await bench.add() for _ in range(200)]
+        replies = await asyncio.gather(*(asyncio.to_thread(worker.communicate, "go\n", 60) for worker in workers))
+        assert [worker.returncode for worker in workers] == [0] * 4
+        taken = [json.loads(reply) for reply, _ in replies]
+        assert sorted(id for each in taken for id in each) == sorted(row.id for row in rows)
+        assert {(await bench.found(row)).status for row in rows} == {"completed"}
+
+    async def test_a_worker_that_waits_in_another_process_is_woken_within_a_second(
+        self, bench: Bench, url: str
+    ) -> None:
+        worker = process("claim", url, "1")
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+        await asyncio.sleep(1.5)
+        row, start = await bench.add(), time.monotonic()
+        while (await bench.found(row)).status != "completed":
+            assert time.monotonic() - start < 1
+            await asyncio.sleep(0.02)
+        assert json.loads(worker.communicate(timeout=20)[0]) == [row.id]
+
+    async def test_what_a_killed_process_has_added_is_there_and_what_it_had_claimed_comes_back(
+        self, bench: Bench, url: str
+    ) -> None:
+        await bench.add()
+        worker = process("add-and-hold", url)
+        assert worker.stdout is not None
+        added, claimed = json.loads(worker.stdout.readline())
+        worker.kill()
+        worker.communicate(timeout=20)
+        assert await bench.store.find_task(added) is not None
+        assert {row.id for row in await bench.claim()} == {added} - {claimed}
+        await bench.pass_time(31)
+        assert claimed in {row.id for row in await bench.claim()}
+
+    async def test_a_reply_that_was_lost_changes_nothing_twice(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(bench.store, SQLStore)
+        run = bench.store.database.run
+
+        async def run_twice(work: Any) -> Any:
+            await run(work)  # whose reply is lost with the connection
+            return await run(work)
+
+        monkeypatch.setattr(bench.store.database, "run", run_twice)
+        row = await bench.add()
+        changed = await bench.store.change_task(row, status="input_required", journal=b"once")
+        assert changed == replace(row, status="input_required", journal=b"once", version=1)
+        assert await bench.found(row) == changed
+        assert await bench.rows() == 1
+
+
+class TestSQLiteTasks(SQLContract):
+    @pytest.fixture
+    async def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/tasks.db"
+
+    @pytest.fixture
+    async def bench(self, url: str) -> AsyncIterator[Bench]:
+        clock = Clock()
+        store, another = (SQLStore(url, clock=clock) for _ in range(2))
+
+        async def pass_time(seconds: float) -> None:
+            clock.now += seconds
+
+        async def rows() -> int:
+            connection = sqlite3.connect(store.database.name.removeprefix("sqlite:///"))
+            (count,) = connection.execute("SELECT count(*) FROM mrtr_tasks").fetchone()
+            connection.close()
+            return int(count)
+
+        yield Bench(store, another, pass_time, rows)
+        await store.close()
+        await another.close()
+
+    async def explained(self, store: SQLStore, statement: Any) -> str:
+        async def explain(connection: AsyncConnection) -> str:
+            text = str(statement.compile(dialect=connection.dialect))
+            rows = await connection.exec_driver_sql("EXPLAIN QUERY PLAN " + text, (None,) * text.count("?"))
+            return "\n".join(row[-1] for row in rows.all())
+
+        return await store.database.run(explain)
+
+
+class TestPostgreSQLTasks(SQLContract):
+    @pytest.fixture
+    async def name(self, postgresql: PostgreSQL) -> str:
+        return await postgresql.new_database()
+
+    @pytest.fixture
+    async def url(self, postgresql: PostgreSQL, name: str) -> str:
+        return postgresql.url(name)
+
+    @pytest.fixture
+    async def bench(self, postgresql: PostgreSQL, name: str, url: str) -> AsyncIterator[Bench]:
+        store, another = SQLStore(url), SQLStore(url)
+
+        async def pass_time(seconds: float) -> None:
+            # It is the database's own clock that counts: what is in it grows older instead.
+            await postgresql.fetch(
+                f"UPDATE mrtr_tasks SET leased_until = leased_until - {seconds}, "  # noqa: S608
+                f"deadline = deadline - {seconds}, expires = expires - {seconds}",
+                name,
+            )
+
+        async def rows() -> int:
+            return int(await postgresql.fetch("SELECT count(*) FROM mrtr_tasks", name))
+
+        yield Bench(store, another, pass_time, rows)
+        await store.close()
+        await another.close()
+
+    async def explained(self, store: SQLStore, statement: Any) -> str:
+        async def explain(connection: AsyncConnection) -> str:
+            given = {"p_id": "id", "p_most": 5, "p_lease": "lease", "p_seconds": 5.0, "p_writer": "writer"}
+            compiled = statement.compile(dialect=dialect(), compile_kwargs={"render_postcompile": True})
+            await connection.exec_driver_sql("SET enable_seqscan = off")
+            values = {name: repr(given.get(name, value)) for name, value in compiled.params.items()}
+            rows = await connection.exec_driver_sql(f"EXPLAIN {compiled!s}" % values)
+            return "\n".join(row[0] for row in rows.all())
+
+        return await store.database.run(explain)
+
+    async def test_its_own_clock_counts_and_not_the_replicas(self, bench: Bench, url: str) -> None:
+        await bench.add()
+        assert len(await bench.claim()) == 1
+        ahead = SQLStore(url, clock=lambda: 9e9)
+        assert await ahead.claim_tasks("ahead", seconds=5, most=5) == []
+        await ahead.close()
+
+    async def test_a_server_that_goes_away_and_comes_back_loses_no_task(
+        self, bench: Bench, postgresql: PostgreSQL
+    ) -> None:
+        added: list[TaskRow] = []
+        failures: list[str] = []
+        done: Counter[str] = Counter()
+        stop = asyncio.Event()
+
+        async def add() -> None:
+            while not stop.is_set():
+                try:
+                    added.append(await bench.add())
+                except StoreUnavailable as error:
+                    failures.append(str(error))
+                await asyncio.sleep(0.01)
+
+        async def work(worker: str) -> None:
+            while not stop.is_set() or len(done) < len(added):
+                with suppress(StoreUnavailable):
+                    for row in await bench.another.claim_tasks(worker, seconds=2, most=5):
+                        if await bench.another.change_task(row, status="completed"):
+                            done[row.id] += 1
+                    await bench.another.wait_for_tasks(0.5)
+                await asyncio.sleep(0.01)
+
+        tasks = [asyncio.create_task(work(f"worker {number}")) for number in range(2)] + [asyncio.create_task(add())]
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(postgresql.stop)
+        await asyncio.sleep(1)
+        await asyncio.to_thread(postgresql.start)
+        await asyncio.sleep(2)
+        stop.set()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*tasks)
+        assert failures
+        assert all("can't connect" in each or "PostgreSQL" in each or each for each in failures)
+        assert done.keys() >= {row.id for row in added}
+        assert set(done.values()) == {1}
+        # And who waits is woken at once again.
+        await bench.another.claim_tasks("last", seconds=5, most=50)
+        waiting = asyncio.create_task(bench.another.wait_for_tasks(30))
+        await asyncio.sleep(2)
+        start = time.monotonic()
+        await bench.add()
+        await waiting
+        assert time.monotonic() - start < 1
