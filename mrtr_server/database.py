@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,17 +73,18 @@ class Database:
     Parameters:
         url: `sqlite:///file.db`, a path from the working directory; or `postgresql://user@host/name`, as libpq has it.
         tables: what has to be there.
-        version: of the schema; any other that is found is refused.
+        versions: of the schema, the present one last; any other that is found is refused.
 
     Raises:
         SetupError: the URL can't be used, or its driver is not installed. The message never repeats the URL.
     """
 
-    def __init__(self, url: str, tables: MetaData, version: str) -> None:
+    def __init__(self, url: str, tables: MetaData, versions: Sequence[str]) -> None:
         self._url = _read(url)
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self._tables = tables
-        self._version = version
+        self._versions = versions
+        self._version = versions[-1]
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
 
     @property

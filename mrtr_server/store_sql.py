@@ -8,6 +8,8 @@ from typing import Any
 from .database import Database
 from .errors import SetupError
 from .store import Redemption
+from .tables import KEPT, REDEMPTIONS, TABLES, TASKS, VERSIONS
+from .task_store_sql import SQLTasks
 
 try:
     from sqlalchemy import (
@@ -16,11 +18,8 @@ try:
         Delete,
         Double,
         Executable,
-        Integer,
         LargeBinary,
-        MetaData,
         Table,
-        Text,
         bindparam,
         case,
         cast,
@@ -37,9 +36,6 @@ try:
 except ImportError as error:  # pragma: no cover  `database` has said so before
     raise SetupError("SQLStore needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
 
-VERSION = "1"
-"""Of the tables below. Whoever changes them counts on."""
-
 SWEEP_EVERY = 30.0
 """How often a process looks for what has expired, in seconds."""
 SWEEP_BATCH = 1_000
@@ -47,31 +43,8 @@ SWEEP_BATCH = 1_000
 LOOKS = 3
 """How often a delivery looks at a record that was gone again when it looked."""
 
-TABLES = MetaData()
 
-# Times are seconds since the epoch.
-REDEMPTIONS = Table(
-    "mrtr_redemptions",
-    TABLES,
-    Column("state", Text, primary_key=True),
-    Column("answers", Text, nullable=False),
-    Column("token", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("leased_until", Double, nullable=False),
-    Column("expires", Double, nullable=False, index=True),
-    Column("outcome", LargeBinary),
-)
-KEPT = Table(
-    "mrtr_kept",
-    TABLES,
-    Column("key", Text, primary_key=True),
-    Column("value", LargeBinary, nullable=False),
-    Column("writer", Text, nullable=False),
-    Column("expires", Double, nullable=False, index=True),
-)
-
-
-class SQLStore:
+class SQLStore(SQLTasks):
     """A store in a database: what one replica keeps, all of them see.
 
     It connects when it is first used, makes its tables if they are not there, and works again by itself when the
@@ -90,9 +63,13 @@ class SQLStore:
     shared = True
 
     def __init__(self, url: str = "sqlite:///mrtr_server.db", *, clock: Callable[[], float] = time.time) -> None:
-        self.database = Database(url, TABLES, VERSION)
-        self._clock = clock
-        self._statements = _Statements(is_sqlite=self.database.is_sqlite)
+        database = Database(url, TABLES, VERSIONS)
+        # One clock for all who share the database: the machine's, or the database's own.
+        now: ColumnElement[float] = (
+            bindparam("p_now", type_=Double) if database.is_sqlite else cast(extract("epoch", func.now()), Double)
+        )
+        super().__init__(database, now, clock)
+        self._statements = _Statements(now, is_sqlite=database.is_sqlite)
         self._swept = -SWEEP_EVERY
 
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
@@ -149,9 +126,6 @@ class SQLStore:
         """Let go of this event loop's connections. The store may be used again afterwards."""
         await self.database.close()
 
-    def _now(self, **parameters: Any) -> dict[str, Any]:
-        return {**parameters, "p_now": self._clock()} if self.database.is_sqlite else parameters
-
     async def _changed(self, statement: Executable, **parameters: Any) -> bool:
         given = self._now(**parameters)
 
@@ -173,12 +147,8 @@ class SQLStore:
 class _Statements:
     """The statements, each built once. What has expired counts as absent in every one."""
 
-    def __init__(self, *, is_sqlite: bool) -> None:
+    def __init__(self, now: ColumnElement[float], *, is_sqlite: bool) -> None:
         insert = sqlite.insert if is_sqlite else postgresql.insert
-        # One clock for all who share the database: the machine's, or the database's own.
-        now: ColumnElement[float] = (
-            bindparam("p_now", type_=Double) if is_sqlite else cast(extract("epoch", func.now()), Double)
-        )
         leased_until = now + bindparam("p_lease", type_=Double)
         expires = now + bindparam("p_keep", type_=Double)
         record, kept = REDEMPTIONS.c, KEPT.c
@@ -230,7 +200,8 @@ class _Statements:
         ).returning(kept.key)
         self.get = select(kept.value).where(kept.key == bindparam("p_key"), kept.expires > now)
 
-        self.sweeps = [_sweep(REDEMPTIONS, record.state, now), _sweep(KEPT, kept.key, now)]
+        keys = {REDEMPTIONS: record.state, KEPT: kept.key, TASKS: TASKS.c.id}
+        self.sweeps = [_sweep(table, key, now) for table, key in keys.items()]
 
 
 def _sweep(table: Table, key: Column[str], now: ColumnElement[float]) -> Delete:

@@ -20,7 +20,8 @@ from urllib.parse import quote
 import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from mrtr_server.store_sql import REDEMPTIONS, SQLStore
+from mrtr_server import SQLStore
+from mrtr_server.tables import REDEMPTIONS
 
 ROOT = Path(__file__).parent.parent
 LEASE, KEEP = 60.0, 3600.0

@@ -29,7 +29,7 @@ SELECT_PID = select(func.pg_backend_pid())
 
 
 def name_of(url: str) -> str:
-    return Database(url, MetaData(), "1").name
+    return Database(url, MetaData(), ["1"]).name
 
 
 async def works(store: Store, state: str = "state") -> bool:
@@ -252,7 +252,7 @@ class TestSchema:
         await self.change_version(store, "999")
         refused = SQLStore(url)
         for _ in range(2):
-            assert "tables are of version 999, and this release of mrtr_server works with version 1" in await failure(
+            assert "tables are of version 999, and this release of mrtr_server works with version 2" in await failure(
                 refused
             )
         fixing = SQLStore(url)

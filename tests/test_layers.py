@@ -19,7 +19,8 @@ ROWS: list[tuple[int, str]] = [
     (0, "_version digests errors threads workers"),
     (1, "base_url content keys limits messages uri_templates"),
     (2, "admission auth database fanout journal schema sealed_state signing task_store"),
-    (2, "store"),
+    (2, "store tables"),
+    (2, "task_store_sql"),
     (2, "store_sql"),
     (2, "stores"),
     (2, "callbacks forms idempotency raw_schema recorded results dialects.base"),
@@ -61,7 +62,7 @@ ONLY_IMPORTERS = {
     "referencing": {"raw_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
-    "sqlalchemy": {"database", "store_sql"},
+    "sqlalchemy": {"database", "store_sql", "tables", "task_store_sql"},
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
     "starlette": {"auth", "callback_pages", "connection", "gate", "asgi", "probes", "server", "testing.transports"},

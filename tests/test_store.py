@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import InProcessStore, Redemption, SQLStore, Store, StoreUnavailable
 from mrtr_server import store_sql as module
+from mrtr_server.tables import KEPT, REDEMPTIONS, TASKS
 
 from .databases import KEEP, LEASE, PostgreSQL, process
 
@@ -356,7 +357,7 @@ class TestInProcessStore(StoreContract):
 
 def indexes(connection: Connection) -> dict[str, list[list[str | None]]]:
     found = inspect(connection)
-    tables = (module.REDEMPTIONS.name, module.KEPT.name)
+    tables = (REDEMPTIONS.name, KEPT.name)
     return {table: [index["column_names"] for index in found.get_indexes(table)] for table in tables}
 
 
@@ -406,7 +407,7 @@ class SQLContract(StoreContract):
 
     async def test_every_search_has_an_index(self, bench: Bench) -> None:
         assert isinstance(bench.store, SQLStore)
-        for table in (module.REDEMPTIONS, module.KEPT):
+        for table in (REDEMPTIONS, KEPT):
             assert [[column.name for column in index.columns] for index in table.indexes] == [["expires"]]
             assert len(table.primary_key.columns) == 1
         await bench.redeem(token_hex(16))

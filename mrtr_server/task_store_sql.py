@@ -1,0 +1,233 @@
+"""Tasks in a database's table: every method is one statement, and one round trip."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from secrets import token_hex
+from typing import Any
+
+from .database import Database
+from .errors import SetupError
+from .tables import IS_OPEN, IS_WORKING, TASKS
+from .task_store import TaskRow
+
+try:
+    from sqlalchemy import BindParameter, ColumnElement, Double, Executable, Text, any_, bindparam, func, select, update
+    from sqlalchemy.dialects import postgresql, sqlite
+    from sqlalchemy.ext.asyncio import AsyncConnection
+except ImportError as error:  # pragma: no cover  `database` has said so before
+    raise SetupError("SQLStore needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+
+POLL = 0.25
+"""How often a process that waits looks whether another one has left something to claim, in seconds."""
+
+FREEING = frozenset({"status", "lease", "leased_until"})
+"""The fields whose change may leave a task to be claimed."""
+
+
+class SQLTasks:
+    """Tasks in the table `mrtr_tasks`; see `TaskStore`.
+
+    Parameters:
+        database: where the table is.
+        now: the time, as a parameter of statements or as the database gives it.
+        clock: gives the former, in seconds since the epoch.
+    """
+
+    def __init__(self, database: Database, now: ColumnElement[float], clock: Callable[[], float]) -> None:
+        self.database = database
+        self._clock = clock
+        self._task_statements = _Statements(now, is_sqlite=database.is_sqlite)
+        self._wakes = Wakes()
+
+    async def add_task(self, row: TaskRow) -> None:
+        """Keep a new task; see `TaskStore`."""
+        given = self._now(**asdict(row), writer=token_hex(8))
+        given["message"] = _storable(row.message)
+
+        async def work(connection: AsyncConnection) -> None:
+            await self._sweep(connection)
+            await connection.execute(self._task_statements.add, given)
+
+        await self.database.run(work)
+        self._wake()
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        """Give a task; see `TaskStore`."""
+        if not _may_be_id(id):
+            return None
+        found = await self._rows(self._task_statements.find, p_id=id)
+        return TaskRow(*found[0]) if found else None
+
+    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+        """Change fields of a task; see `TaskStore`."""
+        if "message" in changes:
+            changes["message"] = _storable(changes["message"])
+        changed = replace(row, **changes, version=row.version + 1)
+        given = {f"p_{field}": value for field, value in asdict(changed).items()}
+        given |= {"p_before": row.version, "p_writer": token_hex(8)}
+        statement = self._task_statements.change(frozenset(changes))
+        found = await self._rows(statement, **given)
+        if not found:
+            return None
+        changed = replace(changed, leased_until=found[0][0])  # the version stays while a lease is renewed
+        if changed.status == "working" and not FREEING.isdisjoint(changes):
+            self._wake()
+        return changed
+
+    async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
+        """Take tasks that nobody runs; see `TaskStore`."""
+        self._wakes.clear()
+        found = await self._rows(
+            self._task_statements.claim, p_lease=lease, p_seconds=seconds, p_most=most, p_writer=token_hex(8)
+        )
+        return sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        """Hold a lease on tasks for longer; see `TaskStore`."""
+        given = json.dumps(ids) if self.database.is_sqlite else ids
+        found = await self._rows(self._task_statements.renew, p_lease=lease, p_seconds=seconds, p_ids=given)
+        return {id for (id,) in found}
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        """Give tasks whose deadline is over; see `TaskStore`."""
+        return [TaskRow(*each) for each in await self._rows(self._task_statements.overdue, p_most=most)]
+
+    async def wait_for_tasks(self, seconds: float) -> None:
+        """Wait until there may be something to claim; see `TaskStore`."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            if await self._wakes.wait(min(left, POLL)):
+                return
+            if await self._rows(self._task_statements.any_free):
+                return
+
+    def _wake(self) -> None:
+        self._wakes.set()
+
+    async def _rows(self, statement: Executable, **parameters: Any) -> Sequence[Any]:
+        given = self._now(**parameters)
+
+        async def work(connection: AsyncConnection) -> Sequence[Any]:
+            return (await connection.execute(statement, given)).all()
+
+        return await self.database.run(work)
+
+    def _now(self, **parameters: Any) -> dict[str, Any]:
+        return {**parameters, "p_now": self._clock()} if self.database.is_sqlite else parameters
+
+    async def _sweep(self, connection: AsyncConnection) -> None:
+        raise NotImplementedError
+
+
+class Wakes:
+    """Wakes who waits on any event loop, from any thread. What comes before somebody waits is not lost."""
+
+    def __init__(self) -> None:
+        self._events: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
+
+    def clear(self) -> None:
+        """Forget what has come, as far as this event loop is concerned: somebody is about to look."""
+        self._event().clear()
+
+    def set(self) -> None:
+        """Wake all who wait, and the next one on each event loop who does."""
+        for loop, event in list(self._events.items()):
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:  # it has ended
+                self._events.pop(loop, None)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for so long at most. Say whether there was a call to wake."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._event().wait()
+        return False
+
+    def _event(self) -> asyncio.Event:
+        return self._events.setdefault(asyncio.get_running_loop(), asyncio.Event())
+
+
+class _Statements:
+    """The statements, each built once. What has expired counts as absent in every one."""
+
+    def __init__(self, now: ColumnElement[float], *, is_sqlite: bool) -> None:
+        insert = sqlite.insert if is_sqlite else postgresql.insert
+        task = TASKS.c
+        fields = [column for column in TASKS.columns if column is not task.writer]
+        leased_until = now + bindparam("p_seconds", type_=Double)
+        self._present = task.expires > now
+        self._changes: dict[frozenset[str], Executable] = {}
+
+        # It is there already where the first reply was lost with its connection; ids are never used twice.
+        self.add = insert(TASKS).on_conflict_do_nothing(index_elements=[task.id])
+        self.find = select(*fields).where(task.id == bindparam("p_id"), self._present)
+
+        is_free = (task.leased_until <= now) & (task.deadline > now) & self._present & IS_WORKING
+        free = select(task.id).where(is_free).order_by(task.updated).limit(bindparam("p_most"))
+        # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out. A table
+        # expression, since PostgreSQL might evaluate a plain subquery more than once, and so take more than the limit.
+        taken = free.with_for_update(skip_locked=True).cte("taken")
+        self.claim = (
+            update(TASKS)
+            .where(task.id.in_(select(taken.c.id)))
+            .values(
+                lease=bindparam("p_lease"),
+                leased_until=leased_until,
+                attempts=task.attempts + 1,
+                version=task.version + 1,
+                writer=bindparam("p_writer"),
+            )
+            .returning(*fields)
+        )
+        self.any_free = select(task.id).where(is_free).limit(1)
+
+        ids: Any = (
+            task.id.in_(select(func.json_each(bindparam("p_ids")).table_valued("value").c.value))
+            if is_sqlite
+            else task.id == any_(bindparam("p_ids", type_=postgresql.ARRAY(Text)))
+        )
+        self.renew = (
+            update(TASKS)
+            .where(ids, task.lease == bindparam("p_lease"), IS_WORKING, self._present)
+            .values(leased_until=leased_until)
+            .returning(task.id)
+        )
+        self.overdue = (
+            select(*fields)
+            .where(IS_OPEN, task.deadline <= now, self._present)
+            .order_by(task.deadline)
+            .limit(bindparam("p_most"))
+        )
+
+    def change(self, fields: frozenset[str]) -> Executable:
+        """Give the statement that changes these fields of a task, if it still has a version."""
+        statement = self._changes.get(fields)
+        if statement is None:
+            task = TASKS.c
+            before: BindParameter[int] = bindparam("p_before")
+            writer: BindParameter[str] = bindparam("p_writer")
+            values: dict[str, Any] = {field: bindparam(f"p_{field}") for field in fields}
+            # The writer of the next version comes again where the first reply was lost with its connection.
+            is_mine = (task.version == before) | ((task.version == before + 1) & (task.writer == writer))
+            statement = self._changes[fields] = (
+                update(TASKS)
+                .where(task.id == bindparam("p_id"), is_mine, self._present)
+                .values({**values, "version": before + 1, "writer": writer})
+                .returning(task.leased_until)
+            )
+        return statement
+
+
+def _may_be_id(id: str) -> bool:
+    """Tell what can't be a task's id, and what a database could not even compare with one."""
+    return id.isascii() and id.isprintable()
+
+
+def _storable(text: str) -> str:
+    """Replace what PostgreSQL can't keep in a text."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
