@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import Parameter
+from inspect import Parameter, unwrap
+from types import CodeType
 from typing import Any, Union, get_args
 
 from .asks import Text
@@ -14,6 +15,23 @@ from .inputs import InputRequired
 from .results import union_members
 from .schema import Stored
 from .signatures import BY_NAME, own_type, read_signature
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTerms:
+    """How a tool's calls become tasks.
+
+    Parameters:
+        required: whether they always do, so that a client that takes none is refused.
+        rounds_first: whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once.
+        ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less.
+        poll: how often its client should ask for it, in seconds.
+    """
+
+    required: bool
+    rounds_first: bool
+    ttl: float
+    poll: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +51,7 @@ class Handler:
         answer_within: how long an answer may take, in seconds; None for the server's own limit.
         declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
         single_use: whether each of its states is redeemed once.
+        task: how its calls become tasks; None if they never do.
     """
 
     function: Callable[..., Any]
@@ -47,6 +66,7 @@ class Handler:
     answer_within: float | None = None
     declared: Declared | None = None
     single_use: bool = False
+    task: TaskTerms | None = None
 
     @property
     def is_simple(self) -> bool:
@@ -85,6 +105,7 @@ def compile_handler(
     answer_within: float | None = None,
     confirm: Text | None = None,
     single_use: bool = False,
+    task: TaskTerms | None = None,
 ) -> Handler:
     """Read a function's signature.
 
@@ -92,7 +113,7 @@ def compile_handler(
         function: a function, a method, or an object with `__call__`.
         name: what it is registered as.
         namespace: the local names where it was defined, for annotations that are strings.
-        answer_within, single_use: see `Handler`.
+        answer_within, single_use, task: see `Handler`.
         confirm: what the person must have agreed to before the function runs; None for nothing.
 
     Raises:
@@ -141,6 +162,7 @@ def compile_handler(
         answer_within=answer_within,
         declared=compile_declared(name, declarations, parameters, namespace, confirm),
         single_use=single_use,
+        task=task,
     )
 
 
@@ -150,3 +172,14 @@ def _without_asks(annotation: Any) -> Any:
     if len(kept) == len(members):
         return annotation
     return Union[kept] if kept else type(None)  # noqa: UP007  built from values
+
+
+def calls_background(function: Callable[..., Any]) -> bool:
+    """Say whether a function's own code calls `ctx.background()`, as far as can be seen from its names."""
+    function = getattr(function, "func", function)
+    code = getattr(unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return code is not None and _names(code, "background")
+
+
+def _names(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(_names(const, name) for const in code.co_consts if isinstance(const, CodeType))
