@@ -1,4 +1,4 @@
-r"""Everything that the official conformance suite calls for, in the form of 2026-07-28; tasks aside.
+r"""Everything that the official conformance suite calls for, in the form of 2026-07-28, tasks included.
 
 It needs the extra `schemas` for the one tool with a raw schema, and Node 22 or later for the suite:
 
@@ -42,6 +42,7 @@ from mrtr_server import (
     ListRoots,
     Message,
     MRTRServer,
+    ProtocolError,
     ResourceContents,
     Roots,
     Sample,
@@ -284,6 +285,56 @@ async def test_input_required_result_capabilities(ctx: Context) -> str:
         name = await ctx.elicit("What is your name?", Name, key="user_name")
         return f"Hello, {name.name}!"
     return (await ctx.sample("What is the capital of France?", max_tokens=100, key="capital_question")).text
+
+
+# Tasks
+
+
+@app.tool
+def greet(name: str) -> str:
+    """Greet somebody; never a task."""
+    return f"Hello, {name}!"
+
+
+@app.tool(task="optional", ttl=900, poll=0.5)
+async def slow_compute(seconds: float, label: str = "computation") -> str:
+    """Take some seconds; a task for a client that takes one."""
+    await asyncio.sleep(seconds)
+    return f"The {label} took {seconds:g} seconds."
+
+
+@app.tool(task="required", ttl=900, poll=0.5)
+def failing_job() -> str:
+    """Fail in a task, with a message for the model."""
+    raise ToolError("This job intentionally fails for testing")
+
+
+@app.tool(task="required", ttl=900, poll=0.5)
+def protocol_error_job() -> str:
+    """Fail in a task, with an error for the client."""
+    raise ProtocolError("This job intentionally fails with a protocol error for testing")
+
+
+@app.tool(task="required", ttl=900, poll=0.5)
+async def confirm_delete(filename: str, ctx: Context) -> str:
+    """Ask in a task before anything is deleted."""
+    await ctx.confirm(f"Delete {filename}?")
+    return f"Deleted {filename}."
+
+
+@app.tool(task="required", ttl=900, poll=0.5)
+async def multi_input(ctx: Context) -> str:
+    """Ask two things at once in a task."""
+    first, second = await ctx.ask(Elicit("What is your name?", Name), Elicit("Who is with you?", Name))
+    return f"Hello, {first.name} and {second.name}!"
+
+
+@app.tool(task="required", ttl=900, poll=0.5)
+async def test_tool_with_task(ctx: Context) -> str:
+    """Ask in rounds, and go on as a task."""
+    name = await ctx.elicit("What is your name?", Name, key="user_name")
+    await ctx.background()
+    return f"Hello, {name.name}!"
 
 
 # Prompts

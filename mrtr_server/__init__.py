@@ -32,6 +32,7 @@ from .context import Context as Context
 from .declared import Depends as Depends
 from .errors import MRTRError as MRTRError
 from .errors import NotFound as NotFound
+from .errors import ProtocolError as ProtocolError
 from .errors import SetupError as SetupError
 from .errors import StoreUnavailable as StoreUnavailable
 from .errors import ToolError as ToolError

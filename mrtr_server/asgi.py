@@ -30,6 +30,7 @@ class Endpoint:
         dispatcher: answers calls.
         info: the server's name, version and so on, in the shape of `Implementation`.
         header_parameters: gives the parameters of a tool that headers mirror.
+        may_be_task: says whether a tool's calls may become tasks.
         limits: what a request may use.
         admission: says whether the server is draining.
         dialects: the names of the wire forms to serve; None for all.
@@ -45,6 +46,7 @@ class Endpoint:
         dispatcher: Dispatcher,
         info: JSON,
         header_parameters: Callable[[str], tuple[HeaderParameter, ...]],
+        may_be_task: Callable[[str], bool],
         limits: Limits,
         admission: Admission,
         *,
@@ -56,7 +58,7 @@ class Endpoint:
             raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
         chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
         self._versions = [dialect.version for dialect in chosen if dialect.version]
-        surface = Surface(info, self._versions, header_parameters)
+        surface = Surface(info, self._versions, header_parameters, may_be_task)
         self._dialects = [dialect(surface) for dialect in chosen]
         self._dispatcher = dispatcher
         self._limits = limits

@@ -7,10 +7,11 @@ from typing import Any, Literal
 from .asks import Refusal
 from .errors import (
     Declined,
-    HandlerFailed,
     InvalidParams,
+    MissingCapability,
     NotFound,
     OverBudget,
+    ProtocolError,
     RequestError,
     ToolError,
     UnknownMethod,
@@ -20,7 +21,19 @@ from .fanout import Fanout
 from .faults import Faults, problems, refused
 from .flows import Flows
 from .handlers import Handler
-from .messages import JSON, TASKS, Call, Change, Complete, Discovery, Listening, NeedsInput, Outcome, Outlet
+from .messages import (
+    JSON,
+    NEEDS_TASKS,
+    TASKS,
+    Call,
+    Change,
+    Complete,
+    Discovery,
+    Listening,
+    NeedsInput,
+    Outcome,
+    Outlet,
+)
 from .registry import Registry
 from .results import completion_body, prompt_body, resource_body
 from .schema import Arguments, ArgumentsMisfit
@@ -38,7 +51,9 @@ _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "promptsListChanged": "prompts",
     "resourcesListChanged": "resources",
 }
-_MOST_URIS = 1000
+_LISTENED_EACH: dict[str, Literal["resource", "task"]] = {"resourceSubscriptions": "resource", "taskIds": "task"}
+_MOST_EACH = 1000
+"""How many resources, and how many tasks, one listener may name."""
 
 
 class Dispatcher:
@@ -158,7 +173,7 @@ class Dispatcher:
         except NotFound:
             raise UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target) from None
         except ToolError as error:
-            raise HandlerFailed(str(error) or "The request failed.") from None
+            raise ProtocolError(str(error) or "The request failed.") from None
         except Refusal as refusal:
             raise Declined(refused(refusal), {"action": refusal.action}) from None
         except RequestError:
@@ -204,7 +219,7 @@ class Dispatcher:
         try:
             return Complete(completion_body(await completer.suggest(value, known, self._threads)))
         except ToolError as error:
-            raise HandlerFailed(str(error) or "The request failed.") from None
+            raise ProtocolError(str(error) or "The request failed.") from None
         except Exception as error:
             raise self._faults.of(call, error) from None
 
@@ -222,7 +237,10 @@ class Dispatcher:
         return Discovery(capabilities, self._instructions, self._list_ttl, self._list_scope)
 
     async def _listen(self, call: Call, outlet: Outlet) -> Outcome:
-        return Listening(self._fanout.subscribe(_wanted(call.params)))
+        wanted = _wanted(call.params)
+        if call.task is None and any(change.kind == "task" for change in wanted):
+            raise MissingCapability(NEEDS_TASKS)
+        return Listening(self._fanout.subscribe(wanted))
 
 
 def _named(call: Call) -> JSON:
@@ -254,9 +272,11 @@ def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:
             raise InvalidParams(f"notifications.{field} must be true or false")
         if asked.get(field):
             wanted.add(Change(kind))
-    uris = asked.get("resourceSubscriptions", [])
-    if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
-        raise InvalidParams("notifications.resourceSubscriptions must be a list of URIs")
-    if len(uris) > _MOST_URIS or sum(map(len, uris)) > _MOST_URIS * 100:
-        raise OverBudget(f"More than {_MOST_URIS} resourceSubscriptions", "resourceSubscriptions", _MOST_URIS)
-    return frozenset(wanted | {Change("resource", uri) for uri in uris})
+    for field, kind_of_each in _LISTENED_EACH.items():
+        named = asked.get(field, [])
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            raise InvalidParams(f"notifications.{field} must be a list of strings")
+        if len(named) > _MOST_EACH or sum(map(len, named)) > _MOST_EACH * 100:
+            raise OverBudget(f"More than {_MOST_EACH} {field}", field, _MOST_EACH)
+        wanted |= {Change(kind_of_each, name) for name in named}
+    return frozenset(wanted)

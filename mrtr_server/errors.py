@@ -23,7 +23,7 @@
         ├── HeaderMismatch      the headers do not say what the body says
         ├── UnsupportedVersion  a protocol version that is not served
         ├── MissingCapability   the client can't do what has to be asked of it
-        ├── HandlerFailed       a handler failed with a message of its own, where no tool result can say so
+        ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
         ├── Declined            the user said no, where no tool result can say so
         ├── Busy                draining or overloaded, and the client can't go on elsewhere
         └── InternalFault       our side's mistake; the client sees a reference into the log
@@ -225,8 +225,16 @@ class MissingCapability(RequestError):
         super().__init__("The client lacks a capability that this request needs", {"requiredCapabilities": required})
 
 
-class HandlerFailed(RequestError):
-    """A prompt's or resource's handler raised a `ToolError`; the message is the handler's."""
+class ProtocolError(RequestError):
+    """Raise it in a handler to fail the request itself: a JSON-RPC error instead of a result that the model sees.
+
+    For a failure that no other arguments would mend. A task becomes `failed` by it. A prompt or a resource that raises
+    a `ToolError` fails in this way, too.
+
+    Parameters:
+        message: one sentence for the client.
+        data: details for the client; plain JSON.
+    """
 
 
 class Declined(RequestError):

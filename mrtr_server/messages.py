@@ -79,6 +79,9 @@ class Client:
 TASKS = "io.modelcontextprotocol/tasks"
 """The extension that lets a call go on as a task (Tasks, Extension Identifier)."""
 
+NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}
+"""What a client must declare for that, in the shape of `ClientCapabilities`."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskOffer:
@@ -281,9 +284,15 @@ class Redeemed:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """A message about a task has arrived."""
+    """A message about a task has arrived.
+
+    Parameters:
+        task_id: the task.
+        task: how it is doing since, for a dialect that says so; None where nobody has looked.
+    """
 
     task_id: str
+    task: Task | None = None
 
 
 Outcome = Complete | NeedsInput | Discovery | Listening | Started | Seen | Redeemed | Acknowledged
@@ -316,12 +325,15 @@ class Change:
     """Something changed on the server.
 
     Parameters:
-        kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for a task.
-        uri: the resource, for `"resource"`; the task's id, for `"task"`.
+        kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
+            task.
+        uri: the resource, or the id of the task.
+        task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
     """
 
     kind: Literal["tools", "prompts", "resources", "resource", "task"]
     uri: str = ""
+    task: Task | None = field(default=None, compare=False)
 
 
 class Subscription(Protocol):

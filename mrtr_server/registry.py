@@ -251,6 +251,11 @@ class Registry:
         found = self.tools.get(tool)
         return found.headers if found is not None else ()
 
+    def may_be_task(self, tool: str) -> bool:
+        """Say whether a tool's calls may become tasks."""
+        found = self.tools.get(tool)
+        return found is not None and found.handler.task is not None
+
 
 def _add(records: dict[Any, Any], kind: str, name: object, record: Any) -> None:
     if name in records:

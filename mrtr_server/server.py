@@ -230,6 +230,7 @@ class MRTRServer:
             dispatcher,
             info,
             self._registry.header_parameters,
+            self._registry.may_be_task,
             self._limits,
             self._admission,
             dialects=dialects,

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from .digests import digest
-from .errors import HandlerFailed, RequestError, StateRefused, UnknownTarget
+from .errors import ProtocolError, RequestError, StateRefused, UnknownTarget
 from .fanout import Fanout
 from .handlers import TaskTerms
 from .journal import Journal
@@ -286,7 +286,7 @@ class Tasks:
         message = (
             "The input that the task was waiting for did not come in time" if waited else "The task did not end in time"
         )
-        return self.failed(row, HandlerFailed(message))
+        return self.failed(row, ProtocolError(message))
 
     def failed(self, row: TaskRow, error: RequestError) -> dict[str, Any]:
         """Give the changes that fail a task."""

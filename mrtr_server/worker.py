@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Any, Protocol
 
 from .admission import Admission
-from .errors import HandlerFailed, RequestError, StateRefused, StoreUnavailable, UnknownTarget
+from .errors import ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
 from .journal import Journal
 from .limits import Limits
 from .messages import NOTHING, Call, Complete, Note, Question
@@ -233,7 +233,7 @@ class Worker:
             logger.error(
                 "A task of %r has ended its worker %d times, and is failed", run.row.name, run.row.attempts - 1
             )
-            await self._fail(run, HandlerFailed("The task was given up: it could not be run to its end"))
+            await self._fail(run, ProtocolError("The task was given up: it could not be run to its end"))
             return
         if call is None:
             await run.leave(NOT_HERE_FOR)
@@ -257,7 +257,7 @@ class Worker:
             raise
         except Exception as error:
             logger.error("A task of %r could not be kept", run.row.name, exc_info=error)
-            await self._fail(run, HandlerFailed("The task could not be kept"))
+            await self._fail(run, ProtocolError("The task could not be kept"))
 
     async def _complete(self, run: TaskRun, outcome: Complete) -> None:
         sealed = self._tasks.seal_outcome(run.row, outcome)

@@ -21,7 +21,7 @@ NAMES = """
     Annotations AudioContent BearerTokens Callback Client Codec Completion Confirm Context Depends Elicit
     Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InProcessStore
     InputRequired Inputs KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal PromptResult
-    Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec SetupError
+    ProtocolError Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec SetupError
     SignedCodec State Store StoreUnavailable TextContent ToolAnnotations ToolError ToolResult WayBack
 """
 LOADED_WHEN_ASKED_FOR = ["SQLStore"]

@@ -9,12 +9,12 @@ from mrtr_server import Elicit, errors
 from mrtr_server.dialects import DIALECTS, Surface
 from mrtr_server.errors import (
     Declined,
-    HandlerFailed,
     InternalFault,
     InvalidParams,
     InvalidRequest,
     MissingCapability,
     OverBudget,
+    ProtocolError,
     RequestError,
     StateRefused,
     UnknownTarget,
@@ -26,7 +26,7 @@ from mrtr_server.recorded import read_outcome, write_outcome
 from .apps import Order
 
 CALL = Call(method="tools/call", params={}, target="pay", request_id=7)
-SURFACE = Surface({"name": "x", "version": "1"}, ["2026-07-28"], lambda tool: ())
+SURFACE = Surface({"name": "x", "version": "1"}, ["2026-07-28"], lambda tool: (), lambda tool: False)
 
 OUTCOMES = [
     Complete({"content": [{"type": "text", "text": "é\u2028"}], "isError": False}),
@@ -43,7 +43,7 @@ ERRORS = [
     InvalidRequest("no"),
     UnknownTarget("tool", "x"),
     UnsupportedVersion("1", ["2"]),
-    HandlerFailed("no"),
+    ProtocolError("no"),
     Declined("no", {"action": "cancel"}),
 ]
 

@@ -1,6 +1,7 @@
 """Messages as they go over the wire: how the tests make them, send them, and check each one that comes back."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,9 +23,19 @@ PREFIX = "io.modelcontextprotocol/"
 EVERYTHING: JSON = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {}}
 """The capabilities of a client that can do whatever it is asked."""
 
+TASKS: JSON = {"extensions": {PREFIX + "tasks": {}}}
+"""The capability of a client that takes tasks."""
+
 ACCEPT = "application/json, text/event-stream"
-NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-ASKING = frozenset(NAMED_BY)
+NAMED_BY = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+ASKING = frozenset({"tools/call", "prompts/get", "resources/read"})
 
 _RESULTS = {
     "tools/call": "CallToolResult",
@@ -38,6 +49,7 @@ _RESULTS = {
     "server/discover": "DiscoverResult",
     "subscriptions/listen": "SubscriptionsListenResult",
 }
+_TASK_RESULTS = {"tasks/get": "GetTaskResult", "tasks/update": "UpdateTaskResult", "tasks/cancel": "CancelTaskResult"}
 _ERRORS = {
     -32020: "HeaderMismatchError",
     -32021: "MissingRequiredClientCapabilityError",
@@ -196,13 +208,13 @@ class Wire:
 
 
 @cache
-def _validator(definition: str) -> Draft202012Validator:
-    schema = json.loads(Path(__file__).with_name("schemas").joinpath("2026-07-28.json").read_text())
-    return Draft202012Validator({"$ref": f"#/$defs/{definition}", "$defs": schema["$defs"]})
+def _validator(definition: str, schema: str) -> Draft202012Validator:
+    definitions = json.loads(Path(__file__).with_name("schemas").joinpath(f"{schema}.json").read_text())["$defs"]
+    return Draft202012Validator({"$ref": f"#/$defs/{definition}", "$defs": definitions})
 
 
-def _schema(definition: str, value: Any) -> Iterator[str]:
-    for error in _validator(definition).iter_errors(value):
+def _schema(definition: str, value: Any, schema: str = VERSION) -> Iterator[str]:
+    for error in _validator(definition, schema).iter_errors(value):
         yield f"{definition}: {error.json_path}: {error.message}"
 
 
@@ -238,10 +250,14 @@ def message_problems(method: str, message: JSON) -> Iterator[str]:
 
 
 def _notification_problems(message: JSON) -> Iterator[str]:
-    yield from _schema("ServerNotification", message)
     if "id" in message:
         yield f"a server sends no requests: {message['method']}"
         return
+    if message["method"] == "notifications/tasks":
+        yield from _schema("TaskStatusNotification", message, "tasks-extension")
+        yield from _task_problems(message["params"])
+        return
+    yield from _schema("ServerNotification", message)
     try:
         methods.parse_server_notification(message["method"], VERSION, message.get("params"))
     except (ValidationError, KeyError) as error:
@@ -270,18 +286,52 @@ def _result_problems(method: str, result: JSON) -> Iterator[str]:
             yield "neither inputRequests nor requestState"
         if result.get("inputRequests") == {}:
             yield "inputRequests is empty"
+    elif kind == "task":
+        yield from _schema("CreateTaskResult", result, "tasks-extension")
+        yield from _task_problems(result)
+        if method != "tools/call":
+            yield f"{method} can't become a task"
+        if strays := {"inputRequests", "result", "error"} & result.keys():
+            yield f"a task is told of before it has {strays}"
+    elif kind == "complete" and method in _TASK_RESULTS:
+        yield from _schema(_TASK_RESULTS[method], result, "tasks-extension")
+        if method == "tasks/get":
+            yield from _task_problems(result)
+        elif result.keys() - {"resultType", "_meta"}:
+            yield f"an acknowledgement is empty: {result}"
     elif kind == "complete":
         yield from _schema(_RESULTS[method], result)
     else:
         yield f"resultType is {kind!r}"
     if PREFIX + "serverInfo" not in result.get("_meta", {}):
         yield "the result does not say whose it is"
-    if method == "subscriptions/listen":
-        return  # the official models have no row for the result of a subscription
+    if method == "subscriptions/listen" or method in _TASK_RESULTS or kind == "task":
+        return  # the official models have no row for these
     try:
         methods.parse_server_result(method, VERSION, result)
     except (ValidationError, KeyError) as error:
         yield f"mcp_types: {error}"
+
+
+_DETAILS = {"input_required": "inputRequests", "completed": "result", "failed": "error"}
+_TASK_FIELDS = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
+
+
+def _task_problems(task: JSON) -> Iterator[str]:
+    """Say what is wrong with a task, past what the schema of the extension says."""
+    known = _TASK_FIELDS | {"resultType", "_meta"}
+    if strays := task.keys() - known - {_DETAILS.get(task.get("status", ""), "")}:
+        yield f"a task that is {task.get('status')} has {strays}"
+    for field in ("ttlMs", "pollIntervalMs"):
+        if not (type(task.get(field)) is int and task[field] > 0):
+            yield f"{field} is no positive integer"
+    for field in ("createdAt", "lastUpdatedAt"):
+        if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", str(task.get(field))):
+            yield f"{field} is no time in UTC"
+    if PREFIX + "related-task" in task.get("_meta", {}):
+        yield "the related task is the task itself"
+    if "result" in task:
+        yield from _schema("CallToolResult", task["result"])
 
 
 class Inspected:

@@ -15,7 +15,6 @@ from pydantic_core import from_json, to_json
 from ..errors import (
     Busy,
     Declined,
-    HandlerFailed,
     HeaderMismatch,
     InternalFault,
     InvalidParams,
@@ -24,12 +23,22 @@ from ..errors import (
     OverBudget,
     ParseError,
     PayloadTooLarge,
+    ProtocolError,
     RequestError,
     UnknownMethod,
     UnsupportedVersion,
 )
-from ..messages import JSON, Call, Note, Outcome, Principal, Progress, Question, Subscription
+from ..messages import ASKING_METHODS, JSON, Call, Note, Outcome, Principal, Progress, Question, Subscription
 from ..schema import HeaderParameter
+
+METHODS = ASKING_METHODS | {
+    "tools/list",
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+    "completion/complete",
+}
+"""The methods of every version. Each dialect has a list of its own, since there are those that only another one has."""
 
 METHOD_HEADER = b"mcp-method"
 NAME_HEADER = b"mcp-name"
@@ -75,11 +84,13 @@ class Surface:
         info: the server's name, version and so on, in the shape of `Implementation`.
         versions: the protocol versions that are served, the preferred one first.
         header_parameters: gives the parameters of a tool that headers mirror.
+        may_be_task: says whether a tool's calls may become tasks.
     """
 
     info: JSON
     versions: list[str]
     header_parameters: Callable[[str], tuple[HeaderParameter, ...]]
+    may_be_task: Callable[[str], bool]
 
 
 @dataclass(slots=True)
@@ -138,7 +149,7 @@ class Dialect(ABC):
         HeaderMismatch: (400, -32020),
         MissingCapability: (400, -32021),
         UnsupportedVersion: (400, -32022),
-        HandlerFailed: (200, -32603),
+        ProtocolError: (200, -32603),
         Declined: (200, DECLINED),
         Busy: (503, BUSY),
         InternalFault: (500, -32603),
@@ -159,7 +170,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def write(self, call: Call, outcome: Outcome) -> bytes:
-        """Give the JSON-RPC response that carries an outcome."""
+        """Give the JSON-RPC response that carries an outcome. Raises `RequestError` where a task came to one."""
 
     def reply(self, call: Call, outcome: Outcome) -> Reply:
         """Give the HTTP response that carries an outcome."""
@@ -227,6 +238,11 @@ def result(call: Call, body: JSON) -> bytes:
 def requests(questions: Mapping[str, Question]) -> JSON:
     """Give questions as `inputRequests`."""
     return {key: {"method": question.method, "params": question.params} for key, question in questions.items()}
+
+
+def milliseconds(seconds: float) -> int:
+    """Give a duration as the wire has them. None is 0: for a client, that would be no duration at all."""
+    return max(1, round(seconds * 1000))
 
 
 def timestamp(seconds: float) -> str:

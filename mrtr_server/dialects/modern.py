@@ -1,12 +1,21 @@
 """The ratified protocol of 2026-07-28: every request carries its version, its client and its capabilities."""
 
+from collections.abc import Callable
 from typing import Any
 
-from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, UnknownMethod, UnsupportedVersion
+from ..errors import (
+    HeaderMismatch,
+    InvalidParams,
+    InvalidRequest,
+    MissingCapability,
+    UnknownMethod,
+    UnsupportedVersion,
+)
 from ..messages import (
     ASKING_METHODS,
     JSON,
     LOG_LEVELS,
+    NEEDS_TASKS,
     TASKS,
     Acknowledged,
     Call,
@@ -24,6 +33,7 @@ from ..messages import (
     TaskOffer,
 )
 from .base import (
+    METHODS,
     NO_METHOD,
     VERSION_FIELD,
     VERSION_HEADER,
@@ -32,6 +42,7 @@ from .base import (
     ListenWriter,
     Surface,
     check_headers,
+    milliseconds,
     names_version,
     notification,
     read_answers,
@@ -56,8 +67,8 @@ _SUBSCRIPTION = _PREFIX + "subscriptionId"
 _NOBODY: JSON = {}
 _OFFER = TaskOffer()
 _ABSENT: Any = object()
-_DRAFT_METHODS = frozenset({"tasks/result"})
-"""Methods that the drafts had, and this version has not."""
+_TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+_METHODS = METHODS | _TASK_METHODS | {"server/discover", "subscriptions/listen"}
 
 
 class ModernDialect(Dialect):
@@ -97,18 +108,23 @@ class ModernDialect(Dialect):
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
         if version != VERSION:
             raise UnsupportedVersion(version, self.surface.versions)
-        if envelope.method in _DRAFT_METHODS:
-            raise UnknownMethod(envelope.method)
         check_headers(envelope, self.surface, required=True)
+        if envelope.method not in _METHODS:
+            raise UnknownMethod(envelope.method)
         info = meta.get(_CLIENT, _NOBODY)
         level = meta.get(_LOG_LEVEL)
         if not isinstance(info, dict):
             raise InvalidParams(f"params._meta.{_CLIENT} must be an object")
         if level is not None and level not in LOG_LEVELS:
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
-        asks = envelope.method in ASKING_METHODS
-        answers = params.get("inputResponses", _ABSENT) if asks or envelope.method == "tasks/update" else _ABSENT
         extensions = capabilities.get("extensions")
+        offer = _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict) else None
+        if offer is None and envelope.method in _TASK_METHODS:
+            raise MissingCapability(NEEDS_TASKS)
+        asks = envelope.method in ASKING_METHODS
+        answers = params.get("inputResponses", _ABSENT) if asks else _ABSENT
+        if envelope.method == "tasks/update":
+            answers = params.get("inputResponses")
         return Call(
             envelope.method,
             params,
@@ -123,7 +139,7 @@ class ModernDialect(Dialect):
             level,
             envelope.id if envelope.id is not None else 0,
             envelope.headers,
-            _OFFER if isinstance(extensions, dict) and TASKS in extensions else None,
+            offer,
         )
 
     def write(self, call: Call, outcome: Outcome) -> bytes:
@@ -141,39 +157,30 @@ class ModernDialect(Dialect):
         elif isinstance(outcome, Discovery):
             body = self._discovery(outcome)
         elif isinstance(outcome, Seen):
-            body = {"resultType": "complete", **self._task(outcome.task), **self._details(outcome.task)}
+            body = {"resultType": "complete", **self._detailed(outcome.task)}
         elif isinstance(outcome, Started):
-            body = {"resultType": "task", **self._task(outcome.task)}
+            body = {"resultType": "task", **_task(outcome.task)}
         elif isinstance(outcome, Acknowledged):
             body = {"resultType": "complete"}
         else:
-            raise TypeError("a subscription is no result; it has its own writer")
+            raise TypeError(f"{type(outcome).__name__} is no result of this version")
         body["_meta"] = {**body["_meta"], **self._meta} if "_meta" in body else self._meta
         return result(call, body)
 
     def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
         """Give what writes the messages of an open subscription."""
-        return _ListenWriter(call, subscription, self._meta)
+        return _ListenWriter(call, subscription, self._meta, self._detailed)
 
-    def _task(self, task: Task) -> JSON:
-        body: JSON = {
-            "taskId": task.id,
-            "status": task.status,
-            "createdAt": timestamp(task.created),
-            "lastUpdatedAt": timestamp(task.updated),
-            "ttlMs": int(task.ttl * 1000),
-            "pollIntervalMs": int(task.poll * 1000),
-        }
-        if task.message:
-            body["statusMessage"] = task.message
-        return body
-
-    def _details(self, task: Task) -> JSON:
+    def _detailed(self, task: Task) -> JSON:
+        """Give a task with what it asks, or what it came to."""
+        body = _task(task)
         if task.status == "input_required":
-            return {"inputRequests": requests(task.questions)}
-        if isinstance(task.outcome, Complete):
-            return {"result": task.outcome.body}
-        return {} if task.outcome is None else {"error": self.write_error(task.outcome)[1]}
+            body["inputRequests"] = requests(task.questions)
+        elif isinstance(task.outcome, Complete):  # just as the call itself would have returned it
+            body["result"] = {"resultType": "complete", **task.outcome.body}
+        elif task.outcome is not None:
+            body["error"] = self.write_error(task.outcome)[1]
+        return body
 
     def _discovery(self, discovery: Discovery) -> JSON:
         body: JSON = {
@@ -188,25 +195,43 @@ class ModernDialect(Dialect):
         return body
 
 
+def _task(task: Task) -> JSON:
+    body: JSON = {
+        "taskId": task.id,
+        "status": task.status,
+        "createdAt": timestamp(task.created),
+        "lastUpdatedAt": timestamp(task.updated),
+        "ttlMs": milliseconds(task.ttl),
+        "pollIntervalMs": milliseconds(task.poll),
+    }
+    if task.message:
+        body["statusMessage"] = task.message
+    return body
+
+
 class _ListenWriter(ListenWriter):
     """Writes a subscription's messages; each carries the id of the request that opened it (Subscriptions)."""
 
-    def __init__(self, call: Call, subscription: Subscription, meta: JSON) -> None:
+    def __init__(self, call: Call, subscription: Subscription, meta: JSON, detailed: Callable[[Task], JSON]) -> None:
         self._call = call
         self._subscription = subscription
         self._server = meta
+        self._detailed = detailed
         self._meta = {_SUBSCRIPTION: call.request_id}
 
     def opened(self) -> bytes:
-        kinds = {change.kind for change in self._subscription.wanted}
-        uris = sorted(change.uri for change in self._subscription.wanted if change.kind == "resource")
+        wanted = self._subscription.wanted
+        kinds = {change.kind for change in wanted}
         agreed: JSON = {f"{kind}ListChanged": True for kind in ("tools", "prompts", "resources") if kind in kinds}
-        if uris:
-            agreed["resourceSubscriptions"] = uris
+        for kind, field in (("resource", "resourceSubscriptions"), ("task", "taskIds")):
+            if kind in kinds:
+                agreed[field] = sorted(change.uri for change in wanted if change.kind == kind)
         params: JSON = {"_meta": self._meta, "notifications": agreed}
         return notification("notifications/subscriptions/acknowledged", params)
 
     def changed(self, change: Change) -> bytes:
+        if change.task is not None:
+            return notification("notifications/tasks", {"_meta": self._meta, **self._detailed(change.task)})
         if change.kind == "resource":
             return notification("notifications/resources/updated", {"_meta": self._meta, "uri": change.uri})
         return notification(f"notifications/{change.kind}/list_changed", {"_meta": self._meta})

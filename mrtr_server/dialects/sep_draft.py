@@ -30,6 +30,7 @@ from ..messages import (
     TaskOffer,
 )
 from .base import (
+    METHODS,
     NO_METHOD,
     SESSION_HEADER,
     VERSION_HEADER,
@@ -37,6 +38,7 @@ from .base import (
     Envelope,
     Reply,
     check_headers,
+    milliseconds,
     names_version,
     read_answers,
     read_arguments,
@@ -47,13 +49,6 @@ from .base import (
     timestamp,
 )
 
-_METHODS = ASKING_METHODS | {
-    "tools/list",
-    "prompts/list",
-    "resources/list",
-    "resources/templates/list",
-    "completion/complete",
-}
 _TASK_METHODS = {
     "tasks/get": "tasks/get",
     "tasks/result": "tasks/result",
@@ -75,6 +70,9 @@ _STATUS = {
     "failed": "The task has failed.",
     "cancelled": "The task was cancelled.",
 }
+_LONGEST = 2**53
+"""In milliseconds: more is no number that every JSON reader holds."""
+
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
 _ABSENT: Any = object()
@@ -100,7 +98,7 @@ class SepDraftDialect(Dialect):
             return self._read_task(envelope, principal, user)
         if not envelope.method:
             return self._read_response(envelope, principal, user)
-        if envelope.method not in _METHODS:
+        if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params
         asks = envelope.method in ASKING_METHODS
@@ -132,7 +130,7 @@ class SepDraftDialect(Dialect):
             if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
                 raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
             answers = {answer["elicitationId"]: answer}
-        return self._about_task(envelope, method, _task_id(params, params), answers, principal, user)
+        return self._about_task(envelope, method, _task_id(params, envelope.message), answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Take a JSON-RPC response that names a task for the answer to the one question that the task has open."""
@@ -169,34 +167,55 @@ class SepDraftDialect(Dialect):
         return Reply(202, b"") if call.method == "tasks/respond" else super().reply(call, outcome)
 
     def write(self, call: Call, outcome: Outcome) -> bytes:
-        """Give the response that carries an outcome, with nothing added to what the drafts print."""
+        """Give the response that carries an outcome, with nothing added to what the drafts print.
+
+        Raises:
+            RequestError: what a task came to, or why it has no result.
+        """
         if isinstance(outcome, NeedsInput):
             body: JSON = {"requestState": outcome.state}
             if outcome.questions:
                 body["inputRequests"] = requests(outcome.questions)
             return result(call, body)
         if isinstance(outcome, Complete):
-            return result(call, outcome.body)
+            return result(call, self._hinted(outcome.body) if call.method == "tools/list" else outcome.body)
         if isinstance(outcome, Acknowledged):
-            return result(call, _related(outcome.task_id))
-        assert isinstance(outcome, Started | Seen | Redeemed)  # noqa: S101  read() lets no other method through
+            return result(call, _related(outcome.task_id) if outcome.task is None else _seen(outcome.task))
         if isinstance(outcome, Redeemed):
-            return self._redeemed(call, outcome.task)
-        if outcome.task.first_ask:
-            return result(call, _flat(outcome.task))
-        if isinstance(outcome, Seen):
-            return result(call, _task(outcome.task, _STATUS[outcome.task.status]))
+            return result(call, _redeemed(outcome.task))
+        assert isinstance(outcome, Started | Seen)  # noqa: S101  read() lets no other method through
+        if isinstance(outcome, Seen) or outcome.task.first_ask:
+            return result(call, _seen(outcome.task))
         created = f"Task has been created for {call.target} tool invocation."
         return result(call, {"task": _task(outcome.task, created)})
 
-    def _redeemed(self, call: Call, task: Task) -> bytes:
-        if isinstance(task.outcome, RequestError):
-            return self.error(call.request_id, task.outcome).body
-        if isinstance(task.outcome, Complete):
-            return result(call, {**task.outcome.body, **_related(task.id)})
-        # The drafts use a key as often as they like, so a question has the one that its author gave it.
-        questions = {task.names[key]: question for key, question in task.questions.items()}
-        return result(call, {"inputRequests": requests(questions), **_related(task.id)})
+    def _hinted(self, body: JSON) -> JSON:
+        """Give the list of tools with a hint at those whose calls may become tasks (#1869)."""
+        return {
+            **body,
+            "tools": [_hint(tool) if self.surface.may_be_task(tool["name"]) else tool for tool in body["tools"]],
+        }
+
+
+def _hint(tool: JSON) -> JSON:
+    return {**tool, "annotations": {**tool.get("annotations", {}), "taskHint": "always"}}
+
+
+def _redeemed(task: Task) -> JSON:
+    if isinstance(task.outcome, RequestError):
+        raise task.outcome
+    if isinstance(task.outcome, Complete):
+        related = _related(task.id)["_meta"]
+        return {**task.outcome.body, "_meta": {**task.outcome.body.get("_meta", {}), **related}}
+    if task.status == "cancelled":
+        raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
+    # The drafts use a key as often as they like, so a question has the one that its author gave it.
+    questions = {task.names[key]: question for key, question in task.questions.items()}
+    return {"inputRequests": requests(questions), **_related(task.id)}
+
+
+def _seen(task: Task) -> JSON:
+    return _flat(task) if task.first_ask else _task(task, _STATUS[task.status])
 
 
 def _task(task: Task, message: str) -> JSON:
@@ -206,8 +225,8 @@ def _task(task: Task, message: str) -> JSON:
         "statusMessage": task.message or message,
         "createdAt": timestamp(task.created),
         "lastUpdatedAt": timestamp(task.updated),
-        "ttl": int(task.ttl * 1000),
-        "pollInterval": int(task.poll * 1000),
+        "ttl": milliseconds(task.ttl),
+        "pollInterval": milliseconds(task.poll),
     }
 
 
@@ -219,7 +238,7 @@ def _flat(task: Task) -> JSON:
             for key, question in task.questions.items()
             if question.method == "elicitation/create"
         ]
-    if task.message:
+    if task.message and task.status in ("working", "input_required"):  # for while one waits
         body["_meta"][_IMMEDIATE] = task.message
     return body
 
@@ -234,13 +253,15 @@ def _meta(holder: JSON) -> JSON:
 
 
 def _task_id(*holders: JSON) -> str:
-    """Give the task that a message is about: by its `taskId`, or by the related task of its `_meta`."""
-    for holder in holders:
-        related = _meta(holder).get(_RELATED)
-        for found in (holder.get("taskId"), related.get("taskId") if isinstance(related, dict) else None):
-            if isinstance(found, str):
-                return found
-    raise InvalidParams(f"taskId must be a string; or _meta.{_RELATED} an object that has it")
+    """Give the task that a message is about: by its `taskId`, by the related task of its `_meta`, or by both."""
+    related = [_meta(holder)[_RELATED] for holder in holders if _RELATED in _meta(holder)]
+    named = [holder["taskId"] for holder in holders if "taskId" in holder]
+    named += [each.get("taskId") if isinstance(each, dict) else None for each in related]
+    if not named or not all(isinstance(name, str) for name in named):
+        raise InvalidParams(f"taskId must be a string; or _meta.{_RELATED} an object that has it")
+    if len(set(named)) > 1:
+        raise InvalidParams("The message names two tasks")
+    return str(named[0])
 
 
 def _read_offer(params: JSON) -> TaskOffer:
@@ -252,7 +273,7 @@ def _read_offer(params: JSON) -> TaskOffer:
     ttl = wanted["ttl"]
     if type(ttl) not in (int, float) or not 0 < ttl < math.inf:
         raise InvalidParams("params.task.ttl must be a positive number of milliseconds")
-    return TaskOffer(ttl / 1000)
+    return TaskOffer(min(ttl, _LONGEST) / 1000)
 
 
 def _either(envelope: Envelope, field: str, absent: Any = None) -> Any:

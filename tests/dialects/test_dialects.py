@@ -15,7 +15,6 @@ from mrtr_server.dialects import DIALECTS, Dialect, Surface
 from mrtr_server.errors import (
     Busy,
     Declined,
-    HandlerFailed,
     HeaderMismatch,
     InternalFault,
     InvalidParams,
@@ -24,6 +23,7 @@ from mrtr_server.errors import (
     OverBudget,
     ParseError,
     PayloadTooLarge,
+    ProtocolError,
     RequestError,
     StateRefused,
     UnknownMethod,
@@ -184,7 +184,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (HeaderMismatch("x"), 400, -32020, None),
     (MissingCapability({"roots": {}}), 400, -32021, {"requiredCapabilities": {"roots": {}}}),
     (UnsupportedVersion("v9", ["v1"]), 400, -32022, {"supported": ["v1"], "requested": "v9"}),
-    (HandlerFailed("x"), 200, -32603, None),
+    (ProtocolError("x"), 200, -32603, None),
     (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
     (Busy(1.5), 503, -31002, None),
     (InternalFault("abcd"), 500, -32603, {"reference": "abcd"}),
@@ -198,7 +198,9 @@ def below(kind: type[RequestError]) -> set[type[RequestError]]:
 
 @pytest.fixture(params=list(DIALECTS))
 def dialect(request: pytest.FixtureRequest) -> Dialect:
-    return DIALECTS[request.param](Surface({"name": "x", "version": "1"}, [VERSION], lambda tool: ()))
+    return DIALECTS[request.param](
+        Surface({"name": "x", "version": "1"}, [VERSION], lambda tool: (), lambda tool: False)
+    )
 
 
 def test_every_error_is_in_the_table() -> None:

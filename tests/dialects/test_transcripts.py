@@ -1,12 +1,15 @@
 """Golden transcripts: what goes over the wire in each dialect, message by message.
 
 A transcript is a file in `transcripts/`, which opens with a sentence that says what it guards. Those of the drafts hold
-the messages that the drafts print; each request is posted with nothing but a content type.
+the messages that the drafts print; each request is posted with nothing but a content type. A look at a task is repeated
+until it has the printed status.
 """
 
 import importlib
 import json
-from collections.abc import Callable, Iterator
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,66 @@ def test_the_drafts_are_answered_as_printed(wire_to: Callable[[str], Wire], tran
         assert up_to_what_differs(reply.json) == up_to_what_differs(exchange["answer"])
         state = reply.result.get("requestState")
         assert ("inputRequests" in reply.result) == isinstance(state, str), "whoever is asked gets a state"
+
+
+IDS = ("taskId", "elicitationId")
+TIMES = ("createdAt", "lastUpdatedAt")
+PATIENCE = 10.0
+"""How long a task may take to come to the printed status, in seconds."""
+
+
+def with_ids(message: Any, ours: Mapping[str, str]) -> Any:
+    """Put our ids where the printed ones are."""
+    if isinstance(message, dict):
+        return {
+            name: ours.get(value, value) if name in IDS else with_ids(value, ours) for name, value in message.items()
+        }
+    return [with_ids(item, ours) for item in message] if isinstance(message, list) else message
+
+
+def learn(printed: Any, answer: Any, ours: dict[str, str]) -> None:
+    """Note which of our ids stands for which printed one."""
+    if isinstance(printed, dict) and isinstance(answer, dict):
+        for name in printed.keys() & answer.keys():
+            if name in IDS:
+                ours.setdefault(printed[name], answer[name])
+            learn(printed[name], answer[name], ours)
+    elif isinstance(printed, list) and isinstance(answer, list):
+        for each, other in zip(printed, answer, strict=False):
+            learn(each, other, ours)
+
+
+def up_to_what_differs_in_tasks(answer: JSON) -> JSON:
+    """Leave out what the design lists under "As printed, up to", in the messages about tasks: times, too."""
+    answer = up_to_what_differs(answer)
+    for holder in (answer["result"], answer["result"].get("task", {})):
+        for name in TIMES:
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", holder.pop(name, "2026-01-27T03:38:07Z"))
+    for part in answer["result"].get("content", []):
+        part["text"] = re.sub(r"RES-\d{4}-\d{3}", "RES-<number>", part["text"])
+    return answer
+
+
+@pytest.mark.parametrize("transcript", transcripts("draft-tasks"))
+def test_the_tasks_of_the_drafts_are_answered_as_printed(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
+    wire = wire_to(transcript["app"])
+    ours: dict[str, str] = {}
+    assert next(iter(transcript)) == "guards"
+    for exchange in transcript["exchanges"]:
+        message, printed = with_ids(exchange["request"], ours), exchange["answer"]
+        reply = wire.draft(message)
+        if printed is None:
+            assert (reply.status, reply.body) == (202, b"")
+            continue
+        deadline = time.monotonic() + PATIENCE
+        while message["method"] == "tasks/get" and reply.result["status"] != printed["result"]["status"]:
+            assert time.monotonic() < deadline, reply.body
+            time.sleep(0.02)
+            reply = wire.draft(message)
+        assert reply.status == 200, reply.body
+        assert reply.json["id"] == message["id"]
+        learn(printed, reply.json, ours)
+        assert up_to_what_differs_in_tasks(reply.json) == up_to_what_differs_in_tasks(with_ids(printed, ours))
 
 
 def with_state(message: Any, state: str | None) -> Any:

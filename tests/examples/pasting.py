@@ -14,11 +14,11 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="there is n
 
 
 def commands(module: ModuleType) -> tuple[list[str], str]:
-    """Give the uvicorn lines of a module's docstring, and all others from the first round on."""
+    """Give the uvicorn lines of a module's docstring, and all others from the first round, or step, on."""
     text = module.__doc__ or ""
-    first_round = text.index("Round 1")
-    indented = [line[4:] for line in text[:first_round].splitlines() if line.startswith("    ")]
-    rounds = [line[4:] for line in text[first_round:].splitlines() if line.startswith("    ")]
+    first = text.index("Step 1" if "Step 1" in text else "Round 1")
+    indented = [line[4:] for line in text[:first].splitlines() if line.startswith("    ")]
+    rounds = [line[4:] for line in text[first:].splitlines() if line.startswith("    ")]
     return [line for line in indented if line.startswith("uvicorn ")], "\n".join(rounds)
 
 
