@@ -1,7 +1,6 @@
 """Tasks that somebody listens to, over real HTTP: agreed, told, and nobody else's."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,8 +18,8 @@ ABLE = {"elicitation": {}, **TASKS}
 
 
 @pytest.fixture
-def wire(serve: Serve) -> Iterator[Wire]:
-    yield serve(working)
+def wire(serve: Serve) -> Wire:
+    return serve(working)
 
 
 def start(wire: Wire, tool: str = "greet") -> str:
@@ -36,7 +35,7 @@ class Opened:
 
     def __init__(self, wire: Wire, ids: list[str], **headers: str) -> None:
         message = modern("subscriptions/listen", {"notifications": {"taskIds": ids}}, id="s", capabilities=ABLE)
-        given = {**headers_for(message), **headers}
+        given = [*headers_for(message), *((name.encode(), value.encode()) for name, value in headers.items())]
         self._stream: Any = wire.client.stream("POST", wire.url, content=json.dumps(message), headers=given)
 
     def __enter__(self) -> Listener:
