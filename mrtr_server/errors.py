@@ -17,7 +17,7 @@
         ├── PayloadTooLarge     over the body limit
         ├── UnknownMethod
         ├── InvalidParams
-        │   ├── UnknownTarget   no tool, prompt or resource of that name
+        │   ├── UnknownTarget   no tool, prompt, resource or task of that name
         │   ├── StateRefused    a requestState that does not open; one message, whatever the reason
         │   └── OverBudget      over a limit of the flow
         ├── HeaderMismatch      the headers do not say what the body says
@@ -33,7 +33,7 @@ Errors carry meaning; each dialect chooses the codes and statuses for its wire.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 
 class MRTRError(Exception):
@@ -156,15 +156,17 @@ class InvalidParams(RequestError):
 
 
 class UnknownTarget(InvalidParams):
-    """No tool, prompt or resource of that name.
+    """No tool, prompt, resource or task of that name.
 
     Parameters:
-        kind: "tool", "prompt" or "resource".
-        name: the name or URI, as asked for.
+        kind: "tool", "prompt", "resource" or "task".
+        name: the name, URI or id, as asked for.
     """
 
+    _FIELDS: ClassVar = {"resource": "uri", "task": "taskId"}
+
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"Unknown {kind}: {name[:200]}", {"uri" if kind == "resource" else "name": name})
+        super().__init__(f"Unknown {kind}: {name[:200]}", {self._FIELDS.get(kind, "name"): name})
 
 
 class StateRefused(InvalidParams):

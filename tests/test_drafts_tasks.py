@@ -79,7 +79,8 @@ class TestCalls:
         assert call(wire, "greet", {"ttl": 1e300}).result["task"]["ttl"] == 600_000
 
     def test_with_a_broken_offer_are_refused(self, wire: Wire) -> None:
-        for task in ([], "yes", {"ttl": -1}, {"ttl": "x"}):
+        broken: list[Any] = [[], "yes", {"ttl": -1}, {"ttl": "x"}]
+        for task in broken:
             reply = call(wire, "greet", task)
             assert (reply.status, reply.code) == (400, -32602)
 

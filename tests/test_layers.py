@@ -18,7 +18,7 @@ ROOT = Path(mrtr_server.__file__).parent
 ROWS: list[tuple[int, str]] = [
     (0, "_version digests errors threads workers"),
     (1, "base_url content keys limits messages uri_templates"),
-    (2, "admission auth database fanout journal schema sealed_state signing task_store"),
+    (2, "admission auth database fanout task_changes journal schema sealed_state signing task_store"),
     (2, "store tables"),
     (2, "notices"),
     (2, "fanout_sql task_store_sql"),

@@ -22,7 +22,7 @@ from mrtr_server.messages import Change, Subscription
 from .conftest import Serve
 from .direct import Exchange, headers_for, scope_of, send
 from .serving import Process, in_process, in_thread, wait_until
-from .wire import EVERYTHING, JSON, PREFIX, Reply, Wire, message_problems, modern
+from .wire import EVERYTHING, JSON, PREFIX, TASKS, Reply, Wire, message_problems, modern
 
 SUBSCRIPTION = PREFIX + "subscriptionId"
 ALL: JSON = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
@@ -491,3 +491,28 @@ async def shut_down(app: MRTRServer) -> None:
 
     await app({"type": "lifespan", "asgi": {"version": "3.0"}}, coming.get, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+class TestTasks:
+    """What is listened to by id; what they are told is in test_task_changes.py and dialects/test_task_forms.py."""
+
+    def test_need_a_client_that_takes_tasks(self, app: MRTRServer, serve: Serve) -> None:
+        for wanted in ({"taskIds": ["a"]}, {**ALL, "taskIds": ["a"]}):
+            reply = serve(app).modern("subscriptions/listen", {"notifications": wanted})
+            assert (reply.status, reply.code) == (400, -32021)
+            assert reply.error["data"] == {"requiredCapabilities": TASKS}
+
+    def test_of_nobody_need_nothing(self, app: MRTRServer, serve: Serve) -> None:
+        with listening(serve(app), {"taskIds": []}) as listener:
+            assert listener.next()["params"]["notifications"] == {}
+
+    @pytest.mark.parametrize("wrong", ["a", {"a": True}, [5], [None], [["a"]]], ids=str)
+    def test_are_named_in_a_list_of_strings(self, app: MRTRServer, serve: Serve, wrong: Any) -> None:
+        reply = serve(app).modern("subscriptions/listen", {"notifications": {"taskIds": wrong}}, capabilities=TASKS)
+        assert (reply.status, reply.code) == (400, -32602)
+        assert "taskIds" in reply.error["message"]
+
+    @pytest.mark.parametrize("ids", [[str(number) for number in range(1001)], ["x" * 100_001]], ids=["many", "long"])
+    def test_are_not_too_many(self, app: MRTRServer, serve: Serve, ids: list[str]) -> None:
+        reply = serve(app).modern("subscriptions/listen", {"notifications": {"taskIds": ids}}, capabilities=TASKS)
+        assert (reply.status, reply.code, reply.error["data"]["limit"]) == (400, -32602, "taskIds")

@@ -178,6 +178,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (InvalidParams("x", {"name": "y"}), 400, -32602, {"name": "y"}),
     (UnknownTarget("tool", "y"), 400, -32602, {"name": "y"}),
     (UnknownTarget("prompt", "y"), 400, -32602, {"name": "y"}),
+    (UnknownTarget("task", "y"), 400, -32602, {"taskId": "y"}),
     (UnknownTarget("resource", "a://y"), 400, -32602, {"uri": "a://y"}),
     (StateRefused("the secret reason"), 400, -32602, None),
     (OverBudget("x", "rounds", 3, more=1), 400, -32602, {"limit": "rounds", "value": 3, "more": 1}),
