@@ -7,6 +7,7 @@ import secrets
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 import click
 from uvicorn.importer import ImportFromStringError, import_from_string
@@ -64,7 +65,7 @@ def _load(name: str) -> MRTRServer:
 async def _work(server: MRTRServer) -> None:
     ends = asyncio.Event()
     loop = asyncio.get_running_loop()
-    before = {}
+    before: dict[int, Any] = {}
 
     def end(_number: int, _frame: FrameType | None) -> None:
         for number, handler in before.items():
