@@ -32,6 +32,7 @@ FIRST_ASK_WITHIN = 10.0
 """How long a client that would rather see the first ask is kept waiting for it, in seconds."""
 
 _ID_BYTES = 24
+_LONGEST_ID = 128
 _FLAT = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
 
@@ -221,7 +222,7 @@ class Tasks:
                 return
 
     async def _find(self, id: str, principal: Principal | None) -> TaskRow:
-        row = await self.store.find_task(id) if len(id) <= 200 else None
+        row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
         # For anyone but its owner it does not exist.
         if row is None or not hmac.compare_digest(row.owner.encode(), _owner(principal).encode()):
             raise UnknownTarget("task", id)
