@@ -1,4 +1,4 @@
-"""The server of the tasks of scripts/chaos: a round that asks, then a task of four steps, with a question among them."""
+"""The server of the tasks of scripts/chaos: a round that asks, then a task of four steps, a question among them."""
 
 import asyncio
 import os
