@@ -1,11 +1,21 @@
 """The command `mrtr-server`."""
 
+import asyncio
+import logging
+import os
 import secrets
+import signal
+import sys
+from types import FrameType
+from typing import Any
 
 import click
+from uvicorn.importer import ImportFromStringError, import_from_string
 
 from ._version import __version__
+from .errors import SetupError
 from .keys import KEY_BYTES
+from .server import MRTRServer
 
 
 @click.group()
@@ -18,3 +28,53 @@ def main() -> None:
 def keygen() -> None:
     """Print a new key for MRTR_KEYS."""
     click.echo(secrets.token_hex(KEY_BYTES))
+
+
+@main.command()
+@click.argument("app", metavar="MODULE:APP")
+@click.option("--app-dir", default="", metavar="PATH", help="Look for MODULE here; the working directory if left out.")
+def worker(app: str, app_dir: str) -> None:
+    """Run the tasks of MODULE:APP, an MRTRServer, without serving requests.
+
+    It needs the database and the keys of its servers, in MRTR_DATABASE_URL and MRTR_KEYS unless the code gives them.
+    SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and go on in other workers.
+    A second one ends it at once.
+    """
+    logging.basicConfig(format="%(levelname)s:     %(message)s")
+    sys.path.insert(0, app_dir)
+    server = _load(app)
+    try:
+        asyncio.run(_work(server))
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _load(name: str) -> MRTRServer:
+    try:
+        found = import_from_string(name)
+    except (ImportFromStringError, SetupError) as error:
+        raise click.ClickException(str(error)) from None
+    if not isinstance(found, MRTRServer):
+        raise click.ClickException(
+            f"{name} is {type(found).__name__}, and not an MRTRServer. If it is an application that one is mounted in, "
+            "name the server itself"
+        )
+    return found
+
+
+async def _work(server: MRTRServer) -> None:
+    ends = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    before: dict[int, Any] = {}
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        loop.call_soon_threadsafe(ends.set)
+
+    async with server.working():
+        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        click.echo(f"Working on the tasks of {server.name!r} [{os.getpid()}]", err=True)
+        await ends.wait()
+        click.echo("Handing back what has not ended", err=True)
+    click.echo("Ended", err=True)

@@ -29,6 +29,8 @@ class Background(Protocol):
 
     started: bool
     """Whether the flow is a task already."""
+    lost: bool
+    """Whether the task is somebody else's by now, so that nothing that is done here counts any more."""
 
     async def keep(self) -> None:
         """Keep what the journal holds now, before anything else happens."""
@@ -381,7 +383,10 @@ class Round:
         self._refuse("a step")
         if not self.ending and not (steps.is_new(planned) and self._leaves()):
             try:
-                return await steps.run(planned)
+                value = await steps.run(planned)
+                if self._background is None or not self._background.lost:
+                    return value
+                self.handed_over = True
             except FlowError as mistake:
                 self.fail(mistake)
             except Exception:

@@ -4,8 +4,8 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from copy import copy
 from inspect import isasyncgenfunction
 from types import FrameType
@@ -302,19 +302,12 @@ class MRTRServer:
             await send({"type": "lifespan.startup.failed", "message": self._shared.refusal})
             return
         phase = "startup"
-        self._admission.reopen()
         self._hear_sigterm()
         try:
-            async with self._entered(self):
-                if self._has_tasks():
-                    self._wake_worker()
+            async with self._living(works=self._works and self._has_tasks()):
                 await send({"type": "lifespan.startup.complete"})
                 phase = "shutdown"
                 await receive()
-                self.drain()
-                await self._worker.close()
-                await self._redeemer.finish()
-            await self._shared.store.close()
         except Exception as error:
             message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
             logger.error("%s", message, exc_info=error)
@@ -322,9 +315,26 @@ class MRTRServer:
         else:
             await send({"type": "lifespan.shutdown.complete"})
         finally:
-            self._threads.close()
             forget_sigterm(self._admission)
             self._hears_sigterm = False
+
+    @asynccontextmanager
+    async def _living(self, *, works: bool) -> AsyncIterator[None]:
+        """Enter `lifespan=`, and run tasks if this process works; at the end drain, and hand them back."""
+        self._admission.reopen()
+        try:
+            async with self._entered(self):
+                if works:
+                    self._worker.start()
+                try:
+                    yield
+                finally:
+                    self.drain()
+                    await self._worker.close()
+                    await self._redeemer.finish()
+            await self._shared.store.close()
+        finally:
+            self._threads.close()
             self._admission.reopen()
 
     # Draining
@@ -340,6 +350,20 @@ class MRTRServer:
         self._callbacks.wake()
 
     # Tasks
+
+    def working(self) -> AbstractAsyncContextManager[None]:
+        """Run the tasks of the servers that share the store for as long as the block lasts, without serving requests.
+
+        It is what `mrtr-server worker` does, and the same with `works=False`. `lifespan=` is entered, and left at the
+        end. Tasks that have not ended then are handed back at their next boundary, and go on elsewhere.
+
+        Raises:
+            SetupError: there is nothing that this process could work on; the message says why.
+        """
+        if not self._has_tasks():
+            raise SetupError(f"{self.name}: no tool has tasks; they are for @app.tool(task=...)")
+        self._shared.check_worker()
+        return self._living(works=True)
 
     def _has_tasks(self) -> bool:
         return any(tool.handler.task is not None for tool in self._registry.tools.values())

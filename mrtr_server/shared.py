@@ -38,6 +38,7 @@ class Shared:
         self._name = name
         self._workers = worker_count()
         self._told_of_store = False
+        self._has_keys = True
         self.refusal = ""
         """Why the server may not start; empty if it may."""
         self.ring = self._ring(keys)
@@ -83,6 +84,19 @@ class Shared:
                 f"Give them a database with {DATABASE} or database=, or a store="
             )
 
+    def check_worker(self) -> None:
+        """Raise `SetupError` unless a process that serves no requests can work on what others have started."""
+        if not self.store.shared:
+            raise SetupError(
+                f"{self._name}: there is no store that the servers share with their workers. Give them a database with "
+                f"{DATABASE} or database=, or a store="
+            )
+        if not self._has_keys:
+            raise SetupError(
+                f"{self._name}: what the servers have sealed does not open without their keys. Set {KEYS} to the same "
+                "for them and their workers; `mrtr-server keygen` makes one"
+            )
+
     def _given_store(self, store: Store | None, database: str | None) -> Store | None:
         given: Any = store
         if isinstance(given, str) or not isinstance(database, str | None):
@@ -117,6 +131,7 @@ class Shared:
             return KeyRing.generate()
         if ring is not None:
             return ring
+        self._has_keys = False
         if self._workers > 1:
             self._refuse(
                 f"{self._workers} workers need one shared key, or a flow that begins in one can't go on in another. "

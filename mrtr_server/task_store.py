@@ -130,7 +130,7 @@ class InProcessTasks:
     async def add_task(self, row: TaskRow) -> None:
         """Keep a new task; see `TaskStore`."""
         with self._guard:
-            self._tasks[row.id] = row
+            self._tasks.setdefault(row.id, row)
         self._wakes.set()
 
     async def find_task(self, id: str) -> TaskRow | None:

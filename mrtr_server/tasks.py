@@ -1,11 +1,11 @@
 """Tasks: flows that go on in the background, with their journal in a row of a store."""
 
 import asyncio
+import hmac
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from hmac import compare_digest
 from secrets import token_hex
 from typing import Any
 
@@ -32,6 +32,7 @@ FIRST_ASK_WITHIN = 10.0
 """How long a client that would rather see the first ask is kept waiting for it, in seconds."""
 
 _ID_BYTES = 24
+_LONGEST_ID = 128
 _FLAT = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
 
@@ -102,6 +103,7 @@ class Tasks:
         self.store = store
         self.answer_within = answer_within
         self._codec = SealedCodec(ring, "task")
+        self._flow_key = ring.derive("task of a flow")[0][1]
         self._fanout = fanout
         self._limits = replace(limits, flow_seconds=_NO_END)
         self._clock = self.now = clock
@@ -109,13 +111,14 @@ class Tasks:
 
     # What clients do
 
-    async def start(self, terms: TaskTerms, call: Call, journal: Journal | None) -> Task:
+    async def start(self, terms: TaskTerms, call: Call, journal: Journal | None, *, once: bool = False) -> Task:
         """Make a task of a call. It is there for every replica when this returns.
 
         Parameters:
             terms: the tool's.
             call: the request.
             journal: what its rounds have left; None if there were none.
+            once: whether the flow becomes one task, however often it comes here.
 
         Raises:
             StoreUnavailable: it could not be kept.
@@ -126,7 +129,8 @@ class Tasks:
         offer = call.task or TaskOffer()
         ttl = terms.ttl if offer.ttl is None else min(offer.ttl, terms.ttl)
         now = self._clock()
-        id, owner = (_FLAT if offer.first_ask else "") + token_hex(_ID_BYTES), _owner(call.principal)
+        token = self._token_of(journal) if once and journal is not None else token_hex(_ID_BYTES)
+        id, owner = (_FLAT if offer.first_ask else "") + token, _owner(call.principal)
         row = TaskRow(
             id=id,
             owner=owner,
@@ -146,6 +150,10 @@ class Tasks:
         if offer.first_ask:
             row = await self._settled(row)
         return self.view(row)
+
+    def _token_of(self, journal: Journal) -> str:
+        """Give what nobody can guess, and each replica makes the same of a flow."""
+        return hmac.digest(self._flow_key, journal.flow.encode(), "sha256")[:_ID_BYTES].hex()
 
     async def _settled(self, row: TaskRow) -> TaskRow:
         """Wait until a task has asked or ended, for a while."""
@@ -214,9 +222,9 @@ class Tasks:
                 return
 
     async def _find(self, id: str, principal: Principal | None) -> TaskRow:
-        row = await self.store.find_task(id) if len(id) <= 200 else None
+        row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
         # For anyone but its owner it does not exist.
-        if row is None or not compare_digest(row.owner.encode(), _owner(principal).encode()):
+        if row is None or not hmac.compare_digest(row.owner.encode(), _owner(principal).encode()):
             raise UnknownTarget("task", id)
         return row
 
@@ -299,7 +307,7 @@ class Tasks:
 
     def _open(self, row: TaskRow, column: str, sealed: bytes) -> bytes:
         place, _, payload = self._codec.open(sealed.decode("ascii", "replace")).partition(b"\n")
-        if not compare_digest(place, to_json([row.id, row.owner, column])):
+        if not hmac.compare_digest(place, to_json([row.id, row.owner, column])):
             raise StateRefused(f"{column} belongs to another task, column or principal")
         return payload
 

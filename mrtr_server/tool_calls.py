@@ -34,6 +34,7 @@ class _Foreground:
     """What a flow may become that is no task yet."""
 
     started = False
+    lost = False
 
     async def keep(self) -> None:
         """Keep nothing: the journal goes with the client when the round ends."""
@@ -124,7 +125,7 @@ class Tools:
         assert terms is not None  # noqa: S101  or nothing would lead here
         self._wake_worker()
         try:
-            return Started(await self._tasks.start(terms, call, journal))
+            return Started(await self._tasks.start(terms, call, journal, once=tool.handler.single_use))
         except StoreUnavailable as error:
             raise self._faults.of(call, error) from None
 

@@ -149,6 +149,7 @@ class Worker:
         self._lease = token_hex(16)
         self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
         self._ended = asyncio.Event()
+        self._claiming = asyncio.Lock()
         self._loops: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leaving = False
@@ -159,7 +160,7 @@ class Worker:
         if self._loop is loop and not self._leaving:
             return
         self._loop, self._leaving = loop, False
-        self._running, self._ended = {}, asyncio.Event()
+        self._running, self._ended, self._claiming = {}, asyncio.Event(), asyncio.Lock()
         self._loops = [loop.create_task(self._claim()), loop.create_task(self._be_heard())]
 
     async def close(self) -> None:
@@ -167,7 +168,8 @@ class Worker:
         self._leaving = True
         if self._loop is not asyncio.get_running_loop():
             return
-        self._loops[0].cancel()
+        async with self._claiming:  # what has just been claimed is handed back, too
+            self._loops[0].cancel()
         running = [task for _, task in self._running.values()]
         if running:
             _, late = await asyncio.wait(running, timeout=END_WITHIN)
@@ -196,9 +198,10 @@ class Worker:
                     await self._ended.wait()
                 else:
                     seconds = self._limits.lease_seconds
-                    rows = await self._tasks.store.claim_tasks(self._lease, seconds=seconds, most=free)
-                    for row in rows:
-                        self._begin(row)
+                    async with self._claiming:
+                        rows = await self._tasks.store.claim_tasks(self._lease, seconds=seconds, most=free)
+                        for row in rows:
+                            self._begin(row)
                     if not rows:
                         await self._tasks.store.wait_for_tasks(LOOK_EVERY)
             except StoreUnavailable as error:

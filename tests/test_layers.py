@@ -67,7 +67,7 @@ ONLY_IMPORTERS = {
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
     "starlette": {"auth", "callback_pages", "connection", "gate", "asgi", "probes", "server", "testing.transports"},
-    "uvicorn": set(),
+    "uvicorn": {"cli"},
     "http": {"testing.transports"},
 }
 

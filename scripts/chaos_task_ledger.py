@@ -1,0 +1,107 @@
+"""The ledger of the tasks of scripts/chaos: which step ran when, and when its record was known to be kept."""
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+
+from chaos_ledger import PATIENCE, dawdle
+
+# One sequence of numbers for all that happens, so that one can tell what came after what.
+_TABLES = """
+    PRAGMA journal_mode = WAL;
+    CREATE TABLE IF NOT EXISTS events (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, what TEXT NOT NULL, intent TEXT NOT NULL, effect TEXT NOT NULL,
+        key TEXT, receipt INTEGER
+    );
+    CREATE UNIQUE INDEX IF NOT EXISTS kept_once ON events (intent, effect, receipt) WHERE what = 'kept';
+    CREATE VIEW IF NOT EXISTS ran AS SELECT * FROM events WHERE what = 'ran';
+    CREATE VIEW IF NOT EXISTS kept AS SELECT * FROM events WHERE what = 'kept';
+"""
+
+
+class TaskLedger:
+    """Writes down what steps do, and what of it is recorded.
+
+    Parameters:
+        path: the file, of SQLite.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def create(self) -> None:
+        """Make the file."""
+        with closing(sqlite3.connect(self._path)) as database:
+            database.executescript(_TABLES)
+
+    def run(self, intent: str, effect: str, key: str) -> int:
+        """Have an effect, in a step; give its receipt."""
+        dawdle()
+        receipt = self._write(
+            "INSERT INTO events (what, intent, effect, key) VALUES ('ran', ?, ?, ?)", intent, effect, key
+        )
+        dawdle()  # a server that is killed now does not know what it has done
+        return receipt
+
+    def keep(self, intent: str, effect: str, receipt: int) -> None:
+        """Note that a step has given its receipt, so that it is recorded. Again and again, as the tool is re-run."""
+        self._write(
+            "INSERT OR IGNORE INTO events (what, intent, effect, receipt) VALUES ('kept', ?, ?, ?)",
+            *(intent, effect, receipt),
+        )
+
+    def _write(self, statement: str, *values: object) -> int:
+        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+            database.execute("PRAGMA synchronous = OFF")  # processes are killed here, not machines
+            with database:
+                return int(database.execute(statement, values).lastrowid or 0)
+
+    def receipts(self) -> dict[str, str]:
+        """Give the receipts that were kept for each intent, by the effects' names, as its task gives them."""
+        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+            found = database.execute("SELECT intent, receipt FROM kept ORDER BY intent, effect, receipt").fetchall()
+        texts: dict[str, list[str]] = {}
+        for intent, receipt in found:
+            texts.setdefault(intent, []).append(str(receipt))
+        return {intent: ", ".join(receipts) for intent, receipts in texts.items()}
+
+    def count(self) -> "Counted":
+        """Count what was done."""
+        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+
+            def number(query: str) -> int:
+                return int(database.execute(query).fetchone()[0])
+
+            ran = number("SELECT count(*) FROM ran")
+            recorded = number("SELECT count(*) FROM (SELECT DISTINCT intent, effect FROM kept)")
+            again = number(
+                "SELECT count(*) FROM ran WHERE number > (SELECT min(kept.number) FROM kept "
+                "WHERE kept.intent = ran.intent AND kept.effect = ran.effect)"
+            )
+            replaced = number("SELECT count(*) FROM kept") - recorded
+            keys = number("SELECT count(*) FROM (SELECT DISTINCT intent, effect, key FROM ran)")
+            effects = number("SELECT count(*) FROM (SELECT DISTINCT intent, effect FROM ran)")
+        return Counted(recorded, max(again, replaced), ran - recorded - again, keys - effects)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What is in the ledger.
+
+    Parameters:
+        recorded_steps: steps whose result their task had.
+        recorded_steps_run_twice: runs of such a step after that.
+        interrupted_steps: runs before that whose server was killed, or taken for dead, before they were recorded.
+        changed_keys: idempotency keys that a step had besides its first one.
+    """
+
+    recorded_steps: int
+    recorded_steps_run_twice: int
+    interrupted_steps: int
+    changed_keys: int
+
+
+def shared() -> TaskLedger:
+    """Give the ledger that the environment names."""
+    return TaskLedger(os.environ["CHAOS_LEDGER"])

@@ -1,0 +1,145 @@
+"""Tasks for scripts/chaos: clients that order things which take their time, and what is promised to them."""
+
+import asyncio
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from chaos_task_ledger import TaskLedger
+from chaos_wire import ANSWERS, Wire, think
+
+STEPS_OF_A_TASK = 4
+
+PATIENCE = 900.0
+"""How long all tasks may take in all, in seconds. Tasks of one client, started one after the other, need far less."""
+
+STATUSES = "SELECT status, count(*) FROM mrtr_tasks GROUP BY status"
+
+
+class Tasks:
+    """Clients who order one thing after the other: a first round asks, a task goes on from there and asks again.
+
+    The tool is single-use, so a call that got no response can be sent again, and is the same task: tasks are counted by
+    what their clients meant to start.
+
+    Parameters:
+        directory: for the ledger, and for a database of SQLite.
+        clients: how many at once.
+        tasks: how many they start in all.
+        database: the URL of another database.
+    """
+
+    target = "chaos_task_server:app"
+    patience = PATIENCE
+
+    def __init__(self, directory: Path, clients: int, tasks: int, database: str = "") -> None:
+        self.problems: list[str] = []
+        self._file = directory / "store.db"
+        self._database = database
+        self.environment = {
+            "CHAOS_LEDGER": str(directory / "ledger.db"),
+            "CHAOS_DATABASE": database or f"sqlite:///{self._file}",
+        }
+        self._ledger = TaskLedger(str(directory / "ledger.db"))
+        self._ledger.create()
+        self._clients = clients
+        self._left = tasks
+        self._started = 0
+        self._ids: set[str] = set()
+        self._receipts: dict[str, str] = {}
+        self._wires: list[Wire] = []
+
+    def clients(self, port: int) -> list[Coroutine[Any, Any, None]]:
+        """Give what the clients do."""
+        self._wires = [Wire(port, {"io.modelcontextprotocol/tasks": {}}) for _ in range(self._clients)]
+        return [self._run(wire) for wire in self._wires]
+
+    async def _run(self, wire: Wire) -> None:
+        while self._left > 0:
+            self._left -= 1
+            await think()
+            intent = secrets.token_hex(8)
+            self._started += 1
+            try:
+                task = await self._start(wire, intent)
+                self._ids.add(task)
+                self._receipts[intent] = await self._follow(wire, task)
+            except (LookupError, ValueError) as error:
+                self.problems.append(f"{type(error).__name__}: {error}")
+
+    async def _start(self, wire: Wire, intent: str) -> str:
+        params: dict[str, Any] = {"name": "order", "arguments": {"intent": intent}}
+        while True:
+            result = await wire.request("tools/call", "order", params)
+            if result["resultType"] == "task":
+                return str(result["taskId"])
+            params["requestState"] = result["requestState"]
+            params.pop("inputResponses", None)
+            if asked := result.get("inputRequests"):
+                await think()
+                params["inputResponses"] = {key: ANSWERS[key] for key in asked}
+
+    async def _follow(self, wire: Wire, task: str) -> str:
+        answered: set[str] = set()
+        while True:
+            found = await wire.request("tasks/get", task, {"taskId": task})
+            status = found["status"]
+            if status == "completed":
+                return str(found["result"]["content"][0]["text"])
+            if status == "input_required":
+                asked = set(found["inputRequests"])
+                if asked & answered:
+                    raise ValueError("what has been answered is asked again")
+                await think()
+                answers = {key: ANSWERS[key] for key in asked}
+                await wire.request("tasks/update", task, {"taskId": task, "inputResponses": answers})
+                answered |= asked
+            elif status == "working":
+                await asyncio.sleep(found["pollIntervalMs"] / 1000)
+            else:
+                raise ValueError(f"a task is {status}: {found.get('error', found.get('statusMessage'))}")
+
+    def report(self) -> dict[str, Any]:
+        """Give what has happened, and note what should not have."""
+        kept = self._ledger.receipts()
+        ended = sum(kept.get(intent) == text for intent, text in self._receipts.items())
+        counted = self._ledger.count()
+        statuses = self._statuses()
+        promises = {
+            f"{self._started - ended} tasks did not come to their result": ended == self._started > 0,
+            f"{len(self._ids)} tasks were started for {self._started} orders": len(self._ids) == self._started,
+            f"the database has {statuses}": statuses == {"completed": self._started},
+            f"{counted.recorded_steps} steps were recorded": counted.recorded_steps == STEPS_OF_A_TASK * ended,
+            f"{counted.recorded_steps_run_twice} recorded steps ran again": not counted.recorded_steps_run_twice,
+            f"{counted.changed_keys} steps changed their idempotency key": not counted.changed_keys,
+        }
+        self.problems += [what for what, held in promises.items() if not held]
+        return {
+            "tasks_started": self._started,
+            "tasks_ended": ended,
+            "tasks_lost": self._started - ended,
+            **asdict(counted),
+            "retries": sum(wire.retries for wire in self._wires),
+        }
+
+    def _statuses(self) -> dict[str, int]:
+        """Count the tasks of the database, past its store."""
+        if self._database:
+            return asyncio.run(_fetch(self._database))
+        with closing(sqlite3.connect(self._file)) as database:
+            return dict(database.execute(STATUSES))
+
+
+async def _fetch(url: str) -> dict[str, int]:
+    import asyncpg  # type: ignore[import-untyped]
+
+    connection = await asyncpg.connect(url)
+    try:
+        return dict(Counter({row[0]: row[1] for row in await connection.fetch(STATUSES)}))
+    finally:
+        await connection.close()

@@ -1,0 +1,91 @@
+"""Requests of scripts/chaos: each on a connection of its own, and again until there is a whole response."""
+
+import asyncio
+import json
+import random
+from contextlib import suppress
+from typing import Any
+
+THINKING = (0.2, 1.0)
+"""How long a person thinks about an answer, in seconds."""
+
+BACKOFF = (0.05, 2.0)
+"""How long a client waits before it tries again: the first time, and at most, in seconds."""
+
+REQUEST_PATIENCE = 30.0
+
+ANSWERS: dict[str, Any] = {
+    "wish": {"action": "accept", "content": {"item": "a kettle"}},
+    "confirm": {"action": "accept", "content": {"confirm": True}},
+}
+
+
+class NoResponse(Exception):
+    """There was no whole response, or one that says to come back later."""
+
+
+class Wire:
+    """Sends requests, and sends again what got no response.
+
+    Parameters:
+        port: where to.
+        extensions: what the client can do besides asking a person.
+    """
+
+    def __init__(self, port: int, extensions: dict[str, Any] | None = None) -> None:
+        self.retries = 0
+        self._port = port
+        capabilities = {"elicitation": {}, "extensions": extensions or {}}
+        self._meta = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": capabilities,
+        }
+
+    async def request(self, method: str, name: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Send a request until there is a response; give the result. Raises `LookupError` if it is an error."""
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": self._meta}}
+        body = json.dumps(message).encode()
+        wait, longest = BACKOFF
+        while True:
+            with suppress(NoResponse):
+                reply = await _post(self._port, body, method, name)
+                if "error" in reply:
+                    raise LookupError(f"{method} was refused: {reply['error']}")
+                result: dict[str, Any] = reply["result"]
+                return result
+            self.retries += 1
+            await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311
+            wait = min(wait * 2, longest)
+
+
+async def think() -> None:
+    """Take the time that a person takes for an answer."""
+    await asyncio.sleep(random.uniform(*THINKING))  # noqa: S311
+
+
+async def _post(port: int, body: bytes, method: str, name: str) -> dict[str, Any]:
+    head = (
+        "POST /mcp HTTP/1.1\r\nHost: chaos\r\nContent-Type: application/json\r\n"
+        "Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n"
+        f"Mcp-Method: {method}\r\nMcp-Name: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    try:
+        async with asyncio.timeout(REQUEST_PATIENCE):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(head.encode() + body)
+                received = await reader.read(-1)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError) as error:
+        raise NoResponse(type(error).__name__) from None
+    start, _, content = received.partition(b"\r\n\r\n")
+    lines = start.lower().split(b"\r\n")
+    length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), -1)
+    if length != len(content):
+        raise NoResponse("cut off")
+    status = int(lines[0].split()[1])
+    if status >= 500 or status == 429:
+        raise NoResponse(str(status))
+    reply: dict[str, Any] = json.loads(content)
+    return reply
