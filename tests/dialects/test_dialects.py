@@ -20,6 +20,7 @@ from mrtr_server.errors import (
     InvalidParams,
     InvalidRequest,
     MissingCapability,
+    NothingDone,
     OverBudget,
     ParseError,
     PayloadTooLarge,
@@ -189,6 +190,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
     (Busy(1.5), 503, -31002, None),
     (InternalFault("abcd"), 500, -32603, {"reference": "abcd"}),
+    (NothingDone("abcd"), 500, -32603, {"reference": "abcd"}),
 ]
 
 
