@@ -25,7 +25,7 @@ except ImportError as error:  # pragma: no cover  `database` has said so before
 logger = logging.getLogger("mrtr_server")
 
 CHANNEL = "mrtr_notices"
-BATCH = 500
+BATCH = 256
 """How many notices go out at once."""
 MOST = 10_000
 """How many notices wait while the database is away; the oldest are dropped then."""

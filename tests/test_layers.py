@@ -41,6 +41,8 @@ ROWS: list[tuple[int, str]] = [
     (6, "callback_pages connection gate"),
     (6, "asgi probes shared"),
     (7, "server"),
+    (8, "upgrade"),
+    (8, "migrations.env migrations.versions.redemptions_and_kept migrations.versions.tasks_and_changes"),
     (8, "cli testing.failure testing.observing testing.servers testing.wire"),
     (8, "testing.asked testing.loop"),
     (8, "testing.answers testing.replies"),
@@ -56,13 +58,15 @@ TOP = "__init__"
 ROW = {module: row for row, (_, modules) in enumerate(ROWS) for module in modules.split()}
 LAYER = {module: layer for layer, modules in ROWS for module in modules.split()}
 
+MIGRATIONS = {"migrations.versions.redemptions_and_kept", "migrations.versions.tasks_and_changes"}
 ONLY_IMPORTERS = {
     "cryptography": {"sealed_state"},
     "jsonschema": {"raw_schema"},
     "referencing": {"raw_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
-    "sqlalchemy": {"database", "store_sql", "tables", "task_store_sql", "notices"},
+    "sqlalchemy": {*MIGRATIONS, "upgrade", "database", "store_sql", "tables", "task_store_sql", "notices"},
+    "alembic": {*MIGRATIONS, "migrations.env", "upgrade"},
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
     "starlette": {"auth", "callback_pages", "connection", "gate", "asgi", "probes", "server", "testing.transports"},
