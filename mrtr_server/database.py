@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import SetupError, StoreUnavailable
+from .errors import SetupError, StoreUnavailable, WrongVersion
 
 try:
     from sqlalchemy import Column, Connection, MetaData, String, Table, event, func, inspect, select
@@ -50,10 +50,6 @@ HINTS = {
 
 T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
-
-
-class WrongVersion(StoreUnavailable):
-    """The tables are of a version that this release does not work with: to wait does not help."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,6 +134,14 @@ class Database:
             connected.busy -= 1
             if not connected.busy:
                 connected.idle.set()
+
+    async def check(self) -> None:
+        """Connect, make the tables if they are not there, and check their version. Raises as `run` does."""
+
+        async def nothing(_connection: AsyncConnection) -> None:
+            pass
+
+        await self.run(nothing)
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """Say what is wrong to an operator."""
