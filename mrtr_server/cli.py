@@ -13,9 +13,10 @@ import click
 from uvicorn.importer import ImportFromStringError, import_from_string
 
 from ._version import __version__
-from .errors import SetupError
+from .errors import MRTRError, SetupError
 from .keys import KEY_BYTES
 from .server import MRTRServer
+from .stores import ENVIRONMENT as DATABASE
 
 
 @click.group()
@@ -78,3 +79,23 @@ async def _work(server: MRTRServer) -> None:
         await ends.wait()
         click.echo("Handing back what has not ended", err=True)
     click.echo("Ended", err=True)
+
+
+@main.group()
+def db() -> None:
+    """Look after the database that replicas share."""
+
+
+@db.command()
+@click.option("--database", envvar=DATABASE, required=True, metavar="URL", help=f"The database; {DATABASE} by default.")
+def upgrade(database: str) -> None:
+    """Bring the tables to the version that this release works with; make them if there are none.
+
+    It is all or nothing, and may be run again. Servers of the older release go on working meanwhile.
+    """
+    try:
+        from .upgrade import upgrade
+
+        click.echo(asyncio.run(upgrade(database.strip())))
+    except MRTRError as error:
+        raise click.ClickException(str(error)) from error

@@ -2,15 +2,16 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import SetupError, StoreUnavailable
+from .errors import SetupError, StoreUnavailable, WrongVersion
 
 try:
-    from sqlalchemy import Column, MetaData, String, Table, event, func, inspect, select
+    from sqlalchemy import Column, Connection, MetaData, String, Table, event, func, inspect, select
     from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import DBAPIError, OperationalError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -134,6 +135,14 @@ class Database:
             if not connected.busy:
                 connected.idle.set()
 
+    async def check(self) -> None:
+        """Connect, make the tables if they are not there, and check their version. Raises as `run` does."""
+
+        async def nothing(_connection: AsyncConnection) -> None:
+            pass
+
+        await self.run(nothing)
+
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """Say what is wrong to an operator."""
         return StoreUnavailable(f"{self.name}: {_in_words(error)}")
@@ -204,16 +213,9 @@ class Database:
             async with connected.engine.connect() as connection:
                 found = await self._found(connection)
                 if found is None:
-                    try:
-                        found = await self._make_tables(connection)
-                    except BaseException:
-                        await connection.invalidate()  # which rolls back, whatever the state it is in
-                        raise
+                    found = await self._make_tables(connection)
             if found != self._version:
-                raise StoreUnavailable(
-                    f"{self.name}: its tables are of version {found}, and this release of mrtr_server works with "
-                    f"version {self._version} only"
-                )
+                raise WrongVersion(self._why_refused(found))
             connected.prepared = True
 
     async def _found(self, connection: AsyncConnection) -> str | None:
@@ -222,20 +224,67 @@ class Database:
         return str(await connection.scalar(select(SCHEMA.c.version_num)))
 
     async def _make_tables(self, connection: AsyncConnection) -> str:
-        """Make the tables, while no other process does, and give their version."""
-        if self.is_sqlite:
-            await _keep_a_log(connection)
-            await connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            await connection.exec_driver_sql("BEGIN")
-            await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
-        found = await self._found(connection)
-        if found is None:
-            await connection.run_sync(SCHEMA.create)
-            await connection.run_sync(self._tables.create_all)
-            await connection.execute(SCHEMA.insert().values(version_num=self._version))
-        await connection.exec_driver_sql("COMMIT")
+        """Make the tables if they are still not there, and give their version."""
+        async with self._alone(connection):
+            found = await self._found(connection)
+            if found is None:
+                await connection.run_sync(SCHEMA.create)
+                await connection.run_sync(self._tables.create_all)
+                await connection.execute(SCHEMA.insert().values(version_num=self._version))
         return found or self._version
+
+    async def upgrade(self, migrate: Callable[[Connection], None]) -> str | None:
+        """Lead older tables to the present version, or make them if there are none.
+
+        Parameters:
+            migrate: leads them from whatever version they are of. All it does is one transaction.
+
+        Returns:
+            The version that was found; None if there were no tables.
+
+        Raises:
+            StoreUnavailable: it could not be done, and nothing was.
+        """
+        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+        try:
+            async with connected.engine.connect() as connection:
+                found = await self._found(connection)
+                if found is None:
+                    await self._make_tables(connection)
+                    return None
+                if found not in self._versions:
+                    raise WrongVersion(self._why_refused(found))
+                async with self._alone(connection):
+                    await connection.run_sync(migrate)
+                return found
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            raise self.unavailable(error) from error
+
+    def _why_refused(self, found: str) -> str:
+        works = f"and this release of mrtr_server works with version {self._version} only"
+        if found in self._versions:
+            way = "upgrade them with `mrtr-server db upgrade`, which servers that run meanwhile do not mind"
+        else:
+            way = "install the release that made them, or a later one"
+        return f"{self.name}: its tables are of version {found}, {works}; {way}"
+
+    @asynccontextmanager
+    async def _alone(self, connection: AsyncConnection) -> AsyncIterator[None]:
+        """A transaction that changes the tables, while no other process does."""
+        try:
+            if self.is_sqlite:
+                await _keep_a_log(connection)
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                await connection.exec_driver_sql("BEGIN")
+                await connection.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
+            yield
+            await connection.exec_driver_sql("COMMIT")
+        except BaseException:
+            await connection.invalidate()  # which rolls back, whatever the state it is in
+            raise
 
 
 def _read(url: str) -> URL:

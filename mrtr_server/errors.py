@@ -11,6 +11,7 @@
     ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
     ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
+    │   └── WrongVersion        its tables are of an older or newer release
     └── RequestError            a request that can't be served; for the client
         ├── ParseError          not JSON, or JSON that no request may hold
         ├── InvalidRequest      JSON, but no JSON-RPC request
@@ -97,6 +98,10 @@ class LinkRefused(MRTRError):
 
 class StoreUnavailable(MRTRError):
     """The shared store can't be reached, or can't do what it was asked for; the message is for the operator."""
+
+
+class WrongVersion(StoreUnavailable):
+    """The store's tables are of a version that this release does not work with: to wait does not help."""
 
 
 class RequestError(MRTRError):

@@ -25,7 +25,7 @@ except ImportError as error:  # pragma: no cover  `database` has said so before
 logger = logging.getLogger("mrtr_server")
 
 CHANNEL = "mrtr_notices"
-BATCH = 500
+BATCH = 256
 """How many notices go out at once."""
 MOST = 10_000
 """How many notices wait while the database is away; the oldest are dropped then."""
@@ -259,9 +259,9 @@ class _Carrier(threading.Thread):
                     await self._write(notices)
                 elif self._ending:
                     return
-                await self._look()
+                is_all = await self._look()
                 self._is_there()
-                if not notices:
+                if is_all and not notices:
                     await self._rest(POLL)
         finally:
             self._data_version = None
@@ -283,7 +283,9 @@ class _Carrier(threading.Thread):
             self._notices.give_back(notices)
             raise
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """Hear what the others have written. Say whether that was all."""
+
         async def work(connection: AsyncConnection) -> Sequence[Any]:
             version = (await connection.exec_driver_sql("PRAGMA data_version")).scalar()
             if version == self._data_version:  # nobody else has written to the file
@@ -302,3 +304,4 @@ class _Carrier(threading.Thread):
         if rows:
             self._seen = rows[-1].number
             self._notices.heard([row.said for row in rows if row.writer != self._notices.writer])
+        return len(rows) < BATCH

@@ -298,8 +298,8 @@ class MRTRServer:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        if self._shared.refusal:
-            await send({"type": "lifespan.startup.failed", "message": self._shared.refusal})
+        if refusal := self._shared.refusal or await self._shared.check():
+            await send({"type": "lifespan.startup.failed", "message": refusal})
             return
         phase = "startup"
         self._hear_sigterm()

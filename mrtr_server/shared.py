@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import SetupError
+from .errors import SetupError, StoreUnavailable, WrongVersion
 from .keys import ENVIRONMENT as KEYS
 from .keys import KeyRing
 from .store import InProcessStore, Store
@@ -44,6 +44,23 @@ class Shared:
         self.ring = self._ring(keys)
         self.store: Store = self._given_store(store, database) or InProcessStore(clock=clock)
         self.tasks: TaskStore = self.store if isinstance(self.store, TaskStore) else InProcessTasks(clock)
+
+    async def check(self) -> str:
+        """Reach for the store when the server starts.
+
+        Returns:
+            Why the server may not start; empty where it may, as where the store is only away: the log says so then.
+        """
+        check = getattr(self.store, "check", None)
+        try:
+            if check is not None:
+                await check()
+        except WrongVersion as error:
+            logger.error("%s: %s", self._name, error)
+            return f"{self._name}: {error}"
+        except StoreUnavailable as error:
+            logger.warning("%s: the store can't be used yet: %s", self._name, error)
+        return ""
 
     def redeems(self, tool: str, *, needed: bool) -> None:
         """Note that a tool's states are redeemed once.

@@ -121,6 +121,15 @@ class SQLStore(SQLTasks):
 
         return await self.database.run(work)
 
+    async def check(self) -> None:
+        """Connect, so that what is wrong is known early.
+
+        Raises:
+            WrongVersion: the tables are of another version.
+            StoreUnavailable: the database can't be used, for now.
+        """
+        await self.database.check()
+
     def fanout(self) -> SQLFanout:
         """Make what carries changes to all replicas through the same database."""
         return SQLFanout(self.notices)

@@ -12,6 +12,7 @@ from .errors import SetupError
 from .notices import Notices
 from .tables import IS_OPEN, IS_WORKING, TASKS
 from .task_store import TaskRow, Wakes
+from .together import Together
 
 try:
     from sqlalchemy import BindParameter, ColumnElement, Double, Executable, Text, any_, bindparam, func, select, update
@@ -44,6 +45,7 @@ class SQLTasks:
         self.database = database
         self._clock = clock
         self._task_statements = _Statements(now, is_sqlite=database.is_sqlite)
+        self._finding = Together(self._find_tasks)
         self._wakes = Wakes()
         self.notices = Notices(database)
         self.notices.hear(self._heard, self._missed)
@@ -65,8 +67,7 @@ class SQLTasks:
         """Give a task; see `TaskStore`."""
         if not _may_be_id(id):
             return None
-        found = await self._rows(self._task_statements.find, p_id=id)
-        return TaskRow(*found[0]) if found else None
+        return await self._finding.get(id)
 
     async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
         """Change fields of a task; see `TaskStore`."""
@@ -96,7 +97,7 @@ class SQLTasks:
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         """Hold a lease on tasks for longer; see `TaskStore`."""
-        given = json.dumps(ids) if self.database.is_sqlite else ids
+        given = self._listed(ids)
         found = await self._rows(self._task_statements.renew, p_lease=lease, p_seconds=seconds, p_ids=given)
         return {id for (id,) in found}
 
@@ -119,6 +120,13 @@ class SQLTasks:
             self._wakes.clear()
             if await self._rows(self._task_statements.any_free):
                 return
+
+    async def _find_tasks(self, ids: list[str]) -> dict[str, TaskRow]:
+        found = await self._rows(self._task_statements.find, p_ids=self._listed(ids))
+        return {each[0]: TaskRow(*each) for each in found}
+
+    def _listed(self, ids: list[str]) -> Any:
+        return json.dumps(ids) if self.database.is_sqlite else ids
 
     def _wake(self) -> None:
         self._wakes.set()
@@ -161,7 +169,12 @@ class _Statements:
 
         # It is there already where the first reply was lost with its connection; ids are never used twice.
         self.add = insert(TASKS).on_conflict_do_nothing(index_elements=[task.id])
-        self.find = select(*fields).where(task.id == bindparam("p_id"), self._present)
+        ids: Any = (
+            task.id.in_(select(func.json_each(bindparam("p_ids")).table_valued("value").c.value))
+            if is_sqlite
+            else task.id == any_(bindparam("p_ids", type_=postgresql.ARRAY(Text)))
+        )
+        self.find = select(*fields).where(ids, self._present)
 
         # Not by the column itself, or SQLite would look by its index: for all tasks but the expired ones.
         is_present = task.expires + 0 > now
@@ -184,11 +197,6 @@ class _Statements:
         )
         self.any_free = select(task.id).where(is_free).limit(1)
 
-        ids: Any = (
-            task.id.in_(select(func.json_each(bindparam("p_ids")).table_valued("value").c.value))
-            if is_sqlite
-            else task.id == any_(bindparam("p_ids", type_=postgresql.ARRAY(Text)))
-        )
         self.renew = (
             update(TASKS)
             .where(ids, task.lease == bindparam("p_lease"), IS_WORKING, self._present)

@@ -16,7 +16,7 @@ ROOT = Path(mrtr_server.__file__).parent
 
 # The layers of the design, and within a layer rows: a module may import from any row above its own, and from no other.
 ROWS: list[tuple[int, str]] = [
-    (0, "_version digests errors threads workers"),
+    (0, "_version digests errors threads together workers"),
     (1, "base_url content keys limits messages uri_templates"),
     (2, "admission auth database fanout task_changes journal schema sealed_state signing task_store"),
     (2, "store tables"),
@@ -42,6 +42,8 @@ ROWS: list[tuple[int, str]] = [
     (6, "callback_pages connection gate"),
     (6, "asgi probes shared"),
     (7, "server"),
+    (8, "upgrade"),
+    (8, "migrations.env migrations.versions.redemptions_and_kept migrations.versions.tasks_and_changes"),
     (8, "cli testing.failure testing.observing testing.servers testing.wire"),
     (8, "testing.asked testing.loop"),
     (8, "testing.answers testing.replies"),
@@ -57,13 +59,15 @@ TOP = "__init__"
 ROW = {module: row for row, (_, modules) in enumerate(ROWS) for module in modules.split()}
 LAYER = {module: layer for layer, modules in ROWS for module in modules.split()}
 
+MIGRATIONS = {"migrations.versions.redemptions_and_kept", "migrations.versions.tasks_and_changes"}
 ONLY_IMPORTERS = {
     "cryptography": {"sealed_state"},
     "jsonschema": {"raw_schema"},
     "referencing": {"raw_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
-    "sqlalchemy": {"database", "store_sql", "tables", "task_store_sql", "notices"},
+    "sqlalchemy": {*MIGRATIONS, "upgrade", "database", "store_sql", "tables", "task_store_sql", "notices"},
+    "alembic": {*MIGRATIONS, "migrations.env", "upgrade"},
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
     "starlette": {"auth", "callback_pages", "connection", "gate", "asgi", "probes", "server", "testing.transports"},

@@ -496,10 +496,11 @@ class TestPostgreSQLTasks(SQLContract):
 
     async def explained(self, store: SQLStore, statement: Any) -> str:
         async def explain(connection: AsyncConnection) -> str:
-            given = {"p_id": "id", "p_most": 5, "p_lease": "lease", "p_seconds": 5.0, "p_writer": "writer"}
-            compiled = statement.compile(dialect=dialect(), compile_kwargs={"render_postcompile": True})
+            given = {"p_ids": ["id"], "p_most": 5, "p_lease": "lease", "p_seconds": 5.0, "p_writer": "writer"}
+            plain = dialect()  # type: ignore[no-untyped-call]
+            compiled = statement.compile(dialect=plain, compile_kwargs={"render_postcompile": True})
             await connection.exec_driver_sql("SET enable_seqscan = off")
-            values = {name: repr(given.get(name, value)) for name, value in compiled.params.items()}
+            values = {name: "ARRAY['id']" if name == "p_ids" else repr(given.get(name)) for name in compiled.params}
             rows = await connection.exec_driver_sql(f"EXPLAIN {compiled!s}" % values)
             return "\n".join(row[0] for row in rows.all())
 

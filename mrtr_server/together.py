@@ -1,0 +1,81 @@
+"""Look up together what is asked for at once: under load, one round trip for many."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MOST = 64
+"""How many keys are looked up at once."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked(Generic[K, V]):
+    """What an event loop waits for."""
+
+    waiting: list[tuple[K, "asyncio.Future[V | None]"]] = field(default_factory=list)
+    is_busy: bool = False
+    task: "asyncio.Task[None] | None" = None
+
+
+class Together(Generic[K, V]):
+    """Looks up one key at once, and those that are asked for meanwhile together, when that has ended.
+
+    Every lookup begins after it was asked for, so that it finds what was written before.
+
+    Parameters:
+        look_up: gives the values of some keys, without those that have none.
+    """
+
+    def __init__(self, look_up: Callable[[list[K]], Awaitable[Mapping[K, V]]]) -> None:
+        self._look_up = look_up
+        self._asked: dict[asyncio.AbstractEventLoop, _Asked[K, V]] = {}
+
+    async def get(self, key: K) -> V | None:
+        """Give the value of a key; None if there is none. Raises as `look_up` does."""
+        loop = asyncio.get_running_loop()
+        asked = self._asked.get(loop) or self._first(loop)
+        if asked.is_busy:
+            future: asyncio.Future[V | None] = loop.create_future()
+            asked.waiting.append((key, future))
+            return await future
+        asked.is_busy = True
+        try:
+            return (await self._look_up([key])).get(key)
+        finally:
+            if asked.waiting:
+                asked.task = loop.create_task(self._go_on(asked))
+            else:
+                asked.is_busy = False
+
+    def _first(self, loop: asyncio.AbstractEventLoop) -> _Asked[K, V]:
+        for each in [each for each in list(self._asked) if each.is_closed()]:
+            self._asked.pop(each, None)
+        return self._asked.setdefault(loop, _Asked())
+
+    async def _go_on(self, asked: _Asked[K, V]) -> None:
+        try:
+            while asked.waiting:
+                now, asked.waiting = asked.waiting[:MOST], asked.waiting[MOST:]
+                now = [(key, future) for key, future in now if not future.done()]  # or nobody waits any more
+                try:
+                    found = await self._look_up(list({key for key, _ in now}))
+                except BaseException as error:
+                    for _, future in now:
+                        if not future.done():
+                            future.set_exception(error) if isinstance(error, Exception) else future.cancel()
+                    if not isinstance(error, Exception):
+                        raise
+                else:
+                    for key, future in now:
+                        if not future.done():
+                            future.set_result(found.get(key))
+        finally:
+            asked.is_busy = False
+            asked.task = None
+            for _, future in asked.waiting:  # the event loop ends
+                future.cancel()
+            asked.waiting = []
