@@ -35,9 +35,11 @@ def keygen() -> None:
 @click.argument("app", metavar="MODULE:APP")
 @click.option("--app-dir", default="", metavar="PATH", help="Look for MODULE here; the working directory if left out.")
 def worker(app: str, app_dir: str) -> None:
-    """Run the tasks of MODULE:APP, an MRTRServer, without serving requests.
+    """Run the tasks of MODULE:APP, an MRTRServer.
 
-    It needs the database and the keys of its servers, in MRTR_DATABASE_URL and MRTR_KEYS unless the code gives them.
+    It serves no requests. It needs the database and the keys of its servers: in MRTR_DATABASE_URL and MRTR_KEYS, unless
+    the code gives them.
+
     SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and go on in other workers.
     A second one ends it at once.
     """

@@ -102,7 +102,7 @@ class Shared:
             )
 
     def check_worker(self) -> None:
-        """Raise `SetupError` unless a process that serves no requests can work on what others have started."""
+        """Check that a process that serves no requests can work on what others start. Raises `SetupError`."""
         if not self.store.shared:
             raise SetupError(
                 f"{self._name}: there is no store that the servers share with their workers. Give them a database with "

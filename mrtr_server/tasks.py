@@ -1,11 +1,12 @@
 """Tasks: flows that go on in the background, with their journal in a row of a store."""
 
 import asyncio
-import hmac
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from hmac import compare_digest
+from hmac import digest as hmac_digest
 from secrets import token_hex
 from typing import Any
 
@@ -153,7 +154,7 @@ class Tasks:
 
     def _token_of(self, journal: Journal) -> str:
         """Give what nobody can guess, and each replica makes the same of a flow."""
-        return hmac.digest(self._flow_key, journal.flow.encode(), "sha256")[:_ID_BYTES].hex()
+        return hmac_digest(self._flow_key, journal.flow.encode(), "sha256")[:_ID_BYTES].hex()
 
     async def _settled(self, row: TaskRow) -> TaskRow:
         """Wait until a task has asked or ended, for a while."""
@@ -224,7 +225,7 @@ class Tasks:
     async def _find(self, id: str, principal: Principal | None) -> TaskRow:
         row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
         # For anyone but its owner it does not exist.
-        if row is None or not hmac.compare_digest(row.owner.encode(), _owner(principal).encode()):
+        if row is None or not compare_digest(row.owner.encode(), _owner(principal).encode()):
             raise UnknownTarget("task", id)
         return row
 
@@ -307,7 +308,7 @@ class Tasks:
 
     def _open(self, row: TaskRow, column: str, sealed: bytes) -> bytes:
         place, _, payload = self._codec.open(sealed.decode("ascii", "replace")).partition(b"\n")
-        if not hmac.compare_digest(place, to_json([row.id, row.owner, column])):
+        if not compare_digest(place, to_json([row.id, row.owner, column])):
             raise StateRefused(f"{column} belongs to another task, column or principal")
         return payload
 
