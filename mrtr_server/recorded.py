@@ -1,12 +1,13 @@
 """What a round came to, as bytes that any replica makes the same reply of."""
 
+import dataclasses
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from . import errors
 from .errors import RequestError
-from .messages import JSON, Complete, NeedsInput, Outcome, Question
+from .messages import JSON, Complete, NeedsInput, Outcome, Question, Started, Task
 
 
 def write_outcome(outcome: Outcome | RequestError) -> bytes:
@@ -30,7 +31,10 @@ def read_outcome(written: bytes) -> Outcome | RequestError:
         if kind == "complete":
             return Complete(*rest)
         if kind == "input":
-            return NeedsInput({key: Question(*parts) for key, parts in rest[0].items()}, rest[1])
+            return NeedsInput(_questions(rest[0]), rest[1])
+        if kind == "task":
+            questions = _questions(rest[0].pop("questions"))
+            return Started(Task(**rest[0], questions=questions))
         return _error(*rest)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError("not an outcome") from error
@@ -41,12 +45,25 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
         case Complete(body, ttl, scope):
             return ["complete", body, ttl, scope]
         case NeedsInput(questions, state):
-            asked = {key: (q.kind, q.method, q.params, q.needs, q.shape) for key, q in questions.items()}
-            return ["input", asked, state]
+            return ["input", _parts(questions), state]
+        case Started(task):
+            # As it was when it began; what came of it is for whoever asks for it.
+            fields = {
+                each.name: getattr(task, each.name) for each in dataclasses.fields(task) if each.name != "outcome"
+            }
+            return ["task", {**fields, "questions": _parts(task.questions)}]
         case RequestError():
             return ["error", type(outcome).__name__, outcome.message, outcome.data]
         case _:
             raise ValueError(f"{type(outcome).__name__} is no outcome of a flow")
+
+
+def _parts(questions: dict[str, Question]) -> JSON:
+    return {key: (q.kind, q.method, q.params, q.needs, q.shape) for key, q in questions.items()}
+
+
+def _questions(parts: JSON) -> dict[str, Question]:
+    return {key: Question(*each) for key, each in parts.items()}
 
 
 def _error(name: str, message: str, data: JSON | None) -> RequestError:
