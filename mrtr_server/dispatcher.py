@@ -13,6 +13,8 @@ from .errors import (
     OverBudget,
     ProtocolError,
     RequestError,
+    StateRefused,
+    StoreUnavailable,
     ToolError,
     UnknownMethod,
     UnknownTarget,
@@ -38,6 +40,7 @@ from .registry import Registry
 from .results import completion_body, prompt_body, resource_body
 from .schema import Arguments, ArgumentsMisfit
 from .signing import Cursors
+from .task_changes import with_tasks
 from .tasks import Tasks
 from .threads import Threads
 from .tool_calls import Tools
@@ -92,6 +95,7 @@ class Dispatcher:
     ) -> None:
         self._registry = registry
         self._flows = flows
+        self._tools = tools
         self._tasks = tasks
         self._faults = faults
         self._cursors = cursors
@@ -238,9 +242,18 @@ class Dispatcher:
 
     async def _listen(self, call: Call, outlet: Outlet) -> Outcome:
         wanted = _wanted(call.params)
-        if call.task is None and any(change.kind == "task" for change in wanted):
+        if not any(change.kind == "task" for change in wanted):
+            return Listening(self._fanout.subscribe(wanted))
+        if call.task is None:
             raise MissingCapability(NEEDS_TASKS)
-        return Listening(self._fanout.subscribe(wanted))
+        changes, principal = self._fanout.subscribe(wanted), call.principal
+        try:
+            return Listening(await with_tasks(changes, lambda id: self._tasks.peek(id, principal)))
+        except BaseException as error:
+            changes.close()
+            if isinstance(error, StoreUnavailable | StateRefused):
+                raise self._tools.task_fault(call, error) from None
+            raise
 
 
 def _named(call: Call) -> JSON:

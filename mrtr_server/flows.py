@@ -121,7 +121,8 @@ class Flows:
             else:
                 result = await self._run_in_turn(handler, arguments, round_, outlet)
             if isinstance(result, Backgrounded):
-                return journal
+                # A repetition of a request without a state would become a second task.
+                return self._seal(handler, journal, bound_to, {}) if unsealed else journal
             if unsealed and not isinstance(result, Asking):
                 self._warn_unsealed(handler)
             if round_.handed_over and not round_.asked and lease is not None and journal.is_as_handed_over:
@@ -141,17 +142,20 @@ class Flows:
         return call.can_retry and journal.may_hand_over(self._limits)
 
     async def _reports(self, call: Call, journal: Journal) -> Reports | None:
-        """Wait for what pages report; what is still open then is asked again. None if the flow goes on elsewhere."""
-
-        def leaves() -> bool:
-            return self._admission.draining and self._may_leave(call, journal)
-
         try:
-            reports = await self._callbacks.wait(journal, leaves)
+            return await self._reported(journal, lambda: self._admission.draining and self._may_leave(call, journal))
         except StoreUnavailable as error:
             reference = secrets.token_hex(4)
             logger.error("What a page reported can't be known (reference %s): %s", reference, error)
             raise NothingDone(reference) from None
+
+    async def reports_for_task(self, journal: Journal, leaves: Callable[[], bool]) -> Reports | None:
+        """Wait for what pages report to a task; None if it goes on elsewhere. Raises `StoreUnavailable`."""
+        return await self._reported(journal, leaves) if journal.answers else NO_REPORTS
+
+    async def _reported(self, journal: Journal, leaves: Callable[[], bool]) -> Reports | None:
+        """Wait for what pages report; what is still open then is asked again. None if the flow goes on elsewhere."""
+        reports = await self._callbacks.wait(journal, leaves)
         if reports.unfinished and leaves():
             return None
         for key in reports.unfinished:
@@ -199,6 +203,7 @@ class Flows:
         background: Background,
         outlet: Outlet,
         leaves: Callable[[], bool],
+        reports: Reports,
     ) -> Any:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
@@ -207,15 +212,11 @@ class Flows:
             journal: what the flow remembers.
             background: the task.
             leaves: says whether the round is to end at its next boundary.
+            reports: what pages have reported.
 
         Returns:
             What the handler returned, or `Asking`.
         """
-        reports = await self._callbacks.wait(journal, leaves) if journal.answers else NO_REPORTS
-        if reports.unfinished and leaves():
-            return Asking({})
-        for key in reports.unfinished:
-            journal.forget(key)
         round_ = Round(
             call,
             journal,

@@ -24,14 +24,15 @@ class TaskTerms:
     Parameters:
         required: whether they always do, so that a client that takes none is refused.
         rounds_first: whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once.
-        ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less.
-        poll: how often its client should ask for it, in seconds.
+        ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less; None for the
+            server's own limit.
+        poll: how often its client should ask for it, in seconds; None for the server's own.
     """
 
     required: bool
     rounds_first: bool
-    ttl: float
-    poll: float
+    ttl: float | None = None
+    poll: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,14 @@ class Journal:
         if self.state_only > limits.state_only_rounds:
             message = f"The flow was handed over more than {limits.state_only_rounds} times without a question"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
+        self.hand_over(limits)
+
+    def hand_over(self, limits: Limits) -> None:
+        """Note that a round ends without a question.
+
+        Raises:
+            OverBudget: so did the last one, and nothing has been done in between.
+        """
         held = digest_bytes(self._held())
         if held == self.handed_over:
             message = "The flow was handed over twice with nothing done in between"

@@ -23,6 +23,8 @@ class Limits:
         hold_seconds: how long a client is held that comes back before a page has reported, in seconds. Below what the
             proxies in between wait for a reply.
         threads: how many plain `def` handlers and steps run at once.
+        task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
+        poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
         tasks: how many tasks run at once in a process.
         task_attempts: how often a task may end its worker before it is failed.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
@@ -46,6 +48,8 @@ class Limits:
     lease_seconds: float = 30.0
     hold_seconds: float = 25.0
     threads: int = 40
+    task_seconds: float = 3600.0
+    poll_seconds: float = 1.0
     tasks: int = 100
     task_attempts: int = 5
     max_concurrency: int | None = None

@@ -1,5 +1,6 @@
 """What a round came to, as bytes that any replica makes the same reply of."""
 
+import dataclasses
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -32,7 +33,8 @@ def read_outcome(written: bytes) -> Outcome | RequestError:
         if kind == "input":
             return NeedsInput(_questions(rest[0]), rest[1])
         if kind == "task":
-            return Started(Task(**{**rest[0], "questions": _questions(rest[0]["questions"])}))
+            questions = _questions(rest[0].pop("questions"))
+            return Started(Task(**rest[0], questions=questions))
         return _error(*rest)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError("not an outcome") from error
@@ -45,7 +47,10 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
         case NeedsInput(questions, state):
             return ["input", _parts(questions), state]
         case Started(task):
-            fields = {name: getattr(task, name) for name in Task.__slots__ if name != "outcome"}
+            # As it was when it began; what came of it is for whoever asks for it.
+            fields = {
+                each.name: getattr(task, each.name) for each in dataclasses.fields(task) if each.name != "outcome"
+            }
             return ["task", {**fields, "questions": _parts(task.questions)}]
         case RequestError():
             return ["error", type(outcome).__name__, outcome.message, outcome.data]
@@ -53,11 +58,11 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
             raise ValueError(f"{type(outcome).__name__} is no outcome of a flow")
 
 
-def _parts(questions: dict[str, Question]) -> dict[str, Any]:
+def _parts(questions: dict[str, Question]) -> JSON:
     return {key: (q.kind, q.method, q.params, q.needs, q.shape) for key, q in questions.items()}
 
 
-def _questions(parts: dict[str, Any]) -> dict[str, Question]:
+def _questions(parts: JSON) -> dict[str, Question]:
     return {key: Question(*each) for key, each in parts.items()}
 
 

@@ -29,8 +29,11 @@ class Background(Protocol):
 
     started: bool
     """Whether the flow is a task already."""
-    lost: bool
-    """Whether the task is somebody else's by now, so that nothing that is done here counts any more."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether that task has ended, or another worker runs it, so that nothing more may happen here."""
+        ...
 
     async def keep(self) -> None:
         """Keep what the journal holds now, before anything else happens."""
@@ -115,8 +118,8 @@ class Round:
     @property
     def ending(self) -> bool:
         """Whether nothing new may begin: the call ends with this round, or its author gave up on an open ask."""
-        over = self.handed_over or self.backgrounded
-        return bool(over or self.missing or self.refusal or self.fault or self._abandoned)
+        over = self._has_left() or self.backgrounded
+        return bool(over or self.missing or self.refusal or self.fault or self.failure or self._abandoned)
 
     def wake(self, _: Any = None) -> None:
         """Tell the runner that something has changed."""
@@ -348,7 +351,7 @@ class Round:
     ) -> Coroutine[Any, Any, Any]:
         """Run a function once in the flow, or give what it returned when it ran; see `Steps`."""
         if self._steps is None:
-            keep = self.task.keep if self.task is not None else None
+            keep = self._keep if self.task is not None else None
             self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep)
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
@@ -373,20 +376,33 @@ class Round:
                 self.backgrounded = True
             await self._park()
 
+    def _has_left(self) -> bool:
+        """Whether the flow goes on elsewhere, or not at all."""
+        if self._background is not None and self._background.lost:
+            self.handed_over = True
+        return self.handed_over
+
     def _leaves(self) -> bool:
         """Whether the round ends here, at a boundary, with what the journal holds."""
         if not self.ending and self._hands_over():
             self.handed_over = True
-        return self.handed_over
+        return self._has_left()
+
+    async def _keep(self) -> None:
+        """Keep what a step has done, before its result goes on."""
+        if self.task is not None:
+            try:
+                await self.task.keep()
+            except Exception as error:  # the handler must not go on without
+                self.failure = self.failure or error
 
     async def _step(self, steps: Steps, planned: Planned) -> Any:
         self._refuse("a step")
         if not self.ending and not (steps.is_new(planned) and self._leaves()):
             try:
-                value = await steps.run(planned)
-                if self._background is None or not self._background.lost:
-                    return value
-                self.handed_over = True
+                result = await steps.run(planned)
+                if self.task is None or not self.ending:
+                    return result
             except FlowError as mistake:
                 self.fail(mistake)
             except Exception:

@@ -406,8 +406,8 @@ class MRTRServer:
         single_use: bool = False,
         task: Literal["never", "optional", "required"] = "never",
         rounds_first: bool | None = None,
-        ttl: float = 3600.0,
-        poll: float = 1.0,
+        ttl: float | None = None,
+        poll: float | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def tool(
@@ -426,8 +426,8 @@ class MRTRServer:
         single_use: bool = False,
         task: Literal["never", "optional", "required"] = "never",
         rounds_first: bool | None = None,
-        ttl: float = 3600.0,
-        poll: float = 1.0,
+        ttl: float | None = None,
+        poll: float | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
@@ -453,8 +453,9 @@ class MRTRServer:
                 the result, `"required"` that they are refused.
             rounds_first: whether a call begins in rounds, and becomes a task at `ctx.background()`. If left out, it
                 does where the function calls that; otherwise it is a task at once.
-            ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less.
-            poll: how often its client should ask for it, in seconds.
+            ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less;
+                `Limits.task_seconds` by default.
+            poll: how often its client should ask for it, in seconds; `Limits.poll_seconds` by default.
             meta: `_meta` of the tool in the list.
 
         Raises:
@@ -462,7 +463,7 @@ class MRTRServer:
         """
         if task not in ("never", "optional", "required"):
             raise SetupError(f"task={task!r}: choose from never, optional, required")
-        if not (0 < ttl < math.inf and 0 < poll < math.inf):
+        if not all(each is None or 0 < each < math.inf for each in (ttl, poll)):
             raise SetupError("ttl= and poll= must be positive, in seconds")
 
         def register(function: F) -> F:

@@ -1,56 +1,86 @@
-"""What listeners hear of tasks: a fan-out says which has changed, and here is how it is doing."""
+"""Changes of tasks, each with what its client would see if it asked."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
 
-from .errors import StoreUnavailable
+from .errors import StateRefused, StoreUnavailable
 from .messages import Change, Subscription, Task
 
 logger = logging.getLogger("mrtr_server")
 
-AGAIN_AFTER = 1.0
-"""How long to wait before a store that was away is asked again, in seconds."""
+AGAIN_AFTER = 0.5
+"""How long to wait before a task is looked at again that could not be, in seconds."""
+
+Look = Callable[[str], Awaitable[Task | None]]
+"""Gives a task by its id; None if there is none, or none for this listener."""
+
+
+async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
+    """Let a subscription tell of tasks: of those that its listener may see, each as it is.
+
+    Parameters:
+        changes: the subscription; it runs already, so that nothing is missed meanwhile.
+        look: gives a task.
+    """
+    wanted = [each for each in changes.wanted if each.kind != "task" or await look(each.uri) is not None]
+    return TaskChanges(changes, frozenset(wanted), look)
 
 
 class TaskChanges:
-    """A subscription that looks at each task it hears of, and at all of them first: one may have ended before.
+    """A subscription whose changes of tasks say how these are doing."""
 
-    Parameters:
-        changes: what the fan-out carries.
-        look: gives a task; None if there is none any more.
-    """
-
-    def __init__(self, changes: Subscription, look: Callable[[str], Awaitable[Task | None]]) -> None:
-        self.wanted = changes.wanted
+    def __init__(self, changes: Subscription, wanted: frozenset[Change], look: Look) -> None:
+        self.wanted = wanted
         self._changes = changes
         self._look = look
-        self._heard = sorted((each for each in self.wanted if each.kind == "task"), key=lambda each: each.uri)
+        # A task that has ended before its listener came would never change again, so each is told of at first.
+        tasks = sorted((change for change in wanted if change.kind == "task"), key=lambda change: change.uri)
+        self._waiting: dict[Change, None] = dict.fromkeys(tasks)
+        self._last: dict[str, tuple[Any, ...]] = {}
 
     async def next(self) -> list[Change]:
-        """Wait for changes; see `Subscription`. Nothing is lost if the waiting is given up."""
+        """Wait for changes. Gives none when the subscription has ended."""
         while True:
-            self._heard = self._heard or await self._changes.next()
-            if not self._heard:
-                return []
-            looked_at = [await self._seen(each) for each in self._heard]
-            self._heard = []
-            told = [each for each in looked_at if each is not None]
-            if told:
+            if not self._waiting:
+                happened = await self._changes.next()
+                if not happened:
+                    return []
+                self._waiting = dict.fromkeys(each for each in happened if each in self.wanted)
+            if told := await self._told():
                 return told
+
+    async def _told(self) -> list[Change]:
+        # What is waited for stays until it is told: whoever waits may be cancelled, and come again.
+        told: list[Change] = []
+        late: list[Change] = []
+        for change in self._waiting:
+            if change.kind != "task":
+                told.append(change)
+                continue
+            try:
+                task = await self._look(change.uri)
+            except StoreUnavailable as error:
+                logger.warning("Who listens to a task is told later: %s", error)
+                late.append(change)
+                continue
+            except StateRefused as refused:
+                logger.error("Who listens to a task is not told, since it does not open: %s", refused.reason)
+                continue
+            if task is not None and self._last.get(task.id) != _seen(task):
+                told.append(replace(change, task=task))
+        if late and not told:
+            await asyncio.sleep(AGAIN_AFTER)
+        self._waiting = dict.fromkeys(late)
+        self._last |= {change.uri: _seen(change.task) for change in told if change.task is not None}
+        return told
 
     def close(self) -> None:
         """End the subscription."""
         self._changes.close()
 
-    async def _seen(self, change: Change) -> Change | None:
-        if change.kind != "task":
-            return change
-        while True:
-            try:
-                task = await self._look(change.uri)
-            except StoreUnavailable as error:
-                logger.warning("A listener hears of its task when the store is back: %s", error)
-                await asyncio.sleep(AGAIN_AFTER)
-            else:
-                return None if task is None else Change("task", change.uri, task)
+
+def _seen(task: Task) -> tuple[Any, ...]:
+    return task.status, task.updated, task.message, *task.questions

@@ -1,15 +1,25 @@
 """Calls of tools: in rounds, redeemed once, or as tasks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from .asks import Refusal
-from .errors import MissingCapability, RequestError, StoreUnavailable, ToolError, UnknownTarget
+from .errors import (
+    InternalFault,
+    InvalidParams,
+    MissingCapability,
+    RequestError,
+    StateRefused,
+    StoreUnavailable,
+    ToolError,
+    UnknownTarget,
+)
 from .faults import Faults, problems, refused
 from .flows import Flows, Opened
 from .journal import Journal
 from .messages import (
     JSON,
-    TASKS,
+    NEEDS_TASKS,
     Acknowledged,
     Call,
     Complete,
@@ -84,7 +94,7 @@ class Tools:
         except ArgumentsMisfit as misfit:
             return Complete(failed(problems(call.target, misfit)))
         if tool.handler.task is not None and tool.handler.task.required and call.task is None:
-            raise MissingCapability({"extensions": {TASKS: {}}})
+            raise MissingCapability(NEEDS_TASKS)
         if tool.handler.single_use and call.state is not None:
             return await self._redeem(tool, arguments, call, outlet)
         return await self._run_tool(tool, arguments, call, outlet)
@@ -146,6 +156,7 @@ class Tools:
 
         Raises:
             RequestError: what the task fails with.
+            StoreUnavailable: what pages have reported can't be looked up now; nothing has been run.
         """
         tool = self._registry.tools.get(call.target)
         if tool is None:
@@ -154,8 +165,13 @@ class Tools:
             arguments = tool.arguments.read(call.arguments)
         except ArgumentsMisfit as misfit:  # the tool has changed since
             return Complete(failed(problems(call.target, misfit)))
+        reports = await self._flows.reports_for_task(journal, leaves)
+        if reports is None:
+            return {}
         try:
-            result = await self._flows.run_task(tool.handler, arguments, call, journal, background, outlet, leaves)
+            result = await self._flows.run_task(
+                tool.handler, arguments, call, journal, background, outlet, leaves, reports
+            )
             return result.questions if isinstance(result, Asking) else Complete(tool.write(result))
         except (Exception, Refusal) as error:
             return self._failed(call, error)
@@ -165,19 +181,28 @@ class Tools:
     async def about_task(self, call: Call, outlet: Outlet) -> Outcome:
         """Answer what a client asks about one of its tasks. Raises `RequestError`."""
         if call.task is None:
-            raise MissingCapability({"extensions": {TASKS: {}}})
+            raise MissingCapability(NEEDS_TASKS)
+        self._wake_worker()  # it may have begun in a process that is no more
         try:
             if call.answers is not None:
                 await self._tasks.answer(call, call.answers, by_name=call.method in ("tasks/answer", "tasks/respond"))
-            elif call.method == "tasks/cancel":
-                await self._tasks.cancel(call)
+            if call.method == "tasks/cancel":
+                return Acknowledged(call.target, await self._tasks.cancel(call))
             if call.method == "tasks/get":
                 return Seen(await self._tasks.see(call))
             if call.method == "tasks/result":
                 return Redeemed(await self._tasks.see(call))
+            if call.answers is None:
+                raise InvalidParams(f"{call.method} needs inputResponses")
             return Acknowledged(call.target)
-        except StoreUnavailable as error:
-            raise self._faults.of(call, error) from None
+        except (StoreUnavailable, StateRefused) as error:
+            raise self.task_fault(call, error) from None
+
+    def task_fault(self, call: Call, error: StoreUnavailable | StateRefused) -> InternalFault:
+        """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
+        if isinstance(error, StateRefused):
+            error = StoreUnavailable(f"A task does not open: {error.reason}")
+        return self._faults.of(replace(call, target=""), error)
 
     async def _redeem(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
         """Run a round of a single-use tool that goes on from a state, or give what came of it before."""

@@ -5,14 +5,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import Context
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Protocol
 
 from .admission import Admission
 from .errors import ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
 from .journal import Journal
 from .limits import Limits
-from .messages import NOTHING, Call, Complete, Note, Question
+from .messages import Call, Complete, Question
+from .redemption import Lease
+from .task_run import AGAIN_AFTER, TaskRun
 from .task_store import TaskRow
 from .tasks import Tasks
 
@@ -24,12 +27,6 @@ LOOK_EVERY = 1.0
 HEARD_EVERY = 0.5
 """How often it says that it is alive, and hears what was cancelled, in seconds."""
 
-SAY_EVERY = 0.5
-"""How often the message of a task is stored at most, in seconds."""
-
-AGAIN_AFTER = 0.3
-"""How long to wait before the store is tried again, in seconds."""
-
 NOT_HERE_FOR = 2.0
 """How long a task is left to others whose tool or key this server has not, in seconds."""
 
@@ -37,102 +34,20 @@ END_WITHIN = 5.0
 """How long tasks have to come to a boundary when the server ends, in seconds."""
 
 _MOST_OVERDUE = 100
-_MOST_CHARACTERS = 2000
 
 
 class RunTask(Protocol):
     """Runs a round of a task; see `Tools.run_task`."""
 
     def __call__(
-        self, call: Call, journal: Journal, background: "TaskRun", outlet: "TaskRun", leaves: Callable[[], bool]
+        self, call: Call, journal: Journal, background: TaskRun, outlet: TaskRun, leaves: Callable[[], bool]
     ) -> Awaitable[Complete | dict[str, Question]]:
         """Give the result, or the questions that it asks; none if it was handed over."""
         ...
 
 
-class TaskRun:
-    """One task while a worker runs it: its background, and its outlet.
-
-    Parameters:
-        tasks: seals what it holds.
-        row: the task, as it was claimed.
-        journal: what its flow remembers.
-    """
-
-    started = True
-
-    def __init__(self, tasks: Tasks, row: TaskRow, journal: Journal) -> None:
-        self.row = row
-        self.lost = False
-        """Whether the task is not this worker's any more: it was cancelled, has expired, or runs elsewhere."""
-        self._tasks = tasks
-        self._journal = journal
-        self._loop = asyncio.get_running_loop()
-        self._writing = asyncio.Lock()
-        self._message = row.message
-        self._saying: asyncio.Task[None] | None = None
-
-    def send(self, note: Note) -> Awaitable[None]:
-        """Drop a note: a task's client gets none (Tasks, Task Status Notifications)."""
-        return NOTHING
-
-    async def keep(self) -> None:
-        """Keep the journal before anything else happens; see `Background.keep`."""
-        await self.change(journal=lambda: self._tasks.seal_journal(self.row, self._journal), attempts=lambda: 0)
-
-    def say(self, message: str) -> None:
-        """Store the message soon. May be called from a thread."""
-        self._message = message[:_MOST_CHARACTERS]
-        self._loop.call_soon_threadsafe(self._say_soon)
-
-    def _say_soon(self) -> None:
-        if self._saying is None or self._saying.done():
-            self._saying = self._loop.create_task(self._say())
-
-    async def _say(self) -> None:
-        while self.row.message != self._message and await self.change(message=lambda: self._message):
-            self._tasks.tell(self.row.id)
-            await asyncio.sleep(SAY_EVERY)
-
-    async def change(self, **changes: Callable[[], Any]) -> bool:
-        """Change the task while it is ours; say whether it was. What it changes to is made when its turn has come.
-
-        A store that is away is waited for: what has been done must not be done again.
-        """
-        async with self._writing:
-            while not self.lost:
-                made = {name: make() for name, make in changes.items()}
-                try:
-                    changed = await self._tasks.store.change_task(self.row, **made, updated=self._tasks.now())
-                except StoreUnavailable as error:
-                    logger.warning("A task could not be kept, and is tried again: %s", error)
-                    await asyncio.sleep(AGAIN_AFTER)
-                    continue
-                if changed is not None:
-                    self.row = changed
-                    return True
-                self.lost = True
-        return False
-
-    async def end(self, **changes: Callable[[], Any]) -> None:
-        """Change the task for the last time, and leave it."""
-        if self._saying is not None:
-            self._saying.cancel()
-        if self._message != self.row.message:
-            changes.setdefault("message", lambda: self._message)
-        if await self.change(**changes, lease=lambda: "", leased_until=lambda: self._left_until):
-            self._tasks.tell(self.row.id)
-
-    _left_until = 0.0
-
-    async def leave(self, seconds: float) -> None:
-        """Leave the task to other workers, for so long at least."""
-        self._left_until = self._tasks.now() + seconds if seconds else 0.0
-        await self.end()
-
-
 class Worker:
-    """Runs tasks in this process, several at once.
+    """Runs tasks in this process, several at once, on each event loop that it is started on.
 
     Parameters:
         tasks: the tasks.
@@ -146,170 +61,202 @@ class Worker:
         self._run_task = run_task
         self._admission = admission
         self._limits = limits
-        self._lease = token_hex(16)
-        self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
-        self._ended = asyncio.Event()
-        self._claiming = asyncio.Lock()
-        self._loops: list[asyncio.Task[None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._leaving = False
+        self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
 
     def start(self) -> None:
         """Start to work on this event loop, unless it does already."""
         loop = asyncio.get_running_loop()
-        if self._loop is loop and not self._leaving:
+        if loop in self._at_work:
             return
-        self._loop, self._leaving = loop, False
-        self._running, self._ended, self._claiming = {}, asyncio.Event(), asyncio.Lock()
-        self._loops = [loop.create_task(self._claim()), loop.create_task(self._be_heard())]
+        for other in [each for each in self._at_work if each.is_closed()]:
+            del self._at_work[other]
+        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._admission, self._limits)
 
     async def close(self) -> None:
         """Hand the tasks back: those that come to a boundary in time from there, the others from their last step."""
-        self._leaving = True
-        if self._loop is not asyncio.get_running_loop():
-            return
-        async with self._claiming:  # what has just been claimed is handed back, too
-            self._loops[0].cancel()
-        running = [task for _, task in self._running.values()]
-        if running:
-            _, late = await asyncio.wait(running, timeout=END_WITHIN)
+        loop = asyncio.get_running_loop()
+        if loop in self._at_work:
+            try:
+                await self._at_work[loop].close()
+            finally:
+                del self._at_work[loop]
+
+
+class _AtWork:
+    """A worker on one event loop."""
+
+    def __init__(self, tasks: Tasks, run_task: RunTask, admission: Admission, limits: Limits) -> None:
+        self._tasks = tasks
+        self._run_task = run_task
+        self._admission = admission
+        self._limits = limits
+        self._name = token_hex(16)
+        self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
+        self._ended = asyncio.Event()
+        self._closing = False
+        self._claiming = False
+        self._told: set[str] = set()
+        self._looked = 0.0
+        # Not in the context of the request that happened to come first.
+        loop, context = asyncio.get_running_loop(), Context()
+        self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
+        self._heard = loop.create_task(self._again_and_again(self._be_heard, "renewed"), context=context)
+
+    async def close(self) -> None:
+        """See `Worker.close`."""
+        self._closing = True
+        if not self._claiming:  # what is being claimed has to be handed back
+            self._claims.cancel()
+        await asyncio.wait((self._claims,), timeout=END_WITHIN)
+        if running := self._tasks_running():
+            await asyncio.wait(running, timeout=END_WITHIN)
+        if late := self._tasks_running():
             for task in late:
                 task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=END_WITHIN)
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
-        self._loop = None
+            await asyncio.wait(late, timeout=END_WITHIN)
+        self._claims.cancel()
+        self._heard.cancel()
+        await asyncio.wait((self._claims, self._heard))
 
+    def _tasks_running(self) -> list["asyncio.Task[None]"]:
+        return [task for _, task in self._running.values()]
+
+    @property
     def _leaves(self) -> bool:
-        return self._leaving or self._admission.draining
+        return self._closing or self._admission.draining
+
+    async def _again_and_again(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+        away = False
+        while not (self._closing and work == self._claim):
+            try:
+                await work()
+                away = False
+            except StoreUnavailable as error:
+                if not away:
+                    away = True
+                    logger.warning("Tasks can't be %s until the store is back: %s", what, error)
+                await asyncio.sleep(AGAIN_AFTER)
+            except Exception as error:
+                logger.error("Tasks could not be %s", what, exc_info=error)
+                await asyncio.sleep(LOOK_EVERY)
 
     # Claiming
 
     async def _claim(self) -> None:
-        while True:
-            free = self._limits.tasks - len(self._running)
-            try:
-                if self._leaves():
-                    await asyncio.sleep(AGAIN_AFTER)
-                elif free <= 0:
-                    self._ended.clear()
-                    await self._ended.wait()
-                else:
-                    seconds = self._limits.lease_seconds
-                    async with self._claiming:
-                        rows = await self._tasks.store.claim_tasks(self._lease, seconds=seconds, most=free)
-                        for row in rows:
-                            self._begin(row)
-                    if not rows:
-                        await self._tasks.store.wait_for_tasks(LOOK_EVERY)
-            except StoreUnavailable as error:
-                logger.warning("Tasks can't be claimed: %s", error)
-                await asyncio.sleep(AGAIN_AFTER)
-
-    def _begin(self, row: TaskRow) -> None:
-        running = self._running.get(row.id)
-        if running is not None:  # the lease had ended, and nobody else has taken it
-            running[0].row = row
+        free = self._limits.tasks - len(self._running)
+        if self._leaves:
+            await asyncio.sleep(AGAIN_AFTER)
             return
+        if free <= 0:
+            self._ended.clear()
+            await self._ended.wait()
+            return
+        since, seconds = time.monotonic(), self._limits.lease_seconds
+        self._claiming = True
         try:
-            journal = self._tasks.journal(row)
-            journal.deliver(self._tasks.questions(row).answers)
-            call: Call | None = self._tasks.call(row)
-        except StateRefused as refused:
-            logger.error("A task does not open: %s. Every replica needs all keys of the ring", refused.reason)
-            journal, call = Journal(row.created), None
-        run = TaskRun(self._tasks, row, journal)
-        task = asyncio.create_task(self._run(run, call, journal))
-        self._running[row.id] = (run, task)
-        task.add_done_callback(lambda _: self._done(row.id))
+            rows = await self._tasks.store.claim_tasks(self._name, seconds=seconds, most=free)
+            for row in rows:
+                if self._leaves:
+                    await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
+                else:
+                    self._begin(row, since)
+        finally:
+            self._claiming = False
+        if len(rows) < free and not self._leaves:  # that was all
+            await self._tasks.store.wait_for_tasks(LOOK_EVERY)
 
-    def _done(self, id: str) -> None:
-        self._running.pop(id, None)
+    def _begin(self, row: TaskRow, since: float) -> None:
+        present, _ = self._running.get(row.id, (None, None))
+        if present is not None and not present.over:
+            present.found(row, since)
+            return
+        run = TaskRun(self._tasks, row, Lease(self._limits.lease_seconds, since))
+        task = asyncio.create_task(self._run(run))
+        self._running[row.id] = (run, task)
+        task.add_done_callback(lambda _: self._done(run))
+
+    def _done(self, run: TaskRun) -> None:
+        if self._running.get(run.row.id, (None, None))[0] is run:
+            del self._running[run.row.id]
         self._ended.set()
 
     # Running
 
-    async def _run(self, run: TaskRun, call: Call | None, journal: Journal) -> None:
-        if run.row.attempts > self._limits.task_attempts:
-            logger.error(
-                "A task of %r has ended its worker %d times, and is failed", run.row.name, run.row.attempts - 1
-            )
-            await self._fail(run, ProtocolError("The task was given up: it could not be run to its end"))
-            return
-        if call is None:
-            await run.leave(NOT_HERE_FOR)
-            return
+    async def _run(self, run: TaskRun) -> None:
         try:
-            came = await self._run_task(call, journal, run, run, lambda: run.lost or self._leaves())
-            if isinstance(came, Complete):
-                await self._complete(run, came)
-            elif came:
-                await self._park(run, journal, came)
-            else:
-                await run.end(journal=lambda: self._tasks.seal_journal(run.row, journal), attempts=lambda: 0)
-        except UnknownTarget:  # a tool of another version
+            await self._run_round(run)
+        except StateRefused as refused:
+            self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
             await run.leave(NOT_HERE_FOR)
+        except UnknownTarget:
+            self._tell_once(f"There are tasks of {run.row.name!r}, which this server has not; others may")
+            await run.leave(NOT_HERE_FOR)
+        except StoreUnavailable as error:
+            logger.warning("A task of %r can't go on now: %s", run.row.name, error)
+            await run.leave(AGAIN_AFTER)
         except RequestError as error:
             await self._fail(run, error)
         except asyncio.CancelledError:
             if not run.lost:
                 with suppress(asyncio.CancelledError):
-                    await run.leave(0.0)
+                    await run.leave()
             raise
         except Exception as error:
-            logger.error("A task of %r could not be kept", run.row.name, exc_info=error)
+            logger.error("A task of %r could not be run or kept", run.row.name, exc_info=error)
             await self._fail(run, ProtocolError("The task could not be kept"))
 
-    async def _complete(self, run: TaskRun, outcome: Complete) -> None:
-        sealed = self._tasks.seal_outcome(run.row, outcome)
-        await run.end(status=lambda: "completed", outcome=lambda: sealed, questions=lambda: b"")
-
     async def _fail(self, run: TaskRun, error: RequestError) -> None:
-        changes = self._tasks.failed(run.row, error)
-        changes.pop("updated")
-        await run.end(**{name: (lambda value=value: value) for name, value in changes.items()})
+        await run.end(lambda row: self._tasks.failed(row, error))
 
-    async def _park(self, run: TaskRun, journal: Journal, asked: dict[str, Question]) -> None:
-        journal.park({key: question.digest for key, question in asked.items()})
-        questions = self._tasks.questions(run.row)
-        questions.ask(asked)
-        now = self._tasks.now()
-        await run.end(
-            status=lambda: "input_required",
-            journal=lambda: self._tasks.seal_journal(run.row, journal),
-            questions=lambda: self._tasks.seal_questions(run.row, questions),
-            deadline=lambda: min(run.row.created + run.row.ttl, now + self._tasks.answer_within(run.row.name)),
-            attempts=lambda: 0,
-        )
+    async def _run_round(self, run: TaskRun) -> None:
+        row, sealed = run.row, self._tasks.sealed
+        if row.attempts > self._limits.task_attempts:
+            logger.error("A task of %r has ended its worker %d times, and is failed", row.name, row.attempts - 1)
+            raise ProtocolError("The task was given up: it could not be run to its end")
+        call = sealed.call(row)
+        run.journal = journal = sealed.journal(row, self._tasks.now())
+        journal.deliver(sealed.questions(row).answers)
+
+        def leaves() -> bool:
+            return run.lost or run.lease.in_doubt or self._leaves
+
+        came = await self._run_task(call, journal, run, run, leaves)
+        if isinstance(came, Complete):
+            await run.end(lambda row: self._tasks.completed(row, came))
+        elif came:
+            journal.park({key: question.digest for key, question in came.items()})
+            await run.end(lambda row: self._tasks.parked(row, journal, came))
+        else:
+            if not leaves():  # a pure function that keeps a state, and asks nothing
+                journal.hand_over(self._limits)
+            await run.end(lambda row: {"journal": self._tasks.seal_journal(row, journal), "attempts": 0})
+
+    def _tell_once(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.error("%s", what)
 
     # What happens meanwhile
 
     async def _be_heard(self) -> None:
-        looked = time.monotonic()
-        while True:
-            await asyncio.sleep(HEARD_EVERY)
-            try:
-                await self._renew()
-                if time.monotonic() - looked >= LOOK_EVERY:
-                    looked = time.monotonic()
-                    await self._fail_overdue()
-            except StoreUnavailable as error:
-                logger.warning("Tasks can't be renewed: %s", error)
+        await asyncio.sleep(HEARD_EVERY)
+        await self._renew()
+        if time.monotonic() - self._looked >= LOOK_EVERY:
+            self._looked = time.monotonic()
+            for row in await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE):
+                await self._tasks.expire(row)
 
     async def _renew(self) -> None:
-        ids = list(self._running)
+        ids, since = list(self._running), time.monotonic()
         if not ids:
             return
-        held = await self._tasks.store.renew_tasks(self._lease, ids, seconds=self._limits.lease_seconds)
+        held = await self._tasks.store.renew_tasks(self._name, ids, seconds=self._limits.lease_seconds)
         for id in ids:
             run, task = self._running.get(id, (None, None))
-            if run is not None and task is not None and id not in held and run.row.lease:
+            if run is None or task is None or run.over:
+                continue
+            if id in held:
+                run.lease.hold(since)
+            else:
                 run.lost = True
                 task.cancel()
-
-    async def _fail_overdue(self) -> None:
-        for row in await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE):
-            if await self._tasks.store.change_task(row, **self._tasks.expired(row)):
-                self._tasks.tell(row.id)

@@ -21,6 +21,10 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "lease_seconds": 30,
         "hold_seconds": 25,
         "threads": 40,
+        "task_seconds": 3600,
+        "poll_seconds": 1,
+        "tasks": 100,
+        "task_attempts": 5,
         "max_concurrency": None,
         "shed_above": None,
     }

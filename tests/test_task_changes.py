@@ -34,7 +34,7 @@ class Known:
 
 def listen(fanout: InProcessFanout, look: Callable[[str], Awaitable[Task | None]], *ids: str) -> TaskChanges:
     wanted = frozenset({TOOLS, *(Change("task", id) for id in ids)})
-    return TaskChanges(fanout.subscribe(wanted), look)
+    return TaskChanges(fanout.subscribe(wanted), wanted, look)
 
 
 def told(changes: list[Change]) -> dict[str, str]:
@@ -88,7 +88,7 @@ async def test_what_was_heard_when_the_waiting_was_given_up_is_told_next_time() 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
             await changes.next()
-    changes._look = known.look
+    changes._look, known.statuses["a"] = known.look, "completed"
     assert set(await changes.next()) == {Change("task", "a"), TOOLS}
 
 
@@ -99,7 +99,7 @@ async def test_a_store_that_is_away_is_waited_for(
     known = Known(a="completed")
     known.away = 3
     assert told(await listen(InProcessFanout(), known.look, "a").next()) == {"a": "completed"}
-    assert caplog.messages == ["A listener hears of its task when the store is back: it is away"] * 3
+    assert caplog.messages == ["Who listens to a task is told later: it is away"] * 3
 
 
 async def test_a_listener_that_is_told_to_end_ends() -> None:

@@ -28,6 +28,7 @@ from .observing import Log as Log
 from .replies import Error as Error
 from .replies import Progress as Progress
 from .replies import Reply as Reply
+from .replies import Task as Task
 from .script import Answers as Answers
 from .servers import Clock as Clock
 from .servers import replica as replica

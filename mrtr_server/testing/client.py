@@ -107,6 +107,7 @@ class Client(Calls[Reply, list[Reply]]):
         headers: HTTP headers of every request.
         answers: answers by key to what no script of a call answers; they may be given often, or not at all.
         capabilities: what the client declares; all that there are if left out.
+        tasks: whether it takes tasks, too. A call that becomes one is followed to its end.
         dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
         log_level: the least severe log messages that the client wants; None for none.
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,

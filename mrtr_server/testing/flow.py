@@ -20,6 +20,9 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 _MOST_ROUNDS = 100
 """Where a server would go on for ever; every real one has a budget below."""
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1
+"""How long to wait before a task is looked at again, in seconds: it grows from the first to the longest."""
+
 
 def flipped(state: str) -> str:
     """Change one character in the middle of a state."""
@@ -29,6 +32,9 @@ def flipped(state: str) -> str:
 
 class Flow(Generic[One, Many]):
     """One flow: the same call, sent round by round, to whatever server and by whatever user the test says.
+
+    Where the client takes tasks (`tasks=True`), a flow may become one: `task` is its id then, and its rounds are what
+    happens between two times that it asks.
 
     `state`, `arguments`, `token` and `headers` are what the next round is sent with; change them between rounds as you
     like. A round that is refused leaves the flow where it was.
@@ -48,6 +54,7 @@ class Flow(Generic[One, Many]):
         self.token = client.token
         self.headers = dict(client.headers)
         self.state: str | None = None
+        self.task: str | None = None
         self.replies: list[Reply] = []
         self._servers = client._transports
         self._turn = 0
@@ -83,7 +90,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to this round.
         """
-        self.state = self._at = None
+        self.state = self.task = self._at = None
         return self.send({**answers, **named})
 
     def answer(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
@@ -130,6 +137,32 @@ class Flow(Generic[One, Many]):
             The last reply, with the steps, log and notes of all rounds that this took.
         """
         return self._client._one(self._finish({**answers, **named}))
+
+    # A flow that has become a task
+
+    def look(self) -> One:
+        """Ask how the task is doing, once.
+
+        Returns:
+            The reply; `task` says, `asks` has what it asks, and `text` and the like what came of it.
+        """
+        return self._client._one(self._look())
+
+    def wait(self) -> One:
+        """Ask how the task is doing until it asks something, or has ended.
+
+        Returns:
+            The last reply.
+        """
+        return self._client._one(self._wait())
+
+    def cancel(self) -> One:
+        """Cancel the task.
+
+        Returns:
+            The acknowledgement.
+        """
+        return self._client._one(self._about_task("tasks/cancel", {}))
 
     # What goes wrong between rounds
 
@@ -189,9 +222,31 @@ class Flow(Generic[One, Many]):
         return {key: write(answer, self._open.get(key)) for key, answer in answers.items()}
 
     async def _round(self, answers: Mapping[str, Any]) -> Reply:
+        if self.task is not None:
+            reply = await self._about_task("tasks/update", {"inputResponses": dict(answers)})
+            return self._take(reply) if "error" in reply.message else await self._wait()
         server = self._next_server()
         request = await self._request(answers, server)
         return self._take(await self._deliver(request, server))
+
+    async def _about_task(self, method: str, params: Mapping[str, Any]) -> Reply:
+        if self.task is None:
+            raise Unexpected("The flow is no task")
+        server = self._next_server()
+        given = {NAME_FIELDS[method]: self.task, **params}
+        return await self._deliver(await self._client._write(method, given, server, self.token, self.headers), server)
+
+    async def _look(self) -> Reply:
+        return self._take(await self._about_task("tasks/get", {}))
+
+    async def _wait(self) -> Reply:
+        pause, waited = _FIRST_PAUSE, 0.0
+        while (reply := await self._about_task("tasks/get", {})).is_task and reply.task.status == "working":
+            if self._client._timeout is not None and waited > self._client._timeout:
+                raise Unexpected(f"The task neither asks nor ends within {self._client._timeout} s. {reply}")
+            await asyncio.sleep(pause)
+            waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)
+        return self._take(reply)
 
     async def _drop(self) -> Reply:
         request = self.last.request
@@ -210,10 +265,13 @@ class Flow(Generic[One, Many]):
         script = Script(answers, self._client.answers)
         ran: list[Reply] = []
         reply = self._at
-        while reply is None or reply.needs_input:
+        while reply is None or reply.needs_input or (reply.is_task and reply.task.status == "working"):
             if len(ran) == _MOST_ROUNDS:
                 raise Unexpected(f"The flow is not over after {_MOST_ROUNDS} rounds. {reply}")
-            reply = await self._round(script.answer(reply) if reply is not None else {})
+            if reply is not None and reply.is_task and not reply.needs_input:
+                reply = await self._wait()
+            else:
+                reply = await self._round(script.answer(reply) if reply is not None else {})
             ran.append(reply)
         script.check_used(reply)
         return Reply.of_all(ran) if ran else reply
@@ -238,7 +296,9 @@ class Flow(Generic[One, Many]):
         self.replies.append(reply)
         if "result" in reply.message:
             self._at = reply
-        if reply.needs_input:
+        if reply.is_task:
+            self.task = reply.task.id
+        elif reply.needs_input:
             self.state = reply.message["result"].get("requestState")
         return reply
 

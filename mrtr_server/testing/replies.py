@@ -32,6 +32,14 @@ class Error(NamedTuple):
     data: Any = None
 
 
+class Task(NamedTuple):
+    """How a task is doing."""
+
+    id: str
+    status: str
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """An HTTP response.
@@ -113,10 +121,10 @@ class Reply:
 
     @property
     def error(self) -> Error:
-        """The JSON-RPC error."""
-        if "error" not in self.message:
+        """The JSON-RPC error: of the request, or the one that a task failed with."""
+        error = self.message.get("error") or self.message.get("result", {}).get("error")
+        if error is None:
             raise Unexpected(f"There is no JSON-RPC error. {self}")
-        error = self.message["error"]
         return Error(error["code"], error["message"], error.get("data"))
 
     # A need for input
@@ -150,17 +158,40 @@ class Reply:
             raise Unexpected(f"There is no requestState. {self}")
         return str(self.message["result"]["requestState"])
 
+    # A task
+
+    @property
+    def is_task(self) -> bool:
+        """Whether the reply is about a task: the call has become one, or the test looked at it."""
+        return "taskId" in self.message.get("result", {})
+
+    @property
+    def task(self) -> Task:
+        """How the task is doing: its `id`, `status` and `message`."""
+        if not self.is_task:
+            raise Unexpected(f"There is no task. {self}")
+        result = self.message["result"]
+        return Task(result["taskId"], result["status"], result.get("statusMessage", ""))
+
+    @property
+    def _ended(self) -> JSON:
+        """What the call came to: the result, or what the task has as its own; empty if there is none."""
+        result: JSON = self.message.get("result", {})
+        return result.get("result", {}) if self.is_task else result
+
     # The end of a call
 
     @property
     def complete(self) -> bool:
         """Whether the call is over with a result; a tool may yet have failed."""
+        if self.is_task:
+            return self.task.status == "completed"
         return "result" in self.message and not self.needs_input
 
     @property
     def failed(self) -> bool:
         """Whether a tool failed with a message for the model."""
-        return self.complete and self.message["result"].get("isError") is True
+        return self.complete and self._ended.get("isError") is True
 
     @property
     def text(self) -> str:
@@ -172,9 +203,9 @@ class Reply:
     @property
     def structured(self) -> Any:
         """The structured content that a tool gave."""
-        if self.failed or "structuredContent" not in self.message.get("result", {}):
+        if self.failed or "structuredContent" not in self._ended:
             raise Unexpected(f"There is no structured content. {self}")
-        return self.message["result"]["structuredContent"]
+        return self._ended["structuredContent"]
 
     @property
     def failure(self) -> str:
@@ -185,7 +216,7 @@ class Reply:
 
     @property
     def _text(self) -> str:
-        result = self.result
+        result = self._ended
         parts = [each.get("content", each) for each in result.get("messages") or result.get("contents") or ()]
         return "\n".join(part["text"] for part in result.get("content", parts) if "text" in part)
 
@@ -249,6 +280,9 @@ def _describe(reply: Reply) -> str:
     if "error" in reply.message:
         code, message, data = reply.error
         return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
+    if reply.is_task and not reply.complete:
+        asks = f" and asks {listed(reply.asks.values())}" if reply.asks else ""
+        return f"The task is {reply.task.status}{asks}: {reply.task.message or 'it says nothing'}"
     if reply.asks:
         return f"The server asks {listed(reply.asks.values())}."
     if reply.needs_input:

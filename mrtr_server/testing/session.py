@@ -9,7 +9,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from ..errors import SetupError
-from ..messages import LogLevel
+from ..messages import TASKS, LogLevel
 from ..schema import HeaderParameter, header_parameters
 from ..server import MRTRServer
 from .answers import Answerable
@@ -39,6 +39,7 @@ class Session(ABC, Generic[One, Many]):
         headers: Mapping[str, str] = NONE,
         answers: Mapping[str, Answerable] = NONE,
         capabilities: Mapping[str, Any] = EVERYTHING,
+        tasks: bool = False,
         dialect: str = MODERN,
         log_level: LogLevel | None = "debug",
         path: str | None = None,
@@ -46,6 +47,10 @@ class Session(ABC, Generic[One, Many]):
     ) -> None:
         if dialect not in DIALECTS:
             raise Unexpected(f"dialect={dialect!r}: choose from {', '.join(DIALECTS)}")
+        if tasks and dialect != MODERN:
+            raise Unexpected(f"tasks=True is for dialect={MODERN!r}")
+        if tasks:
+            capabilities = {**capabilities, "extensions": {**capabilities.get("extensions", {}), TASKS: {}}}
         self.token = token
         self.headers = dict(headers)
         self.answers = answers
