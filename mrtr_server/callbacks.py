@@ -163,6 +163,10 @@ class Callbacks:
         self._clock = clock
         self._held: dict[asyncio.Future[None], Mapping[str, str]] = {}
 
+    def __bool__(self) -> bool:
+        """Say whether there are any."""
+        return bool(self._known)
+
     # Links
 
     def way_back(self, callback: Callback[Any], key: str, question: str, call: Call, journal: Journal) -> WayBack:

@@ -112,7 +112,7 @@ class Flows:
             if unsealed and not handler.can_pause:
                 # It is all effect, and each effect must belong to a flow that a retry can name.
                 return self._seal(handler, journal, bound_to, {})
-            reports = await self._reports(call, journal) if journal.answers else NO_REPORTS
+            reports = await self._reports(call, journal) if journal.answers and self._callbacks else NO_REPORTS
             if reports is None:
                 return self._seal(handler, journal, bound_to, {})
             round_ = self._round(handler, call, journal, lease, reports, background)
