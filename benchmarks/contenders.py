@@ -32,6 +32,8 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "fastmcp": ("fastmcp==4.1.2",),
     "starlette": ("starlette",),
     "asgi": ("pydantic",),
+    "tasks-ours": ("--editable", f"{HERE.parent}[fast,tasks,postgres]"),
+    "tasks-fastmcp": ("fastmcp[tasks]==4.1.2",),
 }
 """What pip installs into each virtual environment, besides uvicorn, uvloop and httptools."""
 

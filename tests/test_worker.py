@@ -1,0 +1,473 @@
+"""The worker: what becomes of tasks when stores go away, leases end, and servers stop."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable, task_run, worker
+from mrtr_server.task_store import TaskRow
+from mrtr_server.testing import AsyncClient, Client, Clock, replica
+
+pytestmark = pytest.mark.anyio
+
+KEYS = [bytes(32)]
+
+
+class Login(BaseModel):
+    name: str
+
+
+class Flaky(InProcessStore):
+    """A store that goes away for some of what it does, and breaks in ways that no store should."""
+
+    def __init__(self, clock: Any = None) -> None:
+        super().__init__(**({} if clock is None else {"clock": clock}))
+        self.away: set[str] = set()
+        self.broken: set[str] = set()
+        self.calls: list[str] = []
+        self.slow = 0.0
+
+    async def _pass(self, what: str) -> None:
+        self.calls.append(what)
+        await asyncio.sleep(self.slow)
+        if what in self.away:
+            raise StoreUnavailable("it is away")
+        if what in self.broken:
+            raise RuntimeError("it is broken")
+
+    async def add_task(self, row: TaskRow) -> None:
+        await self._pass("add")
+        await super().add_task(row)
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        await self._pass("find")
+        return await super().find_task(id)
+
+    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+        await self._pass("change")
+        changed = await super().change_task(row, **changes)
+        await asyncio.sleep(self.slow)
+        return changed
+
+    async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
+        await self._pass("claim")
+        return await super().claim_tasks(lease, seconds=seconds, most=most)
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        await self._pass("renew")
+        return await super().renew_tasks(lease, ids, seconds=seconds)
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        await self._pass("overdue")
+        return await super().overdue_tasks(most=most)
+
+
+class Tools:
+    """A server with tools that wait to be let go on, and what they did."""
+
+    def __init__(self, store: Any, **settings: Any) -> None:
+        self.ran: list[str] = []
+        self.began = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.store = store
+        self.app = MRTRServer("worker", keys=KEYS, store=store, **settings)
+        self.app.tool(task="optional", ttl=600)(self.steps)
+        self.app.tool(task="optional")(self.greet)
+        self.app.tool(task="optional")(self.says)
+        self.app.tool(task="optional")(self.at_once)
+
+    async def _wait(self, name: str) -> str:
+        self.began.set()
+        await self.gate.wait()
+        return self.did(name)
+
+    def did(self, name: str) -> str:
+        self.ran.append(name)
+        return name
+
+    async def steps(self, ctx: Context) -> str:
+        """Run a step, one that waits, and another one."""
+        await ctx.step(self.did, "first", key="first")
+        await ctx.step(self._wait, "waits", key="waits")
+        self.ran.append("between")
+        return await ctx.step(self.did, "last", key="last")
+
+    async def greet(self, ctx: Context) -> str:
+        """Ask for a name."""
+        return (await ctx.elicit("Who are you?", Login)).name
+
+    def says(self, ctx: Context) -> str:
+        """Say something, and go on in a thread after its end."""
+        ctx.status("one")
+        ctx.status("two")
+        return "done"
+
+    async def at_once(self) -> str:
+        """Do it."""
+        return self.did("at once")
+
+    async def start(self, tool: str, app: MRTRServer | None = None) -> Any:
+        flow = AsyncClient(app or self.app, tasks=True, log_level=None).flow(tool)
+        await flow.start()
+        return flow
+
+    async def row(self, flow: Any) -> TaskRow:
+        row = await InProcessStore.find_task(self.store, flow.task)
+        assert row is not None
+        return row
+
+    async def until(self, true: Callable[[], Any], what: str) -> None:
+        async with asyncio.timeout(10):
+            while not true():  # noqa: ASYNC110  what it waits for has no event
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, seconds in (
+        (worker, "HEARD_EVERY", 0.05),
+        (worker, "LOOK_EVERY", 0.1),
+        (worker, "AGAIN_AFTER", 0.02),
+        (worker, "NOT_HERE_FOR", 0.05),
+        (worker, "END_WITHIN", 0.5),
+        (task_run, "AGAIN_AFTER", 0.02),
+        (task_run, "SAY_EVERY", 0.05),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+
+
+@pytest.fixture
+async def tools() -> AsyncIterator[Tools]:
+    made = Tools(Flaky())
+    yield made
+    made.gate.set()
+    await made.app._worker.close()
+
+
+class TestAStoreThatIsAway:
+    async def test_is_waited_for_by_a_step_that_has_run(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"change", "find", "claim", "renew", "overdue"}
+        tools.gate.set()
+        await asyncio.sleep(0.2)
+        assert tools.ran == ["first", "waits"]  # what it gave does not go on before it is kept
+        tools.store.away = set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran == ["first", "waits", "between", "last"]
+
+    async def test_is_waited_for_by_a_result(self, tools: Tools) -> None:
+        tools.store.away = {"change"}
+        flow = await tools.start("at_once")
+        await asyncio.sleep(0.2)
+        assert (await flow.look()).task.status == "working"
+        tools.store.away = set()
+        assert (await flow.wait()).text == "at once"
+        assert tools.ran == ["at once"]
+
+    async def test_is_a_clear_error_for_clients(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
+        flow = await tools.start("greet")
+        await flow.wait()
+        tools.store.away = {"add", "find"}
+        seen, begun = await flow.look(), await AsyncClient(tools.app, tasks=True).flow("greet").start()
+        for reply in (seen, begun):
+            assert (reply.error.code, reply.error.data.keys()) == (-32603, {"reference"})
+        assert flow.task not in caplog.text
+        tools.store.away = set()
+        assert (await flow.answer(login={"name": "Ann"})).text == "Ann"
+
+    async def test_begins_nothing_new_once_another_worker_may_run_the_task(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(lease_seconds=0.2))
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"renew", "claim"}
+        await asyncio.sleep(0.4)
+        tools.gate.set()
+        await asyncio.sleep(0.3)
+        assert "last" not in tools.ran
+        tools.store.away = set()
+        assert (await flow.wait()).text == "last"
+        assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
+        await tools.app._worker.close()
+
+
+class TestTheLoops:
+    @pytest.mark.parametrize("what", ["claim", "renew", "overdue"])
+    async def test_outlive_errors_that_no_store_should_make(
+        self, tools: Tools, what: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        blocked = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.broken = {what}
+        await tools.until(lambda: "it is broken" in caplog.text, "the error")
+        tools.store.broken = set()
+        tools.gate.set()
+        assert (await blocked.wait()).text == "last"
+        assert (await (await tools.start("at_once")).wait()).text == "at once"
+
+    @pytest.mark.parametrize("column", ["call", "journal", "questions"])
+    async def test_outlive_a_task_that_does_not_open(
+        self, tools: Tools, column: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow = await tools.start("greet")
+        await flow.wait()
+        await tools.store.change_task(await tools.row(flow), **{"status": "working", column: b"poison"})
+        await tools.until(lambda: "do not open" in caplog.text, "the poison to be found")
+        assert (await (await tools.start("at_once")).wait()).text == "at once"
+        await asyncio.sleep(0.3)
+        assert caplog.text.count("do not open") == 1
+        row = await tools.row(flow)
+        assert (row.status, row.attempts <= 1) == ("working", True)  # it is left to others, and counts for nothing
+
+    async def test_keep_no_context_of_the_request_that_came_first(self, tools: Tools) -> None:
+        tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+        async def who() -> str:
+            """Say whose context it is."""
+            return tenant.get()
+
+        tools.app.tool(task="optional")(who)
+        tenant.set("ann")
+        assert (await (await tools.start("who")).wait()).text == "nobody"
+
+
+class TestALease:
+    async def test_that_was_taken_over_ends_the_run(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        row = await tools.row(flow)
+        await tools.store.change_task(row, lease="another's", leased_until=row.leased_until)
+        tools.gate.set()
+        await asyncio.sleep(0.3)
+        assert tools.ran == ["first", "waits"]
+        assert (await tools.row(flow)).lease == "another's"
+
+    async def test_that_ended_and_was_found_again_loses_nothing(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        await tools.store.change_task(
+            await tools.row(flow), leased_until=0.0
+        )  # it is claimed again, by the same worker
+        await asyncio.sleep(0.3)
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran == ["first", "waits", "between", "last"]
+
+    async def test_of_a_worker_that_died_passes_on_with_all_that_was_kept(self) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        (dead,) = tools.app._worker._at_work.values()
+        for task in (dead._claims, dead._heard):  # it says nothing more, and its step goes on for ever
+            task.cancel()
+        clock.advance(31)
+        other = replica(tools.app)
+        flow.move_to(other)
+        tools.gate.set()
+        tools.gate = asyncio.Event()
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran.count("first") == 1
+        await other._worker.close()
+        await tools.app._worker.close()
+
+    async def test_lost_again_and_again_fails_the_task(self, caplog: pytest.LogCaptureFixture) -> None:
+        tools = Tools(Flaky(), limits=Limits(task_attempts=2))
+        flow = await tools.start("greet", replica(tools.app, works=False))
+        await tools.store.change_task(await tools.row(flow), attempts=2)
+        tools.app._worker.start()
+        reply = await flow.wait()
+        assert "given up" in reply.error.message
+        assert "has ended its worker 2 times" in caplog.text
+        await tools.app._worker.close()
+
+
+class TestMessages:
+    async def test_that_come_with_the_result_are_kept_with_it(self, tools: Tools) -> None:
+        flow = await tools.start("says")
+        reply = await flow.wait()
+        assert (reply.text, reply.task.message) == ("done", "two")
+
+    async def test_that_come_after_the_end_are_dropped(self, tools: Tools) -> None:
+        late: list[Any] = []
+
+        def chats(ctx: Context) -> str:
+            """Leave somebody behind who goes on talking."""
+            late.append(ctx)
+            return "done"
+
+        tools.app.tool(task="optional")(chats)
+        flow = await tools.start("chats")
+        await flow.wait()
+        thread = threading.Thread(target=late[0].status, args=("still here",))
+        thread.start()
+        thread.join()
+        await asyncio.sleep(0.2)
+        assert (await flow.look()).task.message == ""
+
+    async def test_that_are_being_stored_do_not_cost_the_result(self, tools: Tools) -> None:
+        async def talks(ctx: Context) -> str:
+            """End while its message is on its way."""
+            await ctx.status("working")
+            await asyncio.sleep(0.03)
+            return "done"
+
+        tools.app.tool(task="optional")(talks)
+        tools.store.slow = 0.02
+        assert (await (await tools.start("talks")).wait()).text == "done"
+
+
+class TestServersThatEnd:
+    async def test_hand_tasks_back_at_their_next_boundary(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        tools.app.drain()
+        tools.gate.set()
+        await tools.until(lambda: "between" in tools.ran, "the step")
+        await asyncio.sleep(0.1)
+        row = await tools.row(flow)
+        assert (row.status, row.lease, row.attempts) == ("working", "", 0)
+        other = replica(tools.app)
+        flow.move_to(other)
+        assert (await flow.wait()).text == "last"
+        assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
+        await other._worker.close()
+        tools.app._admission.reopen()
+
+    async def test_hand_back_what_comes_to_no_boundary_and_it_counts_for_nothing(self, tools: Tools) -> None:
+        async def forever() -> None:
+            """Never end."""
+            await asyncio.sleep(60)
+
+        tools.app.tool(task="optional")(forever)
+        flow = await tools.start("forever")
+        await asyncio.sleep(0.1)
+        await tools.app._worker.close()
+        row = await tools.row(flow)
+        assert (row.status, row.lease, row.attempts) == ("working", "", 0)
+
+    async def test_hand_back_what_is_being_claimed(self, tools: Tools) -> None:
+        flow = await tools.start("at_once", replica(tools.app, works=False))
+        tools.store.slow = 0.1
+        tools.app._worker.start()
+        await tools.until(lambda: "claim" in tools.store.calls, "the claim")
+        await tools.app._worker.close()
+        row = await tools.row(flow)
+        assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
+
+    async def test_end_while_the_store_is_away(self, tools: Tools) -> None:
+        await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"change", "find", "claim", "renew", "overdue"}
+        tools.gate.set()
+        async with asyncio.timeout(5):
+            await tools.app._worker.close()
+        tools.store.away = set()
+
+    async def test_work_again_when_they_start_again(self) -> None:
+        tools = Tools(Flaky())
+        client = AsyncClient(tools.app, tasks=True)
+        for _ in range(3):
+            async with client:
+                assert (await client.call("at_once")).text == "at once"
+            assert tools.app._worker._at_work == {}
+
+    async def test_find_the_tasks_of_before_with_their_start(self) -> None:
+        tools = Tools(Flaky())
+        flow = await tools.start("at_once", replica(tools.app, works=False))
+        async with AsyncClient(replica(tools.app)):
+            await tools.until(lambda: tools.ran, "the task to be run")
+        assert (await flow.look()).text == "at once"
+
+    async def test_that_do_not_work_leave_tasks_to_others(self) -> None:
+        tools = Tools(Flaky(), works=False)
+        flow = await tools.start("at_once")
+        await asyncio.sleep(0.2)
+        assert (await flow.look()).task.status == "working"
+        worker_of = replica(tools.app, works=True)
+        flow.move_to(worker_of)
+        assert (await flow.wait()).text == "at once"
+        await worker_of._worker.close()
+
+    async def test_that_have_not_the_tool_leave_its_tasks_to_others(self, caplog: pytest.LogCaptureFixture) -> None:
+        tools = Tools(Flaky(), works=False)
+        flow = await tools.start("at_once")
+        stranger = MRTRServer("worker", keys=KEYS, store=tools.store)
+        stranger._wake_worker()
+        await tools.until(lambda: "which this server has not" in caplog.text, "the stranger")
+        await asyncio.sleep(0.3)
+        row = await tools.row(flow)
+        assert (row.status, row.attempts <= 1) == ("working", True)
+        await stranger._worker.close()
+
+
+def test_workers_run_on_each_event_loop_that_has_tasks() -> None:
+    app = MRTRServer("loops", keys=KEYS, store=InProcessStore())
+
+    @app.tool(task="optional")
+    def thread() -> str:
+        """Do nothing."""
+        return "done"
+
+    def call() -> None:
+        texts.append(Client(app, tasks=True).call("thread").text)
+
+    texts: list[str] = []
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(20)
+    call()
+    assert texts == ["done"] * 4
+
+
+class TestMemory:
+    async def test_holds_nothing_of_a_parked_task(self, tools: Tools) -> None:
+        held: list[weakref.ref[Any]] = []
+
+        class Large:
+            """What a handler has in its hands."""
+
+        async def parks(ctx: Context) -> str:
+            """Ask with something in its hands."""
+            large = Large()
+            held.append(weakref.ref(large))
+            login = await ctx.elicit("Who are you?", Login)
+            return f"{login.name} {large}"
+
+        tools.app.tool(task="optional")(parks)
+        for _ in range(3):
+            await (await tools.start("parks")).wait()
+        await asyncio.sleep(0.1)
+        gc.collect()
+        assert [each() for each in held] == [None] * 3
+        (at_work,) = tools.app._worker._at_work.values()
+        assert at_work._running == {}
+
+
+class TestAClientThatLeaves:
+    async def test_before_it_knows_the_id_cancels_its_task(self, tools: Tools) -> None:
+        """A client of the flat form waits for the first ask, and nobody else can ever ask for the task."""
+        tools.gate.clear()
+        request = asyncio.create_task(
+            AsyncClient(tools.app, dialect="sep-draft").request(
+                "tools/call", {"name": "steps", "arguments": {}, "task": {}}
+            )
+        )
+        await tools.began.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await tools.until(lambda: all(r.status == "cancelled" for r in tools.store._tasks.values()), "the end")
+        tools.gate.set()
+        await asyncio.sleep(0.2)
+        assert tools.ran == ["first", "waits"]
