@@ -36,6 +36,9 @@ NOT_HERE_FOR = 2.0
 END_WITHIN = 5.0
 """How long tasks have to come to a boundary when the server ends, in seconds."""
 
+CANCEL_WITHIN = 1.0
+"""How long what is left of them has after that, each time that it is cancelled, in seconds."""
+
 _MOST_OVERDUE = 100
 _MOST_CHARACTERS = 2000
 
@@ -170,13 +173,13 @@ class Worker:
             return
         async with self._claiming:  # what has just been claimed is handed back, too
             self._loops[0].cancel()
-        running = [task for _, task in self._running.values()]
-        if running:
-            _, late = await asyncio.wait(running, timeout=END_WITHIN)
-            for task in late:
-                task.cancel()
+        # At first they may come to a boundary; then the handler is cancelled, and then the waiting for its steps.
+        late = {task for _, task in self._running.values()}
+        for seconds in (END_WITHIN, CANCEL_WITHIN, CANCEL_WITHIN):
             if late:
-                await asyncio.wait(late, timeout=END_WITHIN)
+                _, late = await asyncio.wait(late, timeout=seconds)
+                for task in late:
+                    task.cancel()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -200,13 +203,29 @@ class Worker:
                     seconds = self._limits.lease_seconds
                     async with self._claiming:
                         rows = await self._tasks.store.claim_tasks(self._lease, seconds=seconds, most=free)
-                        for row in rows:
+                        for row in await self._beginning(rows):
                             self._begin(row)
                     if not rows:
                         await self._tasks.store.wait_for_tasks(LOOK_EVERY)
             except StoreUnavailable as error:
                 logger.warning("Tasks can't be claimed: %s", error)
                 await asyncio.sleep(AGAIN_AFTER)
+
+    async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
+        """Give those of the claimed tasks that begin now.
+
+        One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
+        ran beside it. The others go back, before anything can happen, and that attempt does not count.
+        """
+        last = self._limits.task_attempts
+        suspects = [row for row in rows if row.attempts == last > 1]
+        if not suspects:
+            return rows
+        waiting = suspects if any(run.row.attempts == last for run, _ in self._running.values()) else suspects[1:]
+        for row in waiting:
+            until = self._tasks.now() + NOT_HERE_FOR
+            await self._tasks.store.change_task(row, attempts=last - 1, lease="", leased_until=until)
+        return [row for row in rows if row not in waiting]
 
     def _begin(self, row: TaskRow) -> None:
         running = self._running.get(row.id)
