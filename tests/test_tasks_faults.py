@@ -11,9 +11,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mrtr_server import Context, Limits, MRTRServer, SQLStore, StoreUnavailable, redemption
+
 from .databases import PostgreSQL
-from .fleet import ATTEMPTS, Fleet, fleet
-from .serving import wait_until
+from .fleet import ATTEMPTS, Client, Fleet, fleet
+from .serving import in_thread, wait_until
 
 SOON = 5.0
 """Far below the lease of the tests that don't wait for it, in seconds."""
@@ -95,6 +97,49 @@ class TestTheEndOfAServer:
         assert f"has ended its worker {ATTEMPTS} times, and is failed" in last.text
         assert [client.text(each) for each in beside] == [str(last.process.pid)] * 3
         assert last.process.poll() is None
+
+
+class Forgetful(SQLStore):
+    """A store of a server that ends, again and again, when a round is over and has yet to be recorded."""
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        raise StoreUnavailable("the process has ended")
+
+
+class TestStartingAgain:
+    """A client that got no reply sends its request again. For a single-use tool that is the same task."""
+
+    @pytest.mark.parametrize("kind", [SQLStore, Forgetful])
+    def test_gives_the_task_that_is_there(
+        self, tmp_path: Path, kind: type[SQLStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.01,))
+        store = kind(f"sqlite:///{tmp_path}/tasks.db")
+        app = MRTRServer("a", keys=[bytes(32)], store=store, limits=Limits(lease_seconds=0.2))
+
+        @app.tool(task="required", single_use=True)
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Pay?")
+            await ctx.background()
+            await ctx.confirm("Really?")
+            return "paid"
+
+        @app.tool(task="required", confirm="Go on?")
+        async def go(ctx: Context) -> str:
+            return "gone"
+
+        with in_thread(app) as port, closing(Client(port)) as client:
+            for tool in ("pay", "go"):
+                asked = client.send("tools/call", tool, {"name": tool})["result"]
+                params = {"name": tool, "requestState": asked["requestState"], "inputResponses": {"confirm": YES}}
+                found = []
+                for _ in range(3):
+                    found.append(client.send("tools/call", tool, params)["result"])
+                    time.sleep(0.3)  # longer than the lease
+                assert {each["resultType"] for each in found} == {"task"}
+                assert len({each["taskId"] for each in found}) == 1
+            with closing(sqlite3.connect(tmp_path / "tasks.db")) as database:
+                assert database.execute("SELECT count(*) FROM mrtr_tasks").fetchone() == (2,)
 
 
 class TestCancelling:
