@@ -33,6 +33,9 @@ NOT_HERE_FOR = 2.0
 END_WITHIN = 5.0
 """How long tasks have to come to a boundary when the server ends, in seconds."""
 
+CANCEL_WITHIN = 1.0
+"""How long what is left of them has after that, each time that it is cancelled, in seconds."""
+
 _MOST_OVERDUE = 100
 
 
@@ -108,12 +111,13 @@ class _AtWork:
         if not self._claiming:  # what is being claimed has to be handed back
             self._claims.cancel()
         await asyncio.wait((self._claims,), timeout=END_WITHIN)
-        if running := self._tasks_running():
-            await asyncio.wait(running, timeout=END_WITHIN)
-        if late := self._tasks_running():
-            for task in late:
-                task.cancel()
-            await asyncio.wait(late, timeout=END_WITHIN)
+        # At first they may come to a boundary; then the handler is cancelled, and then the waiting for its steps.
+        late = set(self._tasks_running())
+        for seconds in (END_WITHIN, CANCEL_WITHIN, CANCEL_WITHIN):
+            if late:
+                _, late = await asyncio.wait(late, timeout=seconds)
+                for task in late:
+                    task.cancel()
         self._claims.cancel()
         self._heard.cancel()
         await asyncio.wait((self._claims, self._heard))
@@ -158,12 +162,23 @@ class _AtWork:
             for row in rows:
                 if self._leaves:
                     await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
+                elif self._is_suspect(row) and any(self._is_suspect(run.row) for run, _ in self._running.values()):
+                    # It goes back before anything has happened, and that attempt does not count.
+                    until = self._tasks.now() + NOT_HERE_FOR
+                    await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=until)
                 else:
                     self._begin(row, since)
         finally:
             self._claiming = False
         if len(rows) < free and not self._leaves:  # that was all
             await self._tasks.store.wait_for_tasks(LOOK_EVERY)
+
+    def _is_suspect(self, row: TaskRow) -> bool:
+        """Whether a task on its last attempt may be what ends its workers.
+
+        Such tasks run one at a time, so that none is failed for what ran beside it.
+        """
+        return row.attempts == self._limits.task_attempts > 1
 
     def _begin(self, row: TaskRow, since: float) -> None:
         present, _ = self._running.get(row.id, (None, None))

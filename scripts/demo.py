@@ -1,30 +1,22 @@
-"""What scripts/demo runs: three servers behind a round robin, and a client that needs three rounds."""
+"""What scripts/demo runs: three servers behind a round robin, and a client that needs three rounds; then a task."""
 
 import argparse
 import ast
 import asyncio
-import http.client
 import json
-import os
-import re
 import signal
 import subprocess
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import demo_tasks
+from demo_fleet import ROOT, DemoFailed, post, running
 
-from examples.round_robin import Replica, RoundRobin  # noqa: E402  found by the line above
+from examples.round_robin import RoundRobin
 
 REPLICAS = 3
-PATIENCE = 5.0
-"""How long a server may take to end when it is asked to, in seconds."""
-
 TOOL = "update_work_item"
 ARGUMENTS = {"workItemId": 4522, "fields": {"System.State": "Resolved"}}
 ANSWERS: list[dict[str, dict[str, Any]]] = [
@@ -33,66 +25,6 @@ ANSWERS: list[dict[str, dict[str, Any]]] = [
     {"duplicate_of": {"duplicateOfId": 4301}},
 ]
 EXPECTED = "Bug #4522 resolved as Duplicate of Bug #4301. State set to Resolved and duplicate link created."
-
-
-class DemoFailed(Exception):
-    """Something is not as it should be; the message says what."""
-
-
-@asynccontextmanager
-async def replica(number: int, key: str) -> AsyncIterator[Replica]:
-    """Run one server process, on a port that the system chooses, until the context ends."""
-    environment = {name: value for name, value in os.environ.items() if name != "WEB_CONCURRENCY"}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "uvicorn", "examples.work_items:app"),
-        *("--port", "0", "--timeout-graceful-shutdown", "1"),
-        cwd=ROOT,
-        env={**environment, "MRTR_KEYS": key},
-        stdout=DEVNULL,
-        stderr=PIPE,
-        start_new_session=True,  # so that Ctrl-C reaches us alone, and we end it
-    )
-    reading: asyncio.Task[bytes] | None = None
-    try:
-        assert process.stderr is not None  # noqa: S101  it is a pipe
-        said = b""
-        async for line in process.stderr:
-            said += line
-            if found := re.search(rb"running on http://127\.0\.0\.1:(\d+)", line):
-                reading = asyncio.create_task(process.stderr.read())  # what it says from now on may not fill the pipe
-                yield Replica(int(found[1]), f"replica {number}, process {process.pid}")
-                return
-        raise DemoFailed(f"A server did not start. It said:\n{said.decode()}")
-    finally:
-        await end(process)
-        if reading is not None:
-            await reading
-
-
-async def end(process: Process) -> None:
-    """End a process that we started."""
-    with suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await process.wait()
-    except TimeoutError:
-        pass
-    finally:  # also where a second Ctrl-C ends our own patience
-        if process.returncode is None:
-            process.kill()
-    await process.wait()
-
-
-def post(port: int, message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Send a JSON-RPC request; give who answered it, and the result."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("POST", "/mcp", json.dumps(message), {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    reply = json.loads(response.read())
-    if "result" not in reply:
-        raise DemoFailed(f"{response.headers['X-Served-By']} answered with {response.status}: {reply}")
-    return response.headers["X-Served-By"], reply["result"]
 
 
 async def play(port: int) -> None:
@@ -144,8 +76,9 @@ async def demo(serve: bool) -> None:
     )
     key = made.stdout.strip()
     print("Three servers with one key, from `mrtr-server keygen`, and nothing else in common:")
-    async with replica(1, key) as first, replica(2, key) as second, replica(3, key) as third:
-        replicas = [first, second, third]
+    async with AsyncExitStack() as stack:
+        servers = [running(number, "examples.work_items:app", ROOT, MRTR_KEYS=key) for number in range(1, REPLICAS + 1)]
+        replicas = [(await stack.enter_async_context(server)).replica for server in servers]
         front = await RoundRobin(replicas).listen()
         try:
             for each in replicas:
@@ -161,6 +94,8 @@ async def demo(serve: bool) -> None:
                 await play(port)
         finally:
             front.close()
+    if not serve:
+        await demo_tasks.demo(key)
 
 
 async def main(serve: bool) -> int:

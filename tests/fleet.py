@@ -18,6 +18,8 @@ META = {
     PREFIX + "protocolVersion": VERSION,
     PREFIX + "clientCapabilities": {"elicitation": {}, "extensions": {PREFIX + "tasks": {}}},
 }
+ATTEMPTS = 3
+"""How often a task may end its worker."""
 ENDED = {"completed", "failed", "cancelled"}
 
 
@@ -96,6 +98,7 @@ class Fleet:
             "TASKS_DIR": str(directory),
             "TASKS_DATABASE": database,
             "TASKS_LEASE": str(lease),
+            "TASKS_ATTEMPTS": str(ATTEMPTS),
         }
 
     def serve(self, *, works: bool = True) -> tuple[Process, Client]:

@@ -1,7 +1,7 @@
 """Tools with tasks, for tests that run them in several processes, and stop and kill those.
 
 `TASKS_DIR` holds the ledger, and while parts are to take their time, a file `hold`; `TASKS_DATABASE` is the URL of the
-database. With `TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
+database; `TASKS_LEASE` and `TASKS_ATTEMPTS` are limits. With `TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from mrtr_server import Context, Limits, MRTRServer
 
-ATTEMPTS = 3
 POLL = 0.1
 """In seconds."""
 
@@ -34,7 +33,10 @@ async def lifespan(_: MRTRServer) -> AsyncIterator[None]:
 app = MRTRServer(
     "tasks",
     database=os.environ["TASKS_DATABASE"],
-    limits=Limits(lease_seconds=float(os.environ.get("TASKS_LEASE", "30")), task_attempts=ATTEMPTS),
+    limits=Limits(
+        lease_seconds=float(os.environ.get("TASKS_LEASE", "30")),
+        task_attempts=int(os.environ.get("TASKS_ATTEMPTS", "5")),
+    ),
     lifespan=lifespan,
     lame_duck=0.1,
     works=not os.environ.get("TASKS_LEFT_TO_OTHERS"),
