@@ -55,13 +55,22 @@ class Worker:
     Parameters:
         tasks: the tasks.
         run_task: runs a round of one.
+        concurrency: gives how many tasks of a tool run at once.
         admission: says whether the server is draining.
         limits: how many run at once, how long one may be silent, and how often it may take its worker with it.
     """
 
-    def __init__(self, tasks: Tasks, run_task: RunTask, admission: Admission, limits: Limits) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        run_task: RunTask,
+        concurrency: Callable[[str], int],
+        admission: Admission,
+        limits: Limits,
+    ) -> None:
         self._tasks = tasks
         self._run_task = run_task
+        self._concurrency = concurrency
         self._admission = admission
         self._limits = limits
         self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
@@ -73,7 +82,7 @@ class Worker:
             return
         for other in [each for each in self._at_work if each.is_closed()]:
             del self._at_work[other]
-        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._admission, self._limits)
+        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._concurrency, self._admission, self._limits)
 
     async def close(self) -> None:
         """Hand the tasks back: those that come to a boundary in time from there, the others from their last step."""
@@ -88,12 +97,21 @@ class Worker:
 class _AtWork:
     """A worker on one event loop."""
 
-    def __init__(self, tasks: Tasks, run_task: RunTask, admission: Admission, limits: Limits) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        run_task: RunTask,
+        concurrency: Callable[[str], int],
+        admission: Admission,
+        limits: Limits,
+    ) -> None:
         self._tasks = tasks
         self._run_task = run_task
+        self._concurrency = concurrency
         self._admission = admission
         self._limits = limits
         self._name = token_hex(16)
+        self._turns: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
         self._ended = asyncio.Event()
         self._closing = False
@@ -162,7 +180,7 @@ class _AtWork:
             for row in rows:
                 if self._leaves:
                     await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
-                elif self._is_suspect(row) and any(self._is_suspect(run.row) for run, _ in self._running.values()):
+                elif self._has_to_wait(row):
                     # It goes back before anything has happened, and that attempt does not count.
                     until = self._tasks.now() + NOT_HERE_FOR
                     await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=until)
@@ -172,6 +190,13 @@ class _AtWork:
             self._claiming = False
         if len(rows) < free and not self._leaves:  # that was all
             await self._tasks.store.wait_for_tasks(LOOK_EVERY)
+
+    def _has_to_wait(self, row: TaskRow) -> bool:
+        others = [run.row for run, _ in self._running.values() if run.row.id != row.id]
+        if self._is_suspect(row) and any(map(self._is_suspect, others)):
+            return True
+        # As many again wait here for their turn, so that it comes at once.
+        return sum(other.name == row.name for other in others) >= 2 * self._concurrency(row.name)
 
     def _is_suspect(self, row: TaskRow) -> bool:
         """Whether a task on its last attempt may be what ends its workers.
@@ -199,7 +224,12 @@ class _AtWork:
 
     async def _run(self, run: TaskRun) -> None:
         try:
-            await self._run_round(run)
+            name = run.row.name
+            async with self._turns.setdefault(name, asyncio.Semaphore(self._concurrency(name))):
+                if self._leaves:
+                    await run.leave()
+                else:
+                    await self._run_round(run)
         except StateRefused as refused:
             self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
             await run.leave(NOT_HERE_FOR)
