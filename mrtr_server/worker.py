@@ -159,13 +159,9 @@ class _AtWork:
         self._claiming = True
         try:
             rows = await self._tasks.store.claim_tasks(self._name, seconds=seconds, most=free)
-            for row in rows:
+            for row in await self._beginning(rows):
                 if self._leaves:
                     await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
-                elif self._is_suspect(row) and any(self._is_suspect(run.row) for run, _ in self._running.values()):
-                    # It goes back before anything has happened, and that attempt does not count.
-                    until = self._tasks.now() + NOT_HERE_FOR
-                    await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=until)
                 else:
                     self._begin(row, since)
         finally:
@@ -173,12 +169,19 @@ class _AtWork:
         if len(rows) < free and not self._leaves:  # that was all
             await self._tasks.store.wait_for_tasks(LOOK_EVERY)
 
-    def _is_suspect(self, row: TaskRow) -> bool:
-        """Whether a task on its last attempt may be what ends its workers.
+    async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
+        """Give those of the claimed tasks that begin now.
 
-        Such tasks run one at a time, so that none is failed for what ran beside it.
+        One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
+        ran beside it. The others go back before anything begins, and that attempt does not count.
         """
-        return row.attempts == self._limits.task_attempts > 1
+        last = self._limits.task_attempts
+        suspects = [row for row in rows if row.attempts == last > 1]
+        waiting = suspects if any(run.row.attempts == last for run, _ in self._running.values()) else suspects[1:]
+        for row in waiting:
+            until = self._tasks.now() + NOT_HERE_FOR
+            await self._tasks.store.change_task(row, attempts=last - 1, lease="", leased_until=until)
+        return [row for row in rows if row not in waiting]
 
     def _begin(self, row: TaskRow, since: float) -> None:
         present, _ = self._running.get(row.id, (None, None))
