@@ -29,10 +29,10 @@ LOADED_WHEN_ASKED_FOR = ["SQLStore"]
 PUBLIC = NAMES.split() + LOADED_WHEN_ASKED_FOR
 
 VERBS = """
-    Add Answer Ask Begin Call Carry Change Check Collect Compile Complete Count Decode Decrypt Derive Describe
-    Digest Drop Encrypt End Fail Fill Find Get Give Go Hold Keep Let Make Move Name Never Note Offer Open Park
-    Print Put Read Refuse Register Respond Run Say Send Serve Shut Sign Start Take Tell Validate Wait Watch
-    Write
+    Add Answer Ask Begin Bring Call Carry Change Check Collect Compile Complete Connect Count Decode Decrypt
+    Derive Describe Digest Drop Encrypt End Fail Fill Find Forget Get Give Go Hear Hold Keep Lead Let Look Make
+    Move Name Never Note Offer Open Park Pass Print Put Reach Read Refuse Register Respond Run Say Send Serve
+    Shut Sign Start Take Tell Upgrade Validate Wait Wake Watch Write
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""
 
