@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from heapq import heappop, heappush, nsmallest
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
@@ -124,13 +124,21 @@ class InProcessTasks:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._now = clock
         self._tasks: dict[str, TaskRow] = {}
+        self._working: set[str] = set()
+        self._deadlines: list[tuple[float, str]] = []
+        self._expiring: list[tuple[float, str]] = []
+        """Heaps. They may hold more than there is: what has ended meanwhile stays in them until its time."""
         self._guard = Lock()
         self._wakes = Wakes()
 
     async def add_task(self, row: TaskRow) -> None:
         """Keep a new task; see `TaskStore`."""
         with self._guard:
-            self._tasks.setdefault(row.id, row)
+            self._forget(self._now())
+            if row.id not in self._tasks:
+                heappush(self._expiring, (row.expires, row.id))
+                heappush(self._deadlines, (row.deadline, row.id))
+                self._put(row)
         self._wakes.set()
 
     async def find_task(self, id: str) -> TaskRow | None:
@@ -144,7 +152,10 @@ class InProcessTasks:
             present = self._tasks.get(row.id)
             if present is None or present.version != row.version or present.expires <= self._now():
                 return None
-            changed = self._tasks[row.id] = replace(present, **changes, version=present.version + 1)
+            changed = replace(present, **changes, version=present.version + 1)
+            if changed.deadline != present.deadline:
+                heappush(self._deadlines, (changed.deadline, row.id))
+            self._put(changed)
         if changed.status == "working":
             self._wakes.set()
         return changed
@@ -155,10 +166,10 @@ class InProcessTasks:
         now = self._now()
         claimed: list[TaskRow] = []
         with self._guard:
-            for id in [id for id, row in self._tasks.items() if row.expires <= now]:
-                del self._tasks[id]
-            free = (r for r in self._tasks.values() if r.status == "working" and r.leased_until <= now < r.deadline)
-            for row in sorted(free, key=lambda row: row.updated)[:most]:
+            self._forget(now)
+            working = (self._tasks[id] for id in self._working)
+            free = (row for row in working if row.leased_until <= now < row.deadline)
+            for row in nsmallest(most, free, key=lambda row: row.updated):
                 taken = replace(
                     row,
                     lease=lease,
@@ -187,12 +198,34 @@ class InProcessTasks:
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
         """Give tasks whose deadline is over; see `TaskStore`."""
         now = self._now()
-        overdue = (r for r in tuple(self._tasks.values()) if r.status not in ENDED and r.deadline <= now < r.expires)
-        return list(islice(overdue, most))
+        overdue: dict[str, TaskRow] = {}
+        with self._guard:
+            self._forget(now)
+            while self._deadlines and self._deadlines[0][0] <= now and len(overdue) < most:
+                _, id = heappop(self._deadlines)
+                row = self._tasks.get(id)
+                if row is not None and row.status not in ENDED and row.deadline <= now:
+                    overdue[id] = row
+            for id, row in overdue.items():  # until somebody has ended it
+                heappush(self._deadlines, (row.deadline, id))
+        return list(overdue.values())
 
     async def wait_for_tasks(self, seconds: float) -> None:
         """Wait until there may be something to claim; see `TaskStore`."""
         await self._wakes.wait(seconds)
+
+    def _put(self, row: TaskRow) -> None:
+        self._tasks[row.id] = row
+        if row.status == "working":
+            self._working.add(row.id)
+        else:
+            self._working.discard(row.id)
+
+    def _forget(self, now: float) -> None:
+        while self._expiring and self._expiring[0][0] <= now:
+            _, id = heappop(self._expiring)
+            self._tasks.pop(id, None)
+            self._working.discard(id)
 
 
 class Wakes:
