@@ -1,50 +1,92 @@
-"""How long a store takes for the two calls of a single-use round: the grant, and the record of its outcome.
+"""How long a store takes for what a single-use round and a task need of it.
 
     python benchmarks/stores.py sqlite:///bench.db postgresql://user@host/name
 
-It leaves its rows behind; they expire within a minute.
+A round takes two calls: the grant, and the record of its outcome. A task takes at least three: it is added, claimed
+with
+others, and completed. It leaves its rows behind; they expire within a minute.
 """
 
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from itertools import count
 from secrets import token_hex
+from typing import Protocol
 
 from mrtr_server import InProcessStore, SQLStore, Store
+from mrtr_server.task_store import TaskRow, TaskStore
 
 CALLS, AT_ONCE = 1_000, 50
 OUTCOME = bytes(500)
 
 
-async def _redeemed(store: Store) -> str:
+class Both(Store, TaskStore, Protocol):
+    """A store of redeemed states, and of tasks."""
+
+
+async def _redeemed(store: Both) -> str:
     state = token_hex(16)
     granted = await store.redeem(state, "answers", lease=30, keep=60)
     assert await store.record(state, granted.token, OUTCOME)
     return state
 
 
-async def _measure(store: Store) -> str:
-    state = await _redeemed(store)
+async def _added(store: Both) -> str:
+    now = time.time()
+    id = token_hex(16)
+    await store.add_task(TaskRow(id, "", "tool", "working", "", now, now, 60, 1, now + 60, now + 60, OUTCOME, OUTCOME))
+    return id
+
+
+async def _span(act: Callable[[], Awaitable[object]], at_once: int) -> float:
+    """Act often, and give the microseconds that each took."""
+    left = count()
+
+    async def work() -> None:
+        while next(left) < CALLS:
+            await act()
+
     start = time.perf_counter()
-    for _ in range(CALLS):
-        await _redeemed(store)
-    one_by_one = time.perf_counter()
-    for _ in range(CALLS // AT_ONCE):
-        await asyncio.gather(*(_redeemed(store) for _ in range(AT_ONCE)))
-    at_once = time.perf_counter()
-    for _ in range(CALLS):
-        await store.redeem(state, "answers", lease=30, keep=60)
-    end = time.perf_counter()
-    spans = (one_by_one - start, at_once - one_by_one, end - at_once)
-    return "".join(f"{1e6 * span / CALLS:>16,.0f}" for span in spans)
+    await asyncio.gather(*(work() for _ in range(at_once)))
+    return 1e6 * (time.perf_counter() - start) / CALLS
+
+
+async def _measure(store: Both) -> None:
+    state, id = await _redeemed(store), await _added(store)
+
+    async def finish() -> None:
+        while rows := await store.claim_tasks("bench", seconds=60, most=10):
+            for row in rows:
+                await store.change_task(row, status="completed", outcome=OUTCOME, lease="", leased_until=0.0)
+
+    async def find() -> None:
+        assert await store.find_task(id)
+
+    acts: dict[str, Callable[[], Awaitable[object]]] = {
+        "a grant and its record": lambda: _redeemed(store),
+        "a duplicate": lambda: store.redeem(state, "answers", lease=30, keep=60),
+        "a task added": lambda: _added(store),
+        "a task found": find,
+    }
+    for name, act in acts.items():
+        print(f"    {name:36}{await _span(act, 1):>16,.0f}{await _span(act, AT_ONCE):>16,.0f}")
+    start, tasks = time.perf_counter(), 2 * CALLS + 1
+    await asyncio.gather(*(finish() for _ in range(10)))
+    span = 1e6 * (time.perf_counter() - start) / tasks
+    print(f"    {'a task claimed and completed':36}{'':16}{span:>16,.0f}")
+    await store.close()
 
 
 def main(urls: list[str]) -> None:
     """Measure the store in the process, and those of the databases."""
-    print(f"{'microseconds':40}{'one by one':>16}{f'{AT_ONCE} at once':>16}{'a duplicate':>16}")
-    print(f"{'in the process':40}{asyncio.run(_measure(InProcessStore()))}")
+    print(f"{'microseconds':40}{'one by one':>16}{f'{AT_ONCE} at once':>16}")
+    print("in the process")
+    asyncio.run(_measure(InProcessStore()))
     for store in map(SQLStore, urls):
-        print(f"{store.database.name[:39]:40}{asyncio.run(_measure(store))}")
+        print(store.database.name)
+        asyncio.run(_measure(store))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -207,9 +208,7 @@ class Database:
         async with connected.preparing:
             if connected.prepared:
                 return
-            if self.is_sqlite:
-                # Where that fails, aiosqlite would leave a thread that reports to this loop, be it closed or not.
-                await asyncio.to_thread(lambda: sqlite3.connect(str(self._url.database)).close())
+            await self._try_to_open()
             async with connected.engine.connect() as connection:
                 found = await self._found(connection)
                 if found is None:
@@ -217,6 +216,11 @@ class Database:
             if found != self._version:
                 raise WrongVersion(self._why_refused(found))
             connected.prepared = True
+
+    async def _try_to_open(self) -> None:
+        if self.is_sqlite:
+            # Where that fails, aiosqlite would leave a thread that reports to this loop, be it closed or not.
+            await asyncio.to_thread(lambda: sqlite3.connect(str(self._url.database)).close())
 
     async def _found(self, connection: AsyncConnection) -> str | None:
         if not await connection.run_sync(lambda sync: inspect(sync).has_table(SCHEMA.name)):
@@ -247,6 +251,7 @@ class Database:
         """
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         try:
+            await self._try_to_open()
             async with connected.engine.connect() as connection:
                 found = await self._found(connection)
                 if found is None:
@@ -332,12 +337,13 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
 
 async def _keep_a_log(connection: AsyncConnection) -> None:
     """Put a SQLite file into WAL mode, for good."""
+    end = time.monotonic() + CONNECT_PATIENCE
     while True:
         try:
             await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             return
         except OperationalError as error:
-            if "locked" not in str(error.orig):
+            if "locked" not in str(error.orig) or time.monotonic() > end:
                 raise
             await asyncio.sleep(0.02)  # SQLite does not wait here by itself, as it does everywhere else
 

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from .database import Database
+from .database import SCHEMA, Database
 from .errors import SetupError
 from .tables import TABLES, VERSIONS
 
 try:
-    from alembic import command
-    from alembic.config import Config
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+    from alembic.script import ScriptDirectory
     from sqlalchemy import Connection
 except ImportError as error:
     raise SetupError("Upgrading a database needs Alembic: pip install 'mrtr_server[tasks]'") from error
@@ -31,7 +32,7 @@ async def upgrade(url: str) -> str:
     """
     database = Database(url, TABLES, VERSIONS)
     try:
-        found = await database.upgrade(_migrate)
+        found = await database.upgrade(lead)
     finally:
         await database.close()
     if found == VERSIONS[-1]:
@@ -40,7 +41,11 @@ async def upgrade(url: str) -> str:
     return f"{database.name}: {done} version {VERSIONS[-1]}"
 
 
-def _migrate(connection: Connection) -> None:
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    command.upgrade(config, "head")
+def lead(connection: Connection, to: str = "head") -> None:
+    """Lead the tables from the version that they are of to another, within the transaction of a connection."""
+    context = MigrationContext.configure(connection, opts={"version_table": SCHEMA.name})
+    steps = ScriptDirectory(str(MIGRATIONS)).iterate_revisions(to, context.get_current_revision() or "base")
+    with Operations.context(context):
+        for step in reversed(list(steps)):
+            step.module.upgrade()
+            connection.execute(SCHEMA.update().values(version_num=step.revision))

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
@@ -177,13 +178,9 @@ class _AtWork:
         self._claiming = True
         try:
             rows = await self._tasks.store.claim_tasks(self._name, seconds=seconds, most=free)
-            for row in rows:
+            for row in await self._beginning(rows):
                 if self._leaves:
                     await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
-                elif self._has_to_wait(row):
-                    # It goes back before anything has happened, and that attempt does not count.
-                    until = self._tasks.now() + NOT_HERE_FOR
-                    await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=until)
                 else:
                     self._begin(row, since)
         finally:
@@ -191,19 +188,27 @@ class _AtWork:
         if len(rows) < free and not self._leaves:  # that was all
             await self._tasks.store.wait_for_tasks(LOOK_EVERY)
 
-    def _has_to_wait(self, row: TaskRow) -> bool:
-        others = [run.row for run, _ in self._running.values() if run.row.id != row.id]
-        if self._is_suspect(row) and any(map(self._is_suspect, others)):
-            return True
-        # As many again wait here for their turn, so that it comes at once.
-        return sum(other.name == row.name for other in others) >= 2 * self._concurrency(row.name)
+    async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
+        """Give those of the claimed tasks that begin now, or whose turn will come here.
 
-    def _is_suspect(self, row: TaskRow) -> bool:
-        """Whether a task on its last attempt may be what ends its workers.
-
-        Such tasks run one at a time, so that none is failed for what ran beside it.
+        One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
+        ran beside it. And of a tool's tasks no more are here than run at once, and as many again. The others go back
+        before anything begins, and that attempt does not count.
         """
-        return row.attempts == self._limits.task_attempts > 1
+        running = [run.row for run, _ in self._running.values()]
+        last = self._limits.task_attempts
+        suspects = [row for row in rows if row.attempts == last > 1]
+        waiting = suspects if any(row.attempts == last for row in running) else suspects[1:]
+        of_tool = Counter(row.name for row in running)
+        for row in rows:
+            if row not in waiting:
+                of_tool[row.name] += 1
+                if of_tool[row.name] > 2 * self._concurrency(row.name):
+                    waiting.append(row)
+        for row in waiting:
+            until = self._tasks.now() + NOT_HERE_FOR
+            await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=until)
+        return [row for row in rows if row not in waiting]
 
     def _begin(self, row: TaskRow, since: float) -> None:
         present, _ = self._running.get(row.id, (None, None))

@@ -1,5 +1,6 @@
 """The ledger of the tasks of scripts/chaos: which step ran when, and when its record was known to be kept."""
 
+import asyncio
 import os
 import sqlite3
 from contextlib import closing
@@ -12,7 +13,7 @@ _TABLES = """
     PRAGMA journal_mode = WAL;
     CREATE TABLE IF NOT EXISTS events (
         number INTEGER PRIMARY KEY AUTOINCREMENT, what TEXT NOT NULL, intent TEXT NOT NULL, effect TEXT NOT NULL,
-        key TEXT, receipt INTEGER
+        key TEXT, began INTEGER, receipt INTEGER
     );
     CREATE UNIQUE INDEX IF NOT EXISTS kept_once ON events (intent, effect, receipt) WHERE what = 'kept';
     CREATE VIEW IF NOT EXISTS ran AS SELECT * FROM events WHERE what = 'ran';
@@ -35,14 +36,22 @@ class TaskLedger:
         with closing(sqlite3.connect(self._path)) as database:
             database.executescript(_TABLES)
 
-    def run(self, intent: str, effect: str, key: str) -> int:
+    async def run(self, intent: str, effect: str, key: str) -> int:
         """Have an effect, in a step; give its receipt."""
+        # Read here, where nothing is waited for: by the time of the effect, another server may have taken over.
+        began = self._last()
+        return await asyncio.to_thread(self._have, intent, effect, key, began)
+
+    def _have(self, intent: str, effect: str, key: str, began: int) -> int:
         dawdle()
-        receipt = self._write(
-            "INSERT INTO events (what, intent, effect, key) VALUES ('ran', ?, ?, ?)", intent, effect, key
-        )
+        statement = "INSERT INTO events (what, intent, effect, key, began) VALUES ('ran', ?, ?, ?, ?)"
+        receipt = self._write(statement, intent, effect, key, began)
         dawdle()  # a server that is killed now does not know what it has done
         return receipt
+
+    def _last(self) -> int:
+        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+            return int(database.execute("SELECT ifnull(max(number), 0) FROM events").fetchone()[0])
 
     def keep(self, intent: str, effect: str, receipt: int) -> None:
         """Note that a step has given its receipt, so that it is recorded. Again and again, as the tool is re-run."""
@@ -76,7 +85,7 @@ class TaskLedger:
             ran = number("SELECT count(*) FROM ran")
             recorded = number("SELECT count(*) FROM (SELECT DISTINCT intent, effect FROM kept)")
             again = number(
-                "SELECT count(*) FROM ran WHERE number > (SELECT min(kept.number) FROM kept "
+                "SELECT count(*) FROM ran WHERE began >= (SELECT min(kept.number) FROM kept "
                 "WHERE kept.intent = ran.intent AND kept.effect = ran.effect)"
             )
             replaced = number("SELECT count(*) FROM kept") - recorded
@@ -91,8 +100,8 @@ class Counted:
 
     Parameters:
         recorded_steps: steps whose result their task had.
-        recorded_steps_run_twice: runs of such a step after that.
-        interrupted_steps: runs before that whose server was killed, or taken for dead, before they were recorded.
+        recorded_steps_run_twice: runs of such a step that began after that.
+        interrupted_steps: runs that began before that, and whose server was killed, or taken for dead, in the middle.
         changed_keys: idempotency keys that a step had besides its first one.
     """
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from chaos_task_ledger import shared
 from pydantic import BaseModel
@@ -19,31 +20,31 @@ class Wish(BaseModel):
     item: str
 
 
-def charge(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
+async def charge(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
     """Have an effect."""
-    return ledger.run(intent, "charge", key)
+    return await ledger.run(intent, "charge", key)
 
 
-def pack(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
+async def pack(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
     """Have an effect."""
-    return ledger.run(intent, "pack", key)
+    return await ledger.run(intent, "pack", key)
 
 
-def reserve(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
+async def reserve(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
     """Have an effect."""
-    return ledger.run(intent, "reserve", key)
+    return await ledger.run(intent, "reserve", key)
 
 
-def weigh(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
+async def weigh(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
     """Have an effect."""
-    return ledger.run(intent, "weigh", key)
+    return await ledger.run(intent, "weigh", key)
 
 
 @app.tool(task="required", single_use=True, poll=0.5)
 async def order(intent: str, ctx: Context) -> str:
     """Ask what is wished for; in the background reserve it, weigh and pack it, have it confirmed, charge for it."""
 
-    async def effect(function: Callable[..., int]) -> int:
+    async def effect(function: Callable[..., Coroutine[Any, Any, int]]) -> int:
         receipt = await ctx.step(function, intent)
         await asyncio.to_thread(ledger.keep, intent, function.__name__, receipt)
         return receipt

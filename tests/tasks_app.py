@@ -57,7 +57,11 @@ async def part(number: int) -> int:
 @without_store.tool(task="required")
 async def work(parts: int, ctx: Context) -> str:
     """Do a work of several parts; say which processes did them."""
-    return " ".join([str(await ctx.step(part, number)) for number in range(parts)])
+    done = []
+    for number in range(parts):
+        done.append(str(await ctx.step(part, number)))
+        note("had", number, os.getpid())
+    return " ".join(done)
 
 
 @app.tool(task="required", poll=POLL)

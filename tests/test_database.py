@@ -257,7 +257,7 @@ class TestSchema:
             )
         fixing = SQLStore(url)
         fixing.database._version = "999"
-        await self.change_version(fixing, "1")
+        await self.change_version(fixing, "2")
         assert await works(refused)
         await refused.close()
 
@@ -268,7 +268,7 @@ class TestSchema:
             str((await store.database.run(lambda each: each.exec_driver_sql("SELECT * FROM mrtr_schema"))).all())
             for store in stores
         }
-        assert versions == "[('1',)]"
+        assert versions == "[('2',)]"
         for store in stores:
             await store.close()
 

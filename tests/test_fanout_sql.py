@@ -227,7 +227,7 @@ class TestSQLite:
     async def test_what_everybody_has_heard_is_removed(
         self, here: SQLFanout, there: SQLFanout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "KEEP", 0.3)
+        monkeypatch.setattr(module, "KEEP", 1.0)
         monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
         subscription = await listener(there, TOOLS, PROMPTS)
 
@@ -242,7 +242,7 @@ class TestSQLite:
             await asyncio.sleep(0.02)
         await told(subscription, TOOLS)
         assert rows() > 0
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.2)
         here.publish(PROMPTS)
         async with asyncio.timeout(5):
             while rows() != 1:  # noqa: ASYNC110

@@ -44,7 +44,7 @@ ROWS: list[tuple[int, str]] = [
     (6, "asgi probes shared"),
     (7, "server"),
     (8, "upgrade"),
-    (8, "migrations.env migrations.versions.redemptions_and_kept migrations.versions.tasks_and_changes"),
+    (8, "migrations.versions.redemptions_and_kept migrations.versions.tasks_and_changes"),
     (8, "cli testing.failure testing.observing testing.servers testing.wire"),
     (8, "testing.asked testing.loop"),
     (8, "testing.answers testing.replies"),
@@ -68,7 +68,7 @@ ONLY_IMPORTERS = {
     "itsdangerous": {"signing"},
     "click": {"cli"},
     "sqlalchemy": {*MIGRATIONS, "upgrade", "database", "store_sql", "tables", "task_store_sql", "notices"},
-    "alembic": {*MIGRATIONS, "migrations.env", "upgrade"},
+    "alembic": {*MIGRATIONS, "upgrade"},
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
     "starlette": {"auth", "callback_pages", "connection", "gate", "asgi", "probes", "server", "testing.transports"},

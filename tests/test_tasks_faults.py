@@ -99,6 +99,25 @@ class TestTheEndOfAServer:
         assert last.process.poll() is None
 
 
+class TestAWorkerThatIsFrozen:
+    def test_for_longer_than_its_lease_goes_no_further_with_what_others_have_taken(self, short: Fleet) -> None:
+        _, client = short.serve(works=False)
+        frozen = short.working()
+        with short.held():
+            task = client.start("work", parts=3)
+            short.wait_for("part")
+            frozen.process.send_signal(signal.SIGSTOP)
+            other = short.working()
+            short.wait_for("part", 2)
+        assert client.text(task).split() == [str(other.process.pid)] * 3
+        frozen.process.send_signal(signal.SIGCONT)
+        time.sleep(1)
+        assert [pid for _, pid in short.notes("part")] == [str(frozen.process.pid)] + [str(other.process.pid)] * 3
+        assert str(frozen.process.pid) not in [pid for _, pid in short.notes("had")]  # its step's result does not count
+        assert other.stop() == 0
+        assert client.text(client.start("work", parts=1)) == str(frozen.process.pid)
+
+
 class Forgetful(SQLStore):
     """A store of a server that ends, again and again, when a round is over and has yet to be recorded."""
 
@@ -169,6 +188,22 @@ class TestCancelling:
 
 
 class TestADatabaseThatGoesAway:
+    def test_or_is_not_there_at_the_start_needs_no_restart(self, tmp_path: Path, postgresql: PostgreSQL) -> None:
+        url = postgresql.url(anyio.run(postgresql.new_database))
+        postgresql.stop()
+        try:
+            with fleet(tmp_path, url) as processes:
+                server, client = processes.serve(works=False)
+                worker = processes.working()
+                reply = client.send("tools/call", "approve", {"name": "approve"})
+                assert reply["error"]["code"] == -32603
+                postgresql.start()
+                assert client.text(client.start("work", parts=1)) == str(worker.process.pid)
+                assert "can't connect" in server.text
+                assert "Tasks can't be claimed: postgresql://" in worker.text
+        finally:
+            postgresql.start()
+
     def test_for_ten_seconds_loses_nothing_and_needs_no_restart(self, tmp_path: Path, postgresql: PostgreSQL) -> None:
         url = postgresql.url(anyio.run(postgresql.new_database))
         with fleet(tmp_path, url, lease=LEASE) as processes:

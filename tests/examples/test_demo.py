@@ -1,4 +1,4 @@
-"""scripts/demo: three rounds by three processes, and nothing is left behind; what it says to paste works."""
+"""scripts/demo: three rounds by three processes, then a task whose worker is killed; nothing is left behind."""
 
 import os
 import re
@@ -42,16 +42,23 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONUNBUFFERED": "1", "WEB_CONCURRENCY": "4"}
 
 
-def test_each_round_is_answered_by_another_process_and_all_end_with_it(tmp_path: Path) -> None:
+def test_each_round_is_answered_by_another_process_a_task_survives_its_own_and_all_end_with_it(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO)]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    started = servers(done.stdout)
-    answered = [int(number) for number in re.findall(r"^  replica \d, process (\d+)$", done.stdout, re.MULTILINE)]
+    rounds, task = done.stdout.split("Three servers with one key and one database")
+    started = servers(rounds)
+    answered = [int(number) for number in re.findall(r"^  replica \d, process (\d+)$", rounds, re.MULTILINE)]
     assert len(answered) == 3
     assert set(answered) == started
-    assert TEXT in done.stdout
-    assert not any(map(is_running, started))
+    assert TEXT in rounds
+    assert len(servers(task)) == 3
+    assert not any(map(is_running, servers(done.stdout)))
+    # And the task: what was recorded before its worker was killed was done by that one, the rest by others.
+    (killed,) = re.findall(r"SIGKILL +for process (\d+)", task)
+    pages = re.findall(r"(\w+) of Q3, by process (\d+)", task)
+    assert [chapter for chapter, _ in pages] == ["sales", "costs", "people", "plans"]
+    assert [pid == killed for _, pid in pages] == [True, True, False, False]
 
 
 @needs_curl
