@@ -27,12 +27,14 @@ class TaskTerms:
         ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less; None for the
             server's own limit.
         poll: how often its client should ask for it, in seconds; None for the server's own.
+        concurrency: how many of its tasks run at once in a process; None for as many as the server lets.
     """
 
     required: bool
     rounds_first: bool
     ttl: float | None = None
     poll: float | None = None
+    concurrency: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ class MRTRServer:
         )
         faults = Faults(debug=debug)
         tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults)
-        self._worker = Worker(self._tasks, tools.run_task, self._admission, self._limits)
+        self._worker = Worker(self._tasks, tools.run_task, self._concurrency, self._admission, self._limits)
         self._works = works
         dispatcher = Dispatcher(
             self._registry,
@@ -372,6 +372,11 @@ class MRTRServer:
         if self._works:
             self._worker.start()
 
+    def _concurrency(self, tool: str) -> int:
+        found = self._registry.tools.get(tool)
+        terms = found.handler.task if found is not None else None
+        return self._limits.tasks if terms is None or terms.concurrency is None else terms.concurrency
+
     def _answer_within(self, tool: str) -> float:
         found = self._registry.tools.get(tool)
         within = found.handler.answer_within if found is not None else None
@@ -408,6 +413,7 @@ class MRTRServer:
         rounds_first: bool | None = None,
         ttl: float | None = None,
         poll: float | None = None,
+        concurrency: int | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def tool(
@@ -428,6 +434,7 @@ class MRTRServer:
         rounds_first: bool | None = None,
         ttl: float | None = None,
         poll: float | None = None,
+        concurrency: int | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
@@ -456,6 +463,7 @@ class MRTRServer:
             ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less;
                 `Limits.task_seconds` by default.
             poll: how often its client should ask for it, in seconds; `Limits.poll_seconds` by default.
+            concurrency: how many of its tasks run at once in a process; as many as `Limits.tasks` lets by default.
             meta: `_meta` of the tool in the list.
 
         Raises:
@@ -465,13 +473,15 @@ class MRTRServer:
             raise SetupError(f"task={task!r}: choose from never, optional, required")
         if not all(each is None or 0 < each < math.inf for each in (ttl, poll)):
             raise SetupError("ttl= and poll= must be positive, in seconds")
+        if concurrency is not None and concurrency < 1:
+            raise SetupError("concurrency= must be at least 1")
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
             terms = None
             if task != "never":
                 first = calls_background(function) if rounds_first is None else rounds_first
-                terms = TaskTerms(task == "required", first, ttl, poll)
+                terms = TaskTerms(task == "required", first, ttl, poll, concurrency)
                 self._shared.runs_tasks(about.name)
             handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None, terms)
             if handler.single_use:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
@@ -55,13 +56,22 @@ class Worker:
     Parameters:
         tasks: the tasks.
         run_task: runs a round of one.
+        concurrency: gives how many tasks of a tool run at once.
         admission: says whether the server is draining.
         limits: how many run at once, how long one may be silent, and how often it may take its worker with it.
     """
 
-    def __init__(self, tasks: Tasks, run_task: RunTask, admission: Admission, limits: Limits) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        run_task: RunTask,
+        concurrency: Callable[[str], int],
+        admission: Admission,
+        limits: Limits,
+    ) -> None:
         self._tasks = tasks
         self._run_task = run_task
+        self._concurrency = concurrency
         self._admission = admission
         self._limits = limits
         self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
@@ -73,7 +83,7 @@ class Worker:
             return
         for other in [each for each in self._at_work if each.is_closed()]:
             del self._at_work[other]
-        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._admission, self._limits)
+        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._concurrency, self._admission, self._limits)
 
     async def close(self) -> None:
         """Hand the tasks back: those that come to a boundary in time from there, the others from their last step."""
@@ -88,12 +98,21 @@ class Worker:
 class _AtWork:
     """A worker on one event loop."""
 
-    def __init__(self, tasks: Tasks, run_task: RunTask, admission: Admission, limits: Limits) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        run_task: RunTask,
+        concurrency: Callable[[str], int],
+        admission: Admission,
+        limits: Limits,
+    ) -> None:
         self._tasks = tasks
         self._run_task = run_task
+        self._concurrency = concurrency
         self._admission = admission
         self._limits = limits
         self._name = token_hex(16)
+        self._turns: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
         self._ended = asyncio.Event()
         self._closing = False
@@ -170,17 +189,25 @@ class _AtWork:
             await self._tasks.store.wait_for_tasks(LOOK_EVERY)
 
     async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
-        """Give those of the claimed tasks that begin now.
+        """Give those of the claimed tasks that begin now, or whose turn will come here.
 
         One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
-        ran beside it. The others go back before anything begins, and that attempt does not count.
+        ran beside it. And of a tool's tasks no more are here than run at once, and as many again. The others go back
+        before anything begins, and that attempt does not count.
         """
+        running = [run.row for run, _ in self._running.values()]
         last = self._limits.task_attempts
         suspects = [row for row in rows if row.attempts == last > 1]
-        waiting = suspects if any(run.row.attempts == last for run, _ in self._running.values()) else suspects[1:]
+        waiting = suspects if any(row.attempts == last for row in running) else suspects[1:]
+        of_tool = Counter(row.name for row in running)
+        for row in rows:
+            if row not in waiting:
+                of_tool[row.name] += 1
+                if of_tool[row.name] > 2 * self._concurrency(row.name):
+                    waiting.append(row)
         for row in waiting:
             until = self._tasks.now() + NOT_HERE_FOR
-            await self._tasks.store.change_task(row, attempts=last - 1, lease="", leased_until=until)
+            await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=until)
         return [row for row in rows if row not in waiting]
 
     def _begin(self, row: TaskRow, since: float) -> None:
@@ -202,7 +229,12 @@ class _AtWork:
 
     async def _run(self, run: TaskRun) -> None:
         try:
-            await self._run_round(run)
+            name = run.row.name
+            async with self._turns.setdefault(name, asyncio.Semaphore(self._concurrency(name))):
+                if self._leaves:
+                    await run.leave()
+                else:
+                    await self._run_round(run)
         except StateRefused as refused:
             self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
             await run.leave(NOT_HERE_FOR)

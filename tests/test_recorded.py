@@ -20,7 +20,7 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
-from mrtr_server.messages import Call, Complete, Discovery, NeedsInput
+from mrtr_server.messages import Call, Complete, Discovery, NeedsInput, Started, Task
 from mrtr_server.recorded import read_outcome, write_outcome
 
 from .apps import Order
@@ -33,6 +33,20 @@ OUTCOMES = [
     Complete({"structuredContent": {"whole": 1.0, "large": 2**70, "none": None}}, 5.0, "public"),
     NeedsInput({"order": Elicit("What?", Order).question().because("No."), "x": Elicit("?", Order).question()}, "abc"),
     NeedsInput({}, "abc"),
+    Started(Task("id", "working", 1.0, 2.0, 60.0, 1.5, "busy")),
+    Started(
+        Task(
+            "task-id",
+            "input_required",
+            1.0,
+            2.0,
+            60.0,
+            1.5,
+            questions={"order_2": Elicit("What?", Order).question()},
+            names={"order_2": "order"},
+            first_ask=True,
+        )
+    ),
 ]
 ERRORS = [
     OverBudget("too much", "rounds", 10, more=[1]),

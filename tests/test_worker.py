@@ -430,6 +430,39 @@ def test_workers_run_on_each_event_loop_that_has_tasks() -> None:
     assert texts == ["done"] * 4
 
 
+class TestConcurrency:
+    async def test_of_a_tool_is_held_and_others_are_not_kept_waiting(self, tools: Tools) -> None:
+        running: list[int] = [0]
+        seen: list[int] = []
+
+        async def few() -> str:
+            """Count how many run at once."""
+            running[0] += 1
+            seen.append(running[0])
+            await asyncio.sleep(0.02)
+            running[0] -= 1
+            return "done"
+
+        tools.app.tool(task="optional", concurrency=2)(few)
+        flows = [await tools.start("few") for _ in range(12)]
+        assert (await (await tools.start("at_once")).wait()).text == "at once"
+        for flow in flows:
+            assert (await flow.wait()).text == "done"
+        assert max(seen) == 2
+        assert len(seen) == 12
+
+    async def test_of_a_server_is_held(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(tasks=1))
+        blocked, waits = await tools.start("steps"), await tools.start("at_once")
+        await tools.began.wait()
+        await asyncio.sleep(0.2)
+        assert (await waits.look()).task.status == "working"
+        tools.gate.set()
+        assert (await blocked.wait()).text == "last"
+        assert (await waits.wait()).text == "at once"
+        await tools.app._worker.close()
+
+
 class TestMemory:
     async def test_holds_nothing_of_a_parked_task(self, tools: Tools) -> None:
         held: list[weakref.ref[Any]] = []
