@@ -120,7 +120,8 @@ class TaskRun:
     async def end(self, **changes: Callable[[], Any]) -> None:
         """Change the task for the last time, and leave it."""
         if self._saying is not None:
-            self._saying.cancel()
+            async with self._writing:  # not in the middle of a change: nobody knew then whether it has happened
+                self._saying.cancel()
         if self._message != self.row.message:
             changes.setdefault("message", lambda: self._message)
         if await self.change(**changes, lease=lambda: "", leased_until=lambda: self._left_until):
