@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from mrtr_server import Context, Limits, MRTRServer, SQLStore, StoreUnavailable, redemption
+from mrtr_server.task_store import TaskRow
 
 from .databases import PostgreSQL
 from .fleet import ATTEMPTS, Client, Fleet, fleet
@@ -116,6 +118,39 @@ class TestAWorkerThatIsFrozen:
         assert str(frozen.process.pid) not in [pid for _, pid in short.notes("had")]  # its step's result does not count
         assert other.stop() == 0
         assert client.text(client.start("work", parts=1)) == str(frozen.process.pid)
+
+
+class Overtaken(SQLStore):
+    """A store in which somebody else takes a task just before the first of its steps is kept."""
+
+    overtaken = False
+
+    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+        if "journal" in changes and not self.overtaken:
+            self.overtaken = True
+            await super().change_task(row, lease="another", leased_until=time.time() + 0.5)
+        return await super().change_task(row, **changes)
+
+
+class TestAStepWhoseRecordComesTooLate:
+    def test_gives_no_result_so_nothing_that_comes_after_it_happens_for_nothing(self, tmp_path: Path) -> None:
+        done: list[str] = []
+        app = MRTRServer("a", keys=[bytes(32)], store=Overtaken(f"sqlite:///{tmp_path}/tasks.db"))
+
+        def charge() -> int:
+            done.append("charged")
+            return done.count("charged")
+
+        @app.tool(task="required", poll=0.1)
+        async def pay(ctx: Context) -> str:
+            receipt = await ctx.step(charge)
+            done.append(f"told of {receipt}")
+            await ctx.status("almost")
+            return f"receipt {receipt}"
+
+        with in_thread(app) as port, closing(Client(port)) as client:
+            assert client.text(client.start("pay")) == "receipt 2"
+        assert done == ["charged", "charged", "told of 2"]
 
 
 class Forgetful(SQLStore):
