@@ -157,7 +157,7 @@ class _AtWork:
             except StoreUnavailable as error:
                 if not away:
                     away = True
-                    logger.warning("Tasks can't be %s until the store is back: %s", what, error)
+                    logger.warning("Tasks can't be %s: %s", what, error)
                 await asyncio.sleep(AGAIN_AFTER)
             except Exception as error:
                 logger.error("Tasks could not be %s", what, exc_info=error)
