@@ -500,7 +500,8 @@ class TestPostgreSQLTasks(SQLContract):
             plain = dialect()  # type: ignore[no-untyped-call]
             compiled = statement.compile(dialect=plain, compile_kwargs={"render_postcompile": True})
             await connection.exec_driver_sql("SET enable_seqscan = off")
-            values = {name: "ARRAY['id']" if name == "p_ids" else repr(given.get(name)) for name in compiled.params}
+            values = {name: repr(given.get(name, value)) for name, value in compiled.params.items()}
+            values["p_ids"] = "ARRAY['id']"
             rows = await connection.exec_driver_sql(f"EXPLAIN {compiled!s}" % values)
             return "\n".join(row[0] for row in rows.all())
 
