@@ -50,6 +50,8 @@ class TaskRun:
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
         self._message = self._said = row.message
+        self._tried: list[bytes] = []
+        """The journals that may have been stored without our hearing of it."""
         self._saying: asyncio.Task[None] | None = None
 
     # For the handler
@@ -85,11 +87,16 @@ class TaskRun:
 
     # For the worker
 
-    def found(self, row: TaskRow, since: float) -> None:
-        """Note that the task was claimed again: its lease had ended, and nobody else has taken it."""
-        self.lease.hold(since)
-        if row.version > self.row.version:
+    def found(self, row: TaskRow, since: float) -> bool:
+        """Take notice that the task was claimed again, since its lease had ended; say whether this run goes on with it.
+
+        It does not where others have worked on it meanwhile: what they have recorded is not in our journal.
+        """
+        if row.version > self.row.version and not self.lost:
+            self.lost = not self._knows(row)
             self.row = row
+        self.lease.hold(since)
+        return not self.lost
 
     async def end(self, changes: Changes) -> None:
         """Change the task for the last time, and leave it. Raises `OverBudget`, and may then be called again."""
@@ -123,15 +130,20 @@ class TaskRun:
         A store that is away is waited for, since what has been done must not be done again.
         """
         warned = False
+        made: dict[str, Any] = {}
         while not self.lost:
-            made = changes(self.row)
-            message = self._message
-            if message != self._said:
-                made.setdefault("message", message)
+            if not made:
+                made, message = changes(self.row), self._message
+                if message != self._said:
+                    made.setdefault("message", message)
+                if "journal" in made:
+                    self._tried.append(made["journal"])
+                made["updated"] = self._tasks.now()
             try:
-                changed = await self._tasks.store.change_task(self.row, **made, updated=self._tasks.now())
+                changed = await self._tasks.store.change_task(self.row, **made)
                 if changed is None:
                     await self._look_again()
+                    made = {}
                     continue
             except StoreUnavailable as error:
                 if not warned:
@@ -142,6 +154,7 @@ class TaskRun:
                 await asyncio.sleep(AGAIN_AFTER)
                 continue
             self.row = changed
+            self._tried.clear()
             if message != self._said:
                 self._said = message
                 self._tasks.tell(self.row.id)
@@ -151,7 +164,14 @@ class TaskRun:
     async def _look_again(self) -> None:
         """Go on from a version that is not the one we knew: ours still, unless it says otherwise."""
         found = await self._tasks.store.find_task(self.row.id)
-        if found is None or found.status != "working" or found.lease != self.row.lease:
+        if found is None or found.status != "working" or found.lease != self.row.lease or not self._knows(found):
             self.lost = True
         else:
             self.row = found
+
+    def _knows(self, row: TaskRow) -> bool:
+        """Say whether nobody else has recorded anything: no two sealed journals are alike.
+
+        The lease does not say that, since others may have had it before it came back.
+        """
+        return row.journal == self.row.journal or row.journal in self._tried

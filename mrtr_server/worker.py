@@ -211,10 +211,11 @@ class _AtWork:
         return [row for row in rows if row not in waiting]
 
     def _begin(self, row: TaskRow, since: float) -> None:
-        present, _ = self._running.get(row.id, (None, None))
-        if present is not None and not present.over:
-            present.found(row, since)
-            return
+        present, working = self._running.get(row.id, (None, None))
+        if present is not None and working is not None and not present.over:
+            if present.found(row, since):
+                return
+            working.cancel()
         run = TaskRun(self._tasks, row, Lease(self._limits.lease_seconds, since))
         task = asyncio.create_task(self._run(run))
         self._running[row.id] = (run, task)
