@@ -213,7 +213,7 @@ class TestSigterm:
     def test_new_calls_are_handed_back_at_once(
         self, mode: str, start: Start, other: Process, files: Files, tool: str
     ) -> None:
-        leaving = start(*MODES[mode], lame_duck=1.5)
+        leaving = start(*MODES[mode], lame_duck=4)
         drain(leaving)
         state = assert_handed_over(call(leaving, tool))
         files.open_the_gate()
@@ -222,14 +222,14 @@ class TestSigterm:
 
     def test_a_call_that_comes_back_with_nothing_done_in_between_runs_here(self, start: Start) -> None:
         """Where every replica is draining, say, or there is only one."""
-        leaving = start(lame_duck=1.5)
+        leaving = start(lame_duck=4)
         drain(leaving)
         reply = call(leaving, "who", assert_handed_over(call(leaving, "who")))
         assert reply.text == f"by {leaving.process.pid}"
         assert reply.headers["connection"] == "close"
 
     def test_what_can_not_ask_is_answered(self, start: Start) -> None:
-        leaving = start(lame_duck=1.5)
+        leaving = start(lame_duck=4)
         drain(leaving)
         with wire_to(leaving) as wire:
             for method in ("tools/list", "server/discover"):
@@ -239,7 +239,7 @@ class TestSigterm:
             assert wire.draft({"jsonrpc": "2.0", "id": 1, "method": "nonsense"}).headers["connection"] == "close"
 
     def test_readiness_turns_false_and_health_stays(self, mode: str, start: Start) -> None:
-        leaving = start(*MODES[mode], lame_duck=1.5)
+        leaving = start(*MODES[mode], lame_duck=4)
         assert get(leaving, "/ready").status_code == 200
         drain(leaving)
         response = get(leaving, "/ready")
@@ -250,7 +250,7 @@ class TestSigterm:
         assert_left(leaving, mode)
 
     def test_listeners_are_told_at_once(self, mode: str, start: Start) -> None:
-        leaving = start(*MODES[mode], lame_duck=1.5)
+        leaving = start(*MODES[mode], lame_duck=4)
         message = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         with wire_to(leaving) as wire, ExitStack() as stack:
             request = wire.client.stream("POST", wire.url, content=json.dumps(message), headers=headers_of(message))
