@@ -3,8 +3,7 @@
     python benchmarks/stores.py sqlite:///bench.db postgresql://user@host/name
 
 A round takes two calls: the grant, and the record of its outcome. A task takes at least three: it is added, claimed
-with
-others, and completed. It leaves its rows behind; they expire within a minute.
+with others, and completed. It leaves its rows behind; they expire within a minute.
 """
 
 import asyncio

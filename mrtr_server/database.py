@@ -3,16 +3,17 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import SetupError, StoreUnavailable, WrongVersion
+from .sqlite_file import SQLiteFile
 
 try:
-    from sqlalchemy import Column, Connection, MetaData, String, Table, event, func, inspect, select
+    from sqlalchemy import Column, Connection, Executable, MetaData, String, Table, event, func, inspect, select
     from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import DBAPIError, OperationalError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -87,6 +88,7 @@ class Database:
         self._tables = tables
         self._versions = versions
         self._version = versions[-1]
+        self._file: SQLiteFile | None = None
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
 
     @property
@@ -136,6 +138,33 @@ class Database:
             if not connected.busy:
                 connected.idle.set()
 
+    async def rows(self, statement: Executable, given: Mapping[str, Any]) -> Sequence[Any]:
+        """Run one statement that gives rows.
+
+        Parameters:
+            statement: one of few, which are made at the start. When the connection turns out to be dead it is run
+                again, once, on a new one: so it must come to the same if it has been run already.
+            given: its parameters.
+
+        Returns:
+            The rows, in the order of the columns.
+
+        Raises:
+            StoreUnavailable: it could not be run, and has changed nothing. The message is for the operator.
+        """
+        if not self.is_sqlite:
+            return await self.run(lambda connection: _rows(connection, statement, given))
+        connected = self._connected.get(asyncio.get_running_loop())
+        if connected is None or not connected.prepared:
+            await self.check()
+        if self._file is None:
+            self._file = SQLiteFile(str(self._url.database), CONNECT_PATIENCE)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._file.run(statement, given)
+        except Exception as error:
+            raise self.unavailable(error) from error
+
     async def check(self) -> None:
         """Connect, make the tables if they are not there, and check their version. Raises as `run` does."""
 
@@ -150,6 +179,8 @@ class Database:
 
     async def close(self) -> None:
         """End the connections of this event loop, when what is under way has ended."""
+        if self._file is not None:
+            await asyncio.to_thread(self._file.close)
         connected = self._connected.pop(asyncio.get_running_loop(), None)
         if connected is not None and connected.life is not None:
             await connected.life.aclose()
@@ -290,6 +321,10 @@ class Database:
         except BaseException:
             await connection.invalidate()  # which rolls back, whatever the state it is in
             raise
+
+
+async def _rows(connection: AsyncConnection, statement: Executable, given: Mapping[str, Any]) -> Sequence[Any]:
+    return (await connection.execute(statement, given)).all()
 
 
 def _read(url: str) -> URL:

@@ -31,7 +31,6 @@ try:
         update,
     )
     from sqlalchemy.dialects import postgresql, sqlite
-    from sqlalchemy.ext.asyncio import AsyncConnection
 except ImportError as error:  # pragma: no cover  `database` has said so before
     raise SetupError("SQLStore needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
 
@@ -76,18 +75,15 @@ class SQLStore(SQLTasks):
         token = token_hex(16)
         given = self._now(p_state=state, p_answers=answers, p_token=token, p_lease=lease, p_keep=keep)
 
-        async def work(connection: AsyncConnection) -> Redemption:
-            await self._sweep(connection)
-            for _ in range(LOOKS):
-                attempt = await connection.scalar(self._statements.grant, given)
-                if attempt is not None:
-                    return Redemption("granted", token, attempt=attempt)
-                found = (await connection.execute(self._statements.look, given)).first()
-                if found is not None:
-                    return _verdict(found, answers, token)
-            return Redemption("running")  # by others, who take it and give it back faster than one can look
-
-        return await self.database.run(work)
+        await self._sweep()
+        for _ in range(LOOKS):
+            granted = await self.database.rows(self._statements.grant, given)
+            if granted:
+                return Redemption("granted", token, attempt=granted[0][0])
+            found = await self.database.rows(self._statements.look, given)
+            if found:
+                return _verdict(*found[0], answers=answers, token=token)
+        return Redemption("running")  # by others, who take it and give it back faster than one can look
 
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
         """Hold a grant for longer. See `Store.renew`."""
@@ -103,23 +99,13 @@ class SQLStore(SQLTasks):
 
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
         """Keep a value, if there is none for the key. See `Store.put`."""
-        given = self._now(p_key=key, p_value=value, p_writer=token_hex(16), p_keep=keep)
-
-        async def work(connection: AsyncConnection) -> bool:
-            await self._sweep(connection)
-            return await connection.scalar(self._statements.put, given) is not None
-
-        return await self.database.run(work)
+        await self._sweep()
+        return await self._changed(self._statements.put, p_key=key, p_value=value, p_writer=token_hex(16), p_keep=keep)
 
     async def get(self, key: str) -> bytes | None:
         """Give the value of a key. See `Store.get`."""
-        given = self._now(p_key=key)
-
-        async def work(connection: AsyncConnection) -> bytes | None:
-            value: bytes | None = await connection.scalar(self._statements.get, given)
-            return value
-
-        return await self.database.run(work)
+        found = await self._rows(self._statements.get, p_key=key)
+        return found[0][0] if found else None
 
     async def check(self) -> None:
         """Connect, so that what is wrong is known early.
@@ -140,20 +126,15 @@ class SQLStore(SQLTasks):
         await self.database.close()
 
     async def _changed(self, statement: Executable, **parameters: Any) -> bool:
-        given = self._now(**parameters)
+        return len(await self._rows(statement, **parameters)) > 0
 
-        async def work(connection: AsyncConnection) -> bool:
-            return (await connection.execute(statement, given)).rowcount > 0
-
-        return await self.database.run(work)
-
-    async def _sweep(self, connection: AsyncConnection) -> None:
+    async def _sweep(self) -> None:
         """Remove some of what has expired, now and then: first, so that a full disk has room for what comes next."""
         if time.monotonic() < self._swept + SWEEP_EVERY:
             return
         self._swept = time.monotonic()
         for statement in self._statements.sweeps:
-            if (await connection.execute(statement, self._now())).rowcount == SWEEP_BATCH:
+            if len(await self._rows(statement)) == SWEEP_BATCH:
                 self._swept = -SWEEP_EVERY
 
 
@@ -193,14 +174,20 @@ class _Statements:
         )
 
         mine = (record.state == bindparam("p_state")) & (record.token == bindparam("p_token")) & (record.expires > now)
-        self.renew = update(REDEMPTIONS).where(mine, record.outcome.is_(None)).values(leased_until=leased_until)
+        self.renew = (
+            update(REDEMPTIONS)
+            .where(mine, record.outcome.is_(None))
+            .values(leased_until=leased_until)
+            .returning(record.state)
+        )
         outcome = bindparam("p_outcome", type_=LargeBinary)
         self.record = (
             update(REDEMPTIONS)
             .where(mine, or_(record.outcome.is_(None), record.outcome == outcome))
             .values(outcome=outcome)
+            .returning(record.state)
         )
-        self.release = delete(REDEMPTIONS).where(mine, record.outcome.is_(None))
+        self.release = delete(REDEMPTIONS).where(mine, record.outcome.is_(None)).returning(record.state)
 
         written = insert(KEPT).values(
             key=bindparam("p_key"), value=bindparam("p_value"), writer=bindparam("p_writer"), expires=expires
@@ -216,12 +203,12 @@ class _Statements:
         self.sweeps = [sweep(table, now, SWEEP_BATCH) for table in (REDEMPTIONS, KEPT, TASKS)]
 
 
-def _verdict(found: Any, answers: str, token: str) -> Redemption:
+def _verdict(
+    found_answers: str, found_token: str, attempt: int, outcome: bytes | None, *, answers: str, token: str
+) -> Redemption:
     """Say what a record means for a delivery that was not granted."""
-    if found.token == token:  # it was, and the reply was lost with its connection
-        return Redemption("granted", token, attempt=found.attempt)
-    if found.answers != answers:
+    if found_token == token:  # it was, and the reply was lost with its connection
+        return Redemption("granted", token, attempt=attempt)
+    if found_answers != answers:
         return Redemption("spent")
-    if found.outcome is None:
-        return Redemption("running")
-    return Redemption("recorded", outcome=found.outcome)
+    return Redemption("running") if outcome is None else Redemption("recorded", outcome=outcome)

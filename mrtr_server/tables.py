@@ -1,12 +1,13 @@
 """The tables of the shared database, and the version that they are of."""
 
+from typing import Any
+
 from .errors import SetupError
 
 try:
     from sqlalchemy import (
         Column,
         ColumnElement,
-        Delete,
         Double,
         Index,
         Integer,
@@ -18,6 +19,7 @@ try:
         select,
         text,
     )
+    from sqlalchemy.sql.dml import ReturningDelete
 except ImportError as error:  # pragma: no cover  tests run with every extra
     raise SetupError("A database needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
 
@@ -92,9 +94,9 @@ CHANGES = Table(
 )
 
 
-def sweep(table: Table, now: ColumnElement[float], most: int) -> Delete:
-    """Give the statement that removes some of what has expired."""
+def sweep(table: Table, now: ColumnElement[float], most: int) -> ReturningDelete[tuple[Any]]:
+    """Give the statement that removes some of what has expired, and gives the keys."""
     (key,) = table.primary_key
     # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out.
     gone = select(key).where(table.c.expires <= now).order_by(table.c.expires).limit(most)
-    return delete(table).where(key.in_(gone.with_for_update(skip_locked=True)))
+    return delete(table).where(key.in_(gone.with_for_update(skip_locked=True))).returning(key)

@@ -17,7 +17,6 @@ from .together import Together
 try:
     from sqlalchemy import BindParameter, ColumnElement, Double, Executable, Text, any_, bindparam, func, select, update
     from sqlalchemy.dialects import postgresql, sqlite
-    from sqlalchemy.ext.asyncio import AsyncConnection
 except ImportError as error:  # pragma: no cover  `database` has said so before
     raise SetupError("SQLStore needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
 
@@ -55,19 +54,18 @@ class SQLTasks:
         """Keep a new task; see `TaskStore`."""
         given = self._now(**asdict(row), writer=token_hex(8))
         given["message"] = _storable(row.message)
-
-        async def work(connection: AsyncConnection) -> None:
-            await self._sweep(connection)
-            await connection.execute(self._task_statements.add, given)
-
-        await self.database.run(work)
+        await self._sweep()
+        await self.database.rows(self._task_statements.add, given)
         self._wake()
 
     async def find_task(self, id: str) -> TaskRow | None:
         """Give a task; see `TaskStore`."""
         if not _may_be_id(id):
             return None
-        return await self._finding.get(id)
+        if not self.database.is_sqlite:
+            return await self._finding.get(id)
+        found = await self._rows(self._task_statements.find, p_id=id)
+        return TaskRow(*found[0]) if found else None
 
     async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
         """Change fields of a task; see `TaskStore`."""
@@ -97,7 +95,7 @@ class SQLTasks:
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         """Hold a lease on tasks for longer; see `TaskStore`."""
-        given = self._listed(ids)
+        given = json.dumps(ids) if self.database.is_sqlite else ids
         found = await self._rows(self._task_statements.renew, p_lease=lease, p_seconds=seconds, p_ids=given)
         return {id for (id,) in found}
 
@@ -122,11 +120,8 @@ class SQLTasks:
                 return
 
     async def _find_tasks(self, ids: list[str]) -> dict[str, TaskRow]:
-        found = await self._rows(self._task_statements.find, p_ids=self._listed(ids))
+        found = await self._rows(self._task_statements.find_all, p_ids=ids)
         return {each[0]: TaskRow(*each) for each in found}
-
-    def _listed(self, ids: list[str]) -> Any:
-        return json.dumps(ids) if self.database.is_sqlite else ids
 
     def _wake(self) -> None:
         self._wakes.set()
@@ -138,17 +133,12 @@ class SQLTasks:
             self._wakes.set()
 
     async def _rows(self, statement: Executable, **parameters: Any) -> Sequence[Any]:
-        given = self._now(**parameters)
-
-        async def work(connection: AsyncConnection) -> Sequence[Any]:
-            return (await connection.execute(statement, given)).all()
-
-        return await self.database.run(work)
+        return await self.database.rows(statement, self._now(**parameters))
 
     def _now(self, **parameters: Any) -> dict[str, Any]:
         return {**parameters, "p_now": self._clock()} if self.database.is_sqlite else parameters
 
-    async def _sweep(self, connection: AsyncConnection) -> None:
+    async def _sweep(self) -> None:
         raise NotImplementedError
 
     def _missed(self) -> None:
@@ -168,13 +158,14 @@ class _Statements:
         self._changes: dict[frozenset[str], Executable] = {}
 
         # It is there already where the first reply was lost with its connection; ids are never used twice.
-        self.add = insert(TASKS).on_conflict_do_nothing(index_elements=[task.id])
+        self.add = insert(TASKS).on_conflict_do_nothing(index_elements=[task.id]).returning(task.id)
         ids: Any = (
             task.id.in_(select(func.json_each(bindparam("p_ids")).table_valued("value").c.value))
             if is_sqlite
             else task.id == any_(bindparam("p_ids", type_=postgresql.ARRAY(Text)))
         )
-        self.find = select(*fields).where(ids, self._present)
+        self.find = select(*fields).where(task.id == bindparam("p_id"), self._present)
+        self.find_all = select(*fields).where(ids, self._present)
 
         # Not by the column itself, or SQLite would look by its index: for all tasks but the expired ones.
         is_present = task.expires + 0 > now

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import MetaData, func, select
+from sqlalchemy import MetaData, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import SetupError, SQLStore, Store, StoreUnavailable
@@ -362,7 +362,8 @@ class TestSQLiteTrouble:
         now = [1_000.0]
         store = SQLStore(f"sqlite:///{tmp_path}/store.db", clock=lambda: now[0])
         assert await works(store, "precious")
-        await store.database.run(lambda each: each.exec_driver_sql("PRAGMA max_page_count=60"))
+        assert store.database._file is not None
+        await store.database._file.run(text("PRAGMA max_page_count=60"), {})
         kept: list[str] = []
 
         async def fill() -> None:

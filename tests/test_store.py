@@ -17,8 +17,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
-from sqlalchemy import Connection, inspect
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, inspect, text
 
 from mrtr_server import InProcessStore, Redemption, SQLStore, Store, StoreUnavailable
 from mrtr_server import store_sql as module
@@ -476,11 +475,11 @@ class TestSQLiteStore(SQLContract):
     async def test_a_power_cut_loses_no_record(self, bench: Bench) -> None:
         assert isinstance(bench.store, SQLStore)
 
-        async def pragmas(connection: AsyncConnection) -> list[Any]:
-            names = ("synchronous", "journal_mode")
-            return [(await connection.exec_driver_sql(f"PRAGMA {name}")).scalar() for name in names]
-
-        assert await bench.store.database.run(pragmas) == [2, "wal"]  # 2 is FULL
+        assert await bench.store.get("any") is None
+        file = bench.store.database._file
+        assert file is not None
+        values = [await file.run(text(f"PRAGMA {name}"), {}) for name in ("synchronous", "journal_mode")]
+        assert values == [[(2,)], [("wal",)]]  # 2 is FULL
 
 
 class TestPostgreSQLStore(SQLContract):

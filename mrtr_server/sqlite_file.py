@@ -1,0 +1,200 @@
+"""A SQLite file by two threads: what is written at once shares a transaction, and nobody who reads waits for that.
+
+Most of what a write takes is waiting for the disk, and there can be one at a time: so it is done once for all that have
+come meanwhile. A transaction begins and ends within the thread, so that an event loop that is busy with something else
+never holds up the other processes of the file.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import SetupError
+
+try:
+    from sqlalchemy import Executable
+    from sqlalchemy.dialects import sqlite
+except ImportError as error:  # pragma: no cover  tests run with every extra
+    raise SetupError("A database needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+
+MOST = 64
+"""How many statements share a transaction, at most."""
+IDLE = 5.0
+"""After how many seconds without work a thread closes its connection, and ends. The next call begins anew."""
+
+Rows = list[tuple[Any, ...]]
+Parameters = Sequence[tuple[str, Any]]
+"""The names of a statement's parameters in their order, with the value of those that are constants."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A statement, and who waits for its rows."""
+
+    sql: str
+    values: tuple[Any, ...]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Rows]"
+
+
+class SQLiteFile:
+    """Runs single statements on a file whose tables are there.
+
+    Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while.
+
+    Parameters:
+        path: of the file.
+        patience: how long a statement waits for another process's write, in seconds.
+    """
+
+    def __init__(self, path: str, patience: float) -> None:
+        self._reader = _Worker(path, patience, writes=False)
+        self._writer = _Worker(path, patience, writes=True)
+        self._compiled: dict[Executable, tuple[str, Parameters, _Worker]] = {}
+
+    async def run(self, statement: Executable, given: Mapping[str, Any]) -> Rows:
+        """Run a statement, and give its rows. What was written is on the disk then.
+
+        Parameters:
+            statement: is kept, in the form that SQLite reads; so it has to be one of few.
+            given: its parameters, in types that SQLite knows.
+
+        Raises:
+            sqlite3.Error: it could not be run; it has changed nothing then.
+        """
+        sql, parameters, worker = self._compiled.get(statement) or self._compile(statement)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Rows] = loop.create_future()
+        values = tuple(given.get(name, constant) for name, constant in parameters)
+        worker.put(_Job(sql, values, loop, future))
+        return await future
+
+    def close(self) -> None:
+        """Close the file, when what is under way has ended. It is opened again when it is needed."""
+        self._reader.close()
+        self._writer.close()
+
+    def _compile(self, statement: Any) -> tuple[str, "Parameters", "_Worker"]:
+        compiled = statement.compile(dialect=sqlite.dialect())
+        worker = self._reader if statement.is_select else self._writer
+        parameters = [(name, compiled.params[name]) for name in compiled.positiontup or ()]
+        self._compiled[statement] = found = (compiled.string, parameters, worker)
+        return found
+
+
+class _Worker:
+    """A thread that runs jobs in their order, while there are any."""
+
+    def __init__(self, path: str, patience: float, *, writes: bool) -> None:
+        self._path = path
+        self._patience = patience
+        self._writes = writes
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ending = False
+
+    def put(self, job: _Job) -> None:
+        with self._guard:
+            self._jobs.put(job)
+            if self._thread is None or not self._thread.is_alive():  # a process that was forked has no threads
+                self._ending = False
+                self._thread = threading.Thread(target=self._run, name="mrtr-sqlite", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        with self._guard:
+            thread = self._thread
+            if thread is not None:
+                self._ending = True
+                self._jobs.put(None)
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        try:
+            while group := self._next():
+                try:
+                    connection = connection or self._open()
+                except Exception as error:
+                    _tell(group, [error] * len(group))
+                else:
+                    _tell(group, self._outcomes(connection, group))
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _next(self) -> list[_Job]:
+        """Wait for jobs. Gives none when it is time to end: whoever comes later begins a new thread."""
+        group: list[_Job] = []
+        while len(group) < MOST:
+            try:
+                job = self._jobs.get(timeout=0 if group or self._ending else IDLE)
+            except queue.Empty:
+                if group:
+                    break
+                with self._guard:
+                    if self._jobs.empty():
+                        self._thread = None
+                        break
+            else:
+                if job is not None:  # it only wakes
+                    group.append(job)
+        return group
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None)
+        # A record that was lost with the power would let an effect happen twice.
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+    def _outcomes(self, connection: sqlite3.Connection, group: list[_Job]) -> list[Rows | Exception]:
+        if not self._writes or len(group) == 1:
+            return [_outcome(connection, job) for job in group]
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            return [error] * len(group)
+        try:
+            outcomes = [_outcome(connection, job) for job in group]
+            connection.execute("COMMIT")
+            return outcomes
+        except sqlite3.Error:  # a full disk takes the whole transaction with it; there may be room for some of it
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            return [_outcome(connection, job) for job in group]
+
+
+def _outcome(connection: sqlite3.Connection, job: _Job) -> Rows | Exception:
+    if job.future.done():  # nobody waits any more
+        return []
+    try:
+        with closing(connection.execute(job.sql, job.values)) as cursor:
+            return cursor.fetchall()
+    except Exception as error:
+        return error
+
+
+def _tell(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:
+    told: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Rows | Exception]]] = {}
+    for job, outcome in zip(group, outcomes, strict=True):
+        told.setdefault(job.loop, []).append((job, outcome))
+    for loop, those in told.items():
+        with suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(_resolve, those)
+
+
+def _resolve(told: list[tuple[_Job, Rows | Exception]]) -> None:
+    for job, outcome in told:
+        if job.future.done():
+            continue
+        if isinstance(outcome, Exception):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)
