@@ -5,13 +5,18 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -23,6 +28,8 @@ from mrtr_server.task_store import TaskRow, TaskStore
 from .databases import PostgreSQL, process, task_row
 
 pytestmark = pytest.mark.anyio
+T = TypeVar("T")
+STATUSES = ["working", "working", "input_required", "completed", "failed", "cancelled"]
 
 
 class Clock:
@@ -460,11 +467,47 @@ class TestSQLiteTasks(SQLContract):
 
     async def explained(self, store: SQLStore, statement: Any) -> str:
         async def explain(connection: AsyncConnection) -> str:
-            text = str(statement.compile(dialect=connection.dialect))
-            rows = await connection.exec_driver_sql("EXPLAIN QUERY PLAN " + text, (None,) * text.count("?"))
+            code = str(statement.compile(dialect=connection.dialect))
+            rows = await connection.exec_driver_sql("EXPLAIN QUERY PLAN " + code, (None,) * code.count("?"))
             return "\n".join(row[-1] for row in rows.all())
 
         return await store.database.run(explain)
+
+    async def test_a_disk_that_is_full_loses_no_task_and_has_room_again(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(bench.store, SQLStore)
+        kept = [await bench.add(deadline=time.time() + 9000, expires=time.time() + 9000)]
+        assert bench.store.database._file is not None
+        await bench.store.database._file.run(text("PRAGMA max_page_count=100"), {})
+        errors: list[BaseException] = []
+        while not errors:
+            rows = [task_row(journal=bytes(9_000), expires=time.time() + 10) for _ in range(5)]
+            done = await asyncio.gather(*map(bench.store.add_task, rows), return_exceptions=True)
+            kept += [row for row, error in zip(rows, done, strict=True) if error is None]
+            errors = [error for error in done if error is not None]
+        assert {type(error) for error in errors} == {StoreUnavailable}
+        assert "database or disk is full; make room" in str(errors[0])
+        assert len(kept) > 5
+        assert [await bench.another.find_task(row.id) for row in kept] == kept
+        await bench.pass_time(11)
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        await bench.add(journal=bytes(9_000))
+        assert len(await bench.claim()) == 2
+
+    async def test_a_file_that_is_locked_by_another_process_is_waited_for_and_read_meanwhile(
+        self, bench: Bench, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mrtr_server.database.CONNECT_PATIENCE", 0.3)
+        row = await bench.add()
+        other = sqlite3.connect(url.removeprefix("sqlite:///"))
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="database is locked; another process"):
+            await bench.add()
+        assert await bench.store.find_task(row.id) == row
+        other.rollback()
+        other.close()
+        await bench.add()
 
 
 class TestPostgreSQLTasks(SQLContract):
@@ -561,3 +604,116 @@ class TestPostgreSQLTasks(SQLContract):
         await bench.add()
         await waiting
         assert time.monotonic() - start < 1
+
+
+class Model(RuleBasedStateMachine):
+    """Whatever is done in whatever order, a store says what this simple model says."""
+
+    LEASES = st.sampled_from(["mine", "yours"])
+    SECONDS = st.sampled_from([1.0, 5.0])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.clock = Clock()
+        self.rows: dict[str, TaskRow] = {}
+        self.seen: list[TaskRow] = []
+        self.store = self.make()
+
+    def make(self) -> InProcessStore | SQLStore:
+        return InProcessStore(self.clock)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def alive(self, id: str) -> TaskRow | None:
+        row = self.rows.get(id)
+        return row if row is not None and row.expires > self.clock.now else None
+
+    def keep(self, row: TaskRow) -> None:
+        self.rows[row.id] = row
+        self.seen.append(row)
+
+    @rule(seconds=st.sampled_from([1.0, 2.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule(lives=st.sampled_from([4.0, 30.0]), due=st.sampled_from([3.0, 20.0]), status=st.sampled_from(STATUSES))
+    def add(self, lives: float, due: float, status: Any) -> None:
+        now = self.clock.now
+        row = task_row(status=status, updated=now + len(self.seen) / 1e3, deadline=now + due, expires=now + lives)
+        self.do(self.store.add_task(row))
+        self.keep(row)
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data(), status=st.sampled_from(STATUSES), frees=st.booleans(), journal=st.binary(max_size=3))
+    def change(self, data: st.DataObject, status: Any, frees: bool, journal: bytes) -> None:
+        row = data.draw(st.sampled_from(self.seen))
+        changes: dict[str, Any] = {"status": status, "journal": journal}
+        if frees:
+            changes |= {"lease": "", "leased_until": 0.0, "attempts": 0}
+        present = self.alive(row.id)
+        expected = None
+        if present is not None and present.version == row.version:
+            expected = replace(present, **changes, version=row.version + 1)
+        assert self.do(self.store.change_task(row, **changes)) == expected
+        if expected is not None:
+            self.keep(expected)
+
+    @rule(lease=LEASES, seconds=SECONDS, most=st.integers(1, 3))
+    def claim(self, lease: str, seconds: float, most: int) -> None:
+        now = self.clock.now
+        free = [
+            row
+            for row in self.rows.values()
+            if self.alive(row.id) and row.status == "working" and row.leased_until <= now < row.deadline
+        ]
+        expected = [
+            replace(row, lease=lease, leased_until=now + seconds, attempts=row.attempts + 1, version=row.version + 1)
+            for row in sorted(free, key=lambda row: row.updated)[:most]
+        ]
+        assert self.do(self.store.claim_tasks(lease, seconds=seconds, most=most)) == expected
+        for row in expected:
+            self.keep(row)
+
+    @rule(lease=LEASES, seconds=SECONDS)
+    def renew(self, lease: str, seconds: float) -> None:
+        held = {
+            row.id
+            for row in self.rows.values()
+            if self.alive(row.id) and row.lease == lease and row.status == "working"
+        }
+        assert self.do(self.store.renew_tasks(lease, list(self.rows), seconds=seconds)) == held
+        for id in held:
+            self.rows[id] = replace(self.rows[id], leased_until=self.clock.now + seconds)
+
+    @rule()
+    def look(self) -> None:
+        for id in self.rows:
+            assert self.do(self.store.find_task(id)) == self.alive(id)
+        overdue = {
+            row.id
+            for row in self.rows.values()
+            if self.alive(row.id) and row.status in ("working", "input_required") and row.deadline <= self.clock.now
+        }
+        assert {row.id for row in self.do(self.store.overdue_tasks(most=100))} == overdue
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.runner.close()
+
+
+class SQLiteModel(Model):
+    def make(self) -> InProcessStore | SQLStore:
+        self.directory = TemporaryDirectory(prefix="mrtr-")
+        return SQLStore(f"sqlite:///{self.directory.name}/store.db", clock=self.clock)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.directory.cleanup()
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=100, stateful_step_count=40)
+TestSQLiteModel = SQLiteModel.TestCase
+TestSQLiteModel.settings = settings(max_examples=25, stateful_step_count=30)

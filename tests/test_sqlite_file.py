@@ -1,0 +1,178 @@
+"""A SQLite file by two threads: groups of writes, each statement for itself, and nothing left behind."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, bindparam, insert, select, text
+
+from mrtr_server import sqlite_file as module
+from mrtr_server.sqlite_file import SQLiteFile
+
+pytestmark = pytest.mark.anyio
+
+NUMBERS = Table("numbers", MetaData(), Column("number", Integer, primary_key=True))
+ADD = insert(NUMBERS).values(number=bindparam("p_number")).returning(NUMBERS.c.number)
+FIND = select(NUMBERS.c.number).where(NUMBERS.c.number == bindparam("p_number"), NUMBERS.c.number < 1_000)
+SLOW = text("WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT max(i) FROM n")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    connection = sqlite3.connect(tmp_path / "numbers.db")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE numbers (number INTEGER PRIMARY KEY CHECK (number <> 13))")
+    connection.close()
+    return tmp_path / "numbers.db"
+
+
+@pytest.fixture
+def file(path: Path) -> Iterator[SQLiteFile]:
+    made = SQLiteFile(str(path), 0.3)
+    yield made
+    made.close()
+
+
+def threads() -> int:
+    return sum(thread.name == "mrtr-sqlite" for thread in threading.enumerate())
+
+
+async def add(file: SQLiteFile, number: int) -> int:
+    ((added,),) = await file.run(ADD, {"p_number": number})
+    return int(added)
+
+
+async def test_a_statement_gives_its_rows(file: SQLiteFile) -> None:
+    assert await add(file, 7) == 7
+    assert await file.run(FIND, {"p_number": 7}) == [(7,)]
+    assert await file.run(FIND, {"p_number": 8}) == []
+
+
+async def test_what_is_written_at_once_shares_a_transaction(file: SQLiteFile, path: Path) -> None:
+    """As the log of the file tells, which grows by each page of each transaction."""
+
+    async def grown_by(*numbers: int, at_once: bool) -> int:
+        before = path.with_name("numbers.db-wal").stat().st_size
+        if at_once:
+            slow = asyncio.create_task(file.run(SLOW, {}))  # no select of SQLAlchemy's, so the writer runs it
+            await asyncio.sleep(0.01)
+            await asyncio.gather(*(add(file, number) for number in numbers))
+            await slow
+        else:
+            for number in numbers:
+                await add(file, number)
+        return path.with_name("numbers.db-wal").stat().st_size - before
+
+    await add(file, 0)
+    assert await grown_by(*range(100, 150), at_once=False) > 40 * 4096
+    assert await grown_by(*range(200, 250), at_once=True) < 5 * 4200
+
+
+async def test_a_statement_that_fails_fails_alone(file: SQLiteFile) -> None:
+    slow = asyncio.create_task(file.run(SLOW, {}))
+    await asyncio.sleep(0.01)
+    outcomes = await asyncio.gather(*(add(file, number) for number in (11, 12, 13, 14, 11)), return_exceptions=True)
+    assert [isinstance(each, sqlite3.IntegrityError) for each in outcomes] == [False, False, True, False, True]
+    assert [bool(await file.run(FIND, {"p_number": number})) for number in (11, 12, 13, 14)] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    await slow
+
+
+async def test_what_nobody_waits_for_any_more_is_left_out_or_whole(file: SQLiteFile) -> None:
+    tasks = [asyncio.create_task(add(file, 100 + number)) for number in range(30)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert [bool(await file.run(FIND, {"p_number": 100 + number})) for number in range(1, 30, 2)] == [True] * 15
+
+
+async def test_a_busy_event_loop_holds_nobody_up(file: SQLiteFile, path: Path) -> None:
+    tasks = [asyncio.create_task(add(file, number)) for number in range(100, 130)]
+    await asyncio.sleep(0)
+    time.sleep(0.3)  # noqa: ASYNC251  so no thread can tell this loop anything
+    other = sqlite3.connect(path, timeout=0)
+    other.execute("BEGIN IMMEDIATE")
+    other.rollback()
+    assert other.execute("SELECT count(*) FROM numbers").fetchone() == (30,)
+    other.close()
+    await asyncio.gather(*tasks)
+
+
+async def test_reading_waits_for_no_writer(file: SQLiteFile, path: Path) -> None:
+    await add(file, 1)
+    other = sqlite3.connect(path)
+    other.execute("BEGIN IMMEDIATE")
+    writing = asyncio.create_task(add(file, 2))
+    await asyncio.sleep(0.05)
+    assert await file.run(FIND, {"p_number": 1}) == [(1,)]
+    assert not writing.done()
+    other.rollback()
+    other.close()
+    assert await writing == 2
+
+
+async def test_a_lock_that_lasts_fails_all_who_wait_for_it(file: SQLiteFile, path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("BEGIN IMMEDIATE")
+    start = time.monotonic()
+    outcomes = await asyncio.gather(*(add(file, number) for number in range(100, 120)), return_exceptions=True)
+    assert {str(each) for each in outcomes} == {"database is locked"}
+    assert time.monotonic() - start < 3
+    other.rollback()
+    other.close()
+    assert await add(file, 100) == 100
+
+
+async def test_threads_end_when_there_is_nothing_to_do(file: SQLiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE", 0.05)
+    before = threads()
+    for _ in range(3):
+        assert await add(file, 1) == 1
+        assert await file.run(FIND, {"p_number": 1}) == [(1,)]
+        assert threads() == before + 2
+        await file.run(text("DELETE FROM numbers RETURNING number"), {})
+        await asyncio.sleep(0.3)
+        assert threads() == before
+
+
+async def test_closing_waits_for_what_is_under_way_and_it_may_be_used_again(file: SQLiteFile) -> None:
+    before = threads()
+    tasks = [asyncio.create_task(add(file, number)) for number in range(100, 150)]
+    await asyncio.sleep(0)
+    start = time.monotonic()
+    await asyncio.to_thread(file.close)
+    assert time.monotonic() - start < 2
+    assert threads() == before
+    assert len(await asyncio.gather(*tasks)) == 50
+    assert await add(file, 1) == 1
+
+
+def test_loops_may_end_before_their_answers_come(file: SQLiteFile) -> None:
+    async def leave() -> None:
+        asyncio.ensure_future(file.run(SLOW, {}))  # noqa: RUF006
+        await asyncio.sleep(0.005)
+
+    for number in range(3):
+        asyncio.run(leave())
+        assert asyncio.run(add(file, number)) == number
+
+
+def test_loops_in_several_threads_share_it(file: SQLiteFile) -> None:
+    async def work(first: int) -> None:
+        assert await asyncio.gather(*(add(file, first + n) for n in range(50))) == [first + n for n in range(50)]
+
+    running = [threading.Thread(target=lambda first=first: asyncio.run(work(first))) for first in (100, 200, 300)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert len(asyncio.run(file.run(select(NUMBERS.c.number), {}))) == 150
