@@ -161,14 +161,19 @@ class _Worker:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             return [error] * len(group)
-        try:
-            outcomes = [_outcome(connection, job) for job in group]
-            connection.execute("COMMIT")
-            return outcomes
-        except sqlite3.Error:  # a full disk takes the whole transaction with it; there may be room for some of it
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            return [_outcome(connection, job) for job in group]
+        outcomes: list[Rows | Exception] = []
+        for job in group:
+            outcomes.append(_outcome(connection, job))
+            if not connection.in_transaction:  # a full disk, for one, takes the whole of it with it
+                break
+        else:
+            try:
+                connection.execute("COMMIT")
+                return outcomes
+            except sqlite3.Error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        return [_outcome(connection, job) for job in group]  # there may be room for some of it
 
 
 def _outcome(connection: sqlite3.Connection, job: _Job) -> Rows | Exception:

