@@ -270,9 +270,7 @@ except SetupError as error:
 """
         assert run(code) == "input_schema= needs jsonschema: pip install 'mrtr_server[schemas]'"
 
-    def test_it_takes_less_than_four_tenths_of_a_second(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_takes_less_than_four_tenths_of_a_second(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # What is installed is compiled.
         monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
