@@ -1,6 +1,7 @@
 """Plain functions beside the event loop."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -19,18 +20,23 @@ class Threads:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pool: ThreadPoolExecutor | None = None
+        self._guard = threading.Lock()
 
     async def __call__(self, function: Callable[..., Any]) -> Any:
         """Run a function in a thread, with the context variables of the caller."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._limit, thread_name_prefix="mrtr_server")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, copy_context().run, _contained, function)
+        loop, context = asyncio.get_running_loop(), copy_context()
+        with self._guard:  # or another event loop, on which the server ends, closes the pool in between
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._limit, thread_name_prefix="mrtr_server")
+            result = loop.run_in_executor(self._pool, context.run, _contained, function)
+        return await result
 
     def close(self) -> None:
         """Let the threads end when they are done. The next call starts new ones."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
+        with self._guard:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False)
 
 
 class Callee(Protocol):
