@@ -38,6 +38,8 @@ from .base import (
     Envelope,
     Reply,
     check_headers,
+    check_method,
+    check_name,
     milliseconds,
     names_version,
     read_answers,
@@ -92,12 +94,11 @@ class SepDraftDialect(Dialect):
 
     def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Give the call in a request. Headers are not required, but must match where they are there."""
-        headers = envelope.headers
+        if envelope.method in _TASK_METHODS or not envelope.method:
+            check_method(envelope, required=False)
+            read_task = self._read_task if envelope.method else self._read_response
+            return read_task(envelope, principal, user)
         check_headers(envelope, self.surface, required=False)
-        if envelope.method in _TASK_METHODS:
-            return self._read_task(envelope, principal, user)
-        if not envelope.method:
-            return self._read_response(envelope, principal, user)
         if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params
@@ -116,21 +117,22 @@ class SepDraftDialect(Dialect):
             user=user,
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
             request_id=envelope.id if envelope.id is not None else 0,
-            headers=headers,
+            headers=envelope.headers,
             task=_read_offer(params) if envelope.method == "tools/call" and "task" in params else None,
         )
 
     def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         params = envelope.params
+        task_id = _task_id(params, envelope.message)
         method, answers = _TASK_METHODS[envelope.method], None
         if method == "tasks/answer":
-            answers = _bare(_either(envelope, "inputResponses", {}))
+            answers = _bare(_either(envelope, "inputResponses"))
         elif method == "tasks/get" and _RESPONSE in _meta(params):
             answer = _meta(params)[_RESPONSE]
             if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
                 raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
             answers = {answer["elicitationId"]: answer}
-        return self._about_task(envelope, method, _task_id(params, envelope.message), answers, principal, user)
+        return self._about_task(envelope, method, task_id, answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Take a JSON-RPC response that names a task for the answer to the one question that the task has open."""
@@ -149,6 +151,7 @@ class SepDraftDialect(Dialect):
         principal: Principal | None,
         user: Any,
     ) -> Call:
+        check_name(envelope, task_id, "the task", required=False)
         return Call(
             method=method,
             params=envelope.params,
