@@ -71,6 +71,11 @@ class TestCalls:
         once(wire, task, "completed")
         assert about(wire, "result", task).text == "octocat is 180 tall"
 
+    def test_of_a_tool_that_must_be_a_task_say_what_is_missing(self, wire: Wire) -> None:
+        reply = wire.draft(request("tools/call", {"name": "fail"}))
+        assert (reply.status, reply.code) == (400, -32021)
+        assert reply.error["message"].endswith("send it with params.task")
+
     @pytest.mark.parametrize("ttl", [1, 60000])
     def test_get_no_longer_life_than_they_want(self, wire: Wire, ttl: int) -> None:
         assert call(wire, "greet", {"ttl": ttl}).result["task"]["ttl"] == ttl

@@ -297,7 +297,7 @@ def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, de
     params = message.get("params", {})
     if message.get("jsonrpc") != "2.0":
         problem = 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
-    elif method is None and request_id is not None and isinstance(message.get("result"), dict):
+    elif method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
         method = ""
     elif not isinstance(method, str) or not method:
         problem = NO_METHOD

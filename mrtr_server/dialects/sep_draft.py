@@ -12,10 +12,11 @@ elicitations (#1869): flat, with the questions in the `_meta` of the task, and t
 import math
 from typing import Any
 
-from ..errors import InvalidParams, InvalidRequest, RequestError, UnknownMethod
+from ..errors import InvalidParams, InvalidRequest, MissingCapability, RequestError, UnknownMethod
 from ..messages import (
     ASKING_METHODS,
     JSON,
+    NEEDS_TASKS,
     Acknowledged,
     Call,
     Client,
@@ -74,6 +75,9 @@ _STATUS = {
 }
 _LONGEST = 2**53
 """In milliseconds: more is no number that every JSON reader holds."""
+
+_LACKS_TASKS = {"requiredCapabilities": NEEDS_TASKS}
+"""Clients of the drafts take tasks by a parameter, and the error is to say so."""
 
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
@@ -191,6 +195,13 @@ class SepDraftDialect(Dialect):
             return result(call, _seen(outcome.task))
         created = f"Task has been created for {call.target} tool invocation."
         return result(call, {"task": _task(outcome.task, created)})
+
+    def write_error(self, error: RequestError) -> tuple[int, JSON]:
+        """Give an error's HTTP status, and the JSON-RPC error object."""
+        status, written = super().write_error(error)
+        if isinstance(error, MissingCapability) and error.data == _LACKS_TASKS:
+            written["message"] = "This call can only become a task: send it with params.task"
+        return status, written
 
     def _hinted(self, body: JSON) -> JSON:
         """Give the list of tools with a hint at those whose calls may become tasks (#1869)."""

@@ -408,6 +408,10 @@ class TestRequestsOfTheDrafts(Drafted):
         with pytest.raises(InvalidRequest, match="no method"):
             self.read({"jsonrpc": "2.0", "id": 4, "result": {**HEARD, **meta}})
 
+    def test_that_are_responses_with_an_error_beside_the_result_are_refused(self) -> None:
+        with pytest.raises(InvalidRequest, match="no method"):
+            self.read({"jsonrpc": "2.0", "id": 4, "result": HEARD, "error": {}, "_meta": {RELATED: {"taskId": ID}}})
+
     def test_answer_with_a_look_at_the_task(self) -> None:
         """Step 5 of non-blocking elicitations, as printed."""
         answer = {"elicitationId": "elicit-partysize-456", **accept(partySize=4)}
