@@ -1,5 +1,6 @@
 """What a task has asked, and what was answered."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -7,6 +8,12 @@ from pydantic_core import from_json, to_json
 
 from .errors import InvalidParams
 from .messages import JSON, Question
+
+_NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")
+"""What ends the second key of a name, and those after it."""
+
+_REQUIRED = {"sampling/createMessage": "content", "roots/list": "roots"}
+"""What the answer to each request must have, besides those that are elicitations."""
 
 
 @dataclass(slots=True)
@@ -17,24 +24,33 @@ class Questions:
         open: the questions that wait for their answer, by a key that the task never uses again.
         names: the key that the handler knows each by.
         answers: the answers since the handler was last run, by that key.
-        used: all keys so far.
+        used: for each name so far, the number of its last key. Whoever makes a task ask again and again must not make
+            it grow, so the keys themselves are not kept.
     """
 
     open: dict[str, Question] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     answers: dict[str, JSON] = field(default_factory=dict)
-    used: list[str] = field(default_factory=list)
+    used: dict[str, int] = field(default_factory=dict)
 
     def ask(self, questions: Mapping[str, Question]) -> None:
         """Ask these, under keys that have not been used."""
         self.open, self.names, self.answers = {}, {}, {}
         for name, question in questions.items():
-            key, count = name, 1
-            while key in self.used:
-                count += 1
-                key = f"{name}_{count}"
-            self.used.append(key)
+            key = self._unused(name)
             self.open[key], self.names[key] = question, name
+
+    def _unused(self, name: str) -> str:
+        key, number = name, 1
+        while self._was_used(key):
+            number = max(number, self.used.get(name, 0)) + 1
+            key = f"{name}_{number}"
+        self.used[name] = max(number, self.used.get(name, 0))
+        return key
+
+    def _was_used(self, key: str) -> bool:
+        name, _, number = key.rpartition("_")
+        return key in self.used or (_NUMBER.fullmatch(number) is not None and int(number) <= self.used.get(name, 0))
 
     def take(self, answers: Mapping[str, JSON]) -> bool:
         """Take the answers to open questions, by key; say whether there were any."""
@@ -44,21 +60,22 @@ class Questions:
             del self.open[key]
         return bool(taken)
 
-    def by_key(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Give answers by the task's keys instead of the handler's; those alone that fit their question.
-
-        The empty key is that of the only question that is open. Raises `InvalidParams` if there are several.
-        """
-        keys = {name: key for key, name in self.names.items()}
-        if "" in answers:
-            if len(keys) != 1:
-                raise InvalidParams(f"The task has {len(keys)} questions open, so an answer must name its own")
-            keys[""] = next(iter(keys.values()))
+    def by_name(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
+        """Give answers by the task's keys instead of the handler's; those alone that fit their question."""
         return {
-            keys[name]: answer
-            for name, answer in answers.items()
-            if name in keys and _fits(self.open[keys[name]], answer)
+            key: answers[name]
+            for key, name in self.names.items()
+            if name in answers and _fits(self.open[key], answers[name])
         }
+
+    def to_the_only_one(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
+        """Give the one answer that there is, by the key of the only question that is open, if it fits that.
+
+        Raises `InvalidParams` if several are open.
+        """
+        if len(self.names) != 1:
+            raise InvalidParams(f"The task has {len(self.names)} questions open, so an answer must name its own")
+        return self.by_name(dict(zip(self.names.values(), answers.values(), strict=True)))
 
     def write(self) -> bytes:
         """Write them down."""
@@ -73,8 +90,10 @@ class Questions:
 
 
 def _fits(question: Question, answer: JSON) -> bool:
-    """Say whether an answer has what its question's form requires; all else is for the handler's model to check."""
-    if question.kind != "form" or answer.get("action") != "accept":
-        return True
-    content, required = answer.get("content"), question.params.get("requestedSchema", {}).get("required", ())
-    return isinstance(content, dict) and all(name in content for name in required)
+    """Say whether an answer has what its question requires; all else is for whoever reads it to check."""
+    if question.method != "elicitation/create":
+        return _REQUIRED[question.method] in answer
+    if answer.get("action") != "accept":
+        return answer.get("action") in ("decline", "cancel")
+    content, required = answer.get("content", {}), question.params.get("requestedSchema", {}).get("required", ())
+    return not required or (isinstance(content, dict) and all(name in content for name in required))

@@ -34,6 +34,9 @@ _FLAT = "task-"
 
 _LONGEST_ID = 128
 
+Meant = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
+"""Says which questions answers are meant for."""
+
 _NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b"", "lease": "", "leased_until": 0.0}
 """What a task that has ended keeps of its flow."""
 
@@ -142,13 +145,13 @@ class Tasks:
         except UnknownTarget:
             return None
 
-    async def answer(self, call: Call, answers: Mapping[str, JSON], *, by_name: bool = False) -> None:
+    async def answer(self, call: Call, answers: Mapping[str, JSON], meant: Meant | None = None) -> None:
         """Take answers to what a task has open; others are ignored.
 
         Parameters:
             call: the request.
             answers: by key.
-            by_name: whether the keys are those that the handler knows; see `Questions.by_key`.
+            meant: gives them by the task's keys, where they come by others; see `Questions.by_name`.
 
         Raises:
             UnknownTarget: there is no such task.
@@ -162,7 +165,7 @@ class Tasks:
             if row.status != "input_required":
                 return
             questions = self.sealed.questions(row)
-            if not questions.take(questions.by_key(answers) if by_name else answers):
+            if not questions.take(answers if meant is None else meant(questions, answers)):
                 return
             written = questions.write()
             if len(written) > self.limits.state_bytes:

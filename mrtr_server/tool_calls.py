@@ -1,6 +1,6 @@
 """Calls of tools: in rounds, redeemed once, or as tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from .asks import Refusal
@@ -37,7 +37,11 @@ from .results import failed
 from .round import Background
 from .runner import Asking
 from .schema import ArgumentsMisfit
-from .tasks import Tasks
+from .task_questions import Questions
+from .tasks import Meant, Tasks
+
+_MEANT: Mapping[str, Meant] = {"tasks/answer": Questions.by_name, "tasks/respond": Questions.to_the_only_one}
+"""The messages whose answers do not come by the keys of the task."""
 
 
 class _Foreground:
@@ -185,7 +189,7 @@ class Tools:
         self._wake_worker()  # it may have begun in a process that is no more
         try:
             if call.answers is not None:
-                await self._tasks.answer(call, call.answers, by_name=call.method in ("tasks/answer", "tasks/respond"))
+                await self._tasks.answer(call, call.answers, _MEANT.get(call.method))
             if call.method == "tasks/cancel":
                 return Acknowledged(call.target, await self._tasks.cancel(call))
             if call.method == "tasks/get":
@@ -211,7 +215,10 @@ class Tools:
         async def run(lease: Lease) -> Outcome:
             return await self._run_tool(tool, arguments, call, outlet, opened, lease)
 
-        return await self._redeemer.once(call, opened[0].expires, run)
+        outcome = await self._redeemer.once(call, opened[0].expires, run)
+        if isinstance(outcome, Started) and call.task is None:
+            raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
+        return outcome
 
     def _failed(self, call: Call, error: Exception | Refusal) -> Complete:
         """Give the result of a tool that failed. Raises the errors that are no results."""

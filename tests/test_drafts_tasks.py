@@ -71,6 +71,11 @@ class TestCalls:
         once(wire, task, "completed")
         assert about(wire, "result", task).text == "octocat is 180 tall"
 
+    def test_of_a_tool_that_must_be_a_task_say_what_is_missing(self, wire: Wire) -> None:
+        reply = wire.draft(request("tools/call", {"name": "fail"}))
+        assert (reply.status, reply.code) == (400, -32021)
+        assert reply.error["message"].endswith("send it with params.task")
+
     @pytest.mark.parametrize("ttl", [1, 60000])
     def test_get_no_longer_life_than_they_want(self, wire: Wire, ttl: int) -> None:
         assert call(wire, "greet", {"ttl": ttl}).result["task"]["ttl"] == ttl
@@ -116,7 +121,20 @@ class TestAnswers:
         acknowledged = {"_meta": {RELATED: {"taskId": task}}}
         assert answer(wire, task, stranger=accept(name="x")).result == acknowledged
         assert answer(wire, task).result == acknowledged
+        assert answer(wire, task, **{"": accept(name="x")}).result == acknowledged
         assert about(wire, "get", task).result["status"] == "input_required"
+
+    @pytest.mark.parametrize(
+        "broken", [accept(other="x"), {"action": "accept"}, {"name": "x"}, {"action": 5}, {}, {"result": {}}], ids=str
+    )
+    def test_that_lack_what_is_required_are_acknowledged_and_the_question_stays(self, wire: Wire, broken: JSON) -> None:
+        """Missing or Unexpected inputResponses: the status stays, and the next result has the same question."""
+        task = start(wire, "greet")
+        once(wire, task, "input_required")
+        asked = about(wire, "result", task).result
+        assert answer(wire, task, login=broken).result == {"_meta": {RELATED: {"taskId": task}}}
+        assert about(wire, "get", task).result["status"] == "input_required"
+        assert about(wire, "result", task).result == asked
 
     def test_that_say_no_end_the_task(self, wire: Wire) -> None:
         task = start(wire, "greet")

@@ -478,6 +478,17 @@ class TestSingleUse:
         assert reply.complete
         assert ran == ["once"]
 
+    async def test_gives_its_task_to_no_repetition_that_takes_none(self, server: MRTRServer) -> None:
+        """A server must not return a task to a client that does not declare the extension (Capability Negotiation)."""
+        flow = AsyncClient(server, tasks=True).flow("once")
+        await flow.start()
+        params = {"name": "once", "arguments": {}, "requestState": flow.last.state}
+        first = await AsyncClient(server, tasks=True).request("tools/call", params)
+        refused = await AsyncClient(server).request("tools/call", params)
+        assert refused.error.data == {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+        again = await AsyncClient(server, tasks=True).request("tools/call", params)
+        assert again.result["taskId"] == first.result["taskId"]
+
     async def test_makes_one_task_of_requests_that_come_at_once(self, client: AsyncClient) -> None:
         flow = client.flow("once")
         await flow.start()

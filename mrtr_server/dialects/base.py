@@ -297,7 +297,7 @@ def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, de
     params = message.get("params", {})
     if message.get("jsonrpc") != "2.0":
         problem = 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
-    elif method is None and request_id is not None and isinstance(message.get("result"), dict):
+    elif method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
         method = ""
     elif not isinstance(method, str) or not method:
         problem = NO_METHOD
@@ -396,26 +396,34 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> No
     Raises:
         HeaderMismatch: they do not.
     """
+    check_method(envelope, required=required)
+    field = NAME_FIELDS.get(envelope.method)
+    if field is not None:
+        check_name(envelope, envelope.params.get(field), f"params.{field}", required=required)
+    if envelope.method == "tools/call":
+        _check_parameters(envelope, surface, required)
+
+
+def check_method(envelope: Envelope, *, required: bool) -> None:
+    """Check that no header is there twice, and that `Mcp-Method` is the method. Raises `HeaderMismatch`."""
     if envelope.repeated:
         raise HeaderMismatch(f"Header mismatch: {envelope.repeated} is there twice")
-    headers = envelope.headers
-    method = headers.get(METHOD_HEADER)
+    method = envelope.headers.get(METHOD_HEADER)
     if method is None:
         if required:
             raise HeaderMismatch("Header mismatch: Mcp-Method is missing")
     elif method.strip(b" \t") != envelope.method.encode():
         raise HeaderMismatch("Header mismatch: Mcp-Method is not the method of the body")
-    field = NAME_FIELDS.get(envelope.method)
-    if field is None:
-        return
-    name = headers.get(NAME_HEADER)
-    if name is None:
+
+
+def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> None:
+    """Check that `Mcp-Name` is the name, URI or task that the body has there. Raises `HeaderMismatch`."""
+    header = envelope.headers.get(NAME_HEADER)
+    if header is None:
         if required:
             raise HeaderMismatch("Header mismatch: Mcp-Name is missing")
-    elif decode_header(name) != envelope.params.get(field):
-        raise HeaderMismatch(f"Header mismatch: Mcp-Name is not params.{field} of the body")
-    if envelope.method == "tools/call":
-        _check_parameters(envelope, surface, required)
+    elif decode_header(header) != name:
+        raise HeaderMismatch(f"Header mismatch: Mcp-Name is not {where} of the body")
 
 
 def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> None:

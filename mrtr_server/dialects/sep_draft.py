@@ -12,10 +12,11 @@ elicitations (#1869): flat, with the questions in the `_meta` of the task, and t
 import math
 from typing import Any
 
-from ..errors import InvalidParams, InvalidRequest, RequestError, UnknownMethod
+from ..errors import InvalidParams, InvalidRequest, MissingCapability, RequestError, UnknownMethod
 from ..messages import (
     ASKING_METHODS,
     JSON,
+    NEEDS_TASKS,
     Acknowledged,
     Call,
     Client,
@@ -38,6 +39,8 @@ from .base import (
     Envelope,
     Reply,
     check_headers,
+    check_method,
+    check_name,
     milliseconds,
     names_version,
     read_answers,
@@ -73,6 +76,9 @@ _STATUS = {
 _LONGEST = 2**53
 """In milliseconds: more is no number that every JSON reader holds."""
 
+_LACKS_TASKS = {"requiredCapabilities": NEEDS_TASKS}
+"""Clients of the drafts take tasks by a parameter, and the error is to say so."""
+
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
 _ABSENT: Any = object()
@@ -92,12 +98,11 @@ class SepDraftDialect(Dialect):
 
     def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Give the call in a request. Headers are not required, but must match where they are there."""
-        headers = envelope.headers
+        if envelope.method in _TASK_METHODS or not envelope.method:
+            check_method(envelope, required=False)
+            read_task = self._read_task if envelope.method else self._read_response
+            return read_task(envelope, principal, user)
         check_headers(envelope, self.surface, required=False)
-        if envelope.method in _TASK_METHODS:
-            return self._read_task(envelope, principal, user)
-        if not envelope.method:
-            return self._read_response(envelope, principal, user)
         if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params
@@ -116,21 +121,22 @@ class SepDraftDialect(Dialect):
             user=user,
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
             request_id=envelope.id if envelope.id is not None else 0,
-            headers=headers,
+            headers=envelope.headers,
             task=_read_offer(params) if envelope.method == "tools/call" and "task" in params else None,
         )
 
     def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         params = envelope.params
+        task_id = _task_id(params, envelope.message)
         method, answers = _TASK_METHODS[envelope.method], None
         if method == "tasks/answer":
-            answers = _bare(_either(envelope, "inputResponses", {}))
+            answers = _bare(_either(envelope, "inputResponses"))
         elif method == "tasks/get" and _RESPONSE in _meta(params):
             answer = _meta(params)[_RESPONSE]
             if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
                 raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
             answers = {answer["elicitationId"]: answer}
-        return self._about_task(envelope, method, _task_id(params, envelope.message), answers, principal, user)
+        return self._about_task(envelope, method, task_id, answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Take a JSON-RPC response that names a task for the answer to the one question that the task has open."""
@@ -149,6 +155,7 @@ class SepDraftDialect(Dialect):
         principal: Principal | None,
         user: Any,
     ) -> Call:
+        check_name(envelope, task_id, "the task", required=False)
         return Call(
             method=method,
             params=envelope.params,
@@ -188,6 +195,13 @@ class SepDraftDialect(Dialect):
             return result(call, _seen(outcome.task))
         created = f"Task has been created for {call.target} tool invocation."
         return result(call, {"task": _task(outcome.task, created)})
+
+    def write_error(self, error: RequestError) -> tuple[int, JSON]:
+        """Give an error's HTTP status, and the JSON-RPC error object."""
+        status, written = super().write_error(error)
+        if isinstance(error, MissingCapability) and error.data == _LACKS_TASKS:
+            written["message"] = "This call can only become a task: send it with params.task"
+        return status, written
 
     def _hinted(self, body: JSON) -> JSON:
         """Give the list of tools with a hint at those whose calls may become tasks (#1869)."""

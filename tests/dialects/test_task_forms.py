@@ -389,6 +389,10 @@ class TestRequestsOfTheDrafts(Drafted):
         with pytest.raises(InvalidParams, match="inputResponses must be an object whose values are objects"):
             self.about("tasks/input_response", {"taskId": ID, "inputResponses": broken})
 
+    def test_without_the_answers_that_they_are_there_for_are_refused(self) -> None:
+        with pytest.raises(InvalidParams, match="inputResponses must be an object"):
+            self.about("tasks/input_response", {"taskId": ID})
+
     @pytest.mark.parametrize("inside", [True, False], ids=["in the result", "beside it"])
     def test_that_are_responses_answer_the_only_question(self, inside: bool) -> None:
         """Step 7 of the message-structure document; and the last sketch of the response types."""
@@ -403,6 +407,10 @@ class TestRequestsOfTheDrafts(Drafted):
     def test_that_are_responses_to_nothing_are_refused(self, meta: JSON) -> None:
         with pytest.raises(InvalidRequest, match="no method"):
             self.read({"jsonrpc": "2.0", "id": 4, "result": {**HEARD, **meta}})
+
+    def test_that_are_responses_with_an_error_beside_the_result_are_refused(self) -> None:
+        with pytest.raises(InvalidRequest, match="no method"):
+            self.read({"jsonrpc": "2.0", "id": 4, "result": HEARD, "error": {}, "_meta": {RELATED: {"taskId": ID}}})
 
     def test_answer_with_a_look_at_the_task(self) -> None:
         """Step 5 of non-blocking elicitations, as printed."""
@@ -454,10 +462,19 @@ class TestRequestsOfTheDrafts(Drafted):
         with pytest.raises(UnknownMethod):
             self.about(method, {"taskId": ID, "inputResponses": {}})
 
-    def test_are_held_to_headers_that_are_there(self) -> None:
-        message = request("tasks/get", {"taskId": ID})
-        assert self.read(message, {b"mcp-name": ID.encode(), b"mcp-method": b"tasks/get"}).target == ID
-        for wrong in ({b"mcp-name": b"other"}, {b"mcp-method": b"tasks/cancel"}):
+    @pytest.mark.parametrize("place", [{"taskId": ID}, {"_meta": {RELATED: {"taskId": ID}}}], ids=["taskId", "_meta"])
+    @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/input_response", "tasks/cancel"])
+    def test_are_held_to_headers_that_are_there(self, method: str, place: JSON) -> None:
+        message = request(method, {**place, "inputResponses": {}})
+        assert self.read(message, {b"mcp-name": ID.encode(), b"mcp-method": method.encode()}).target == ID
+        for wrong in ({b"mcp-name": b"other"}, {b"mcp-name": b""}, {b"mcp-method": b"tools/call"}):
+            with pytest.raises(HeaderMismatch):
+                self.read(message, wrong)
+
+    def test_that_are_responses_are_held_to_headers_that_are_there(self) -> None:
+        message = {"jsonrpc": "2.0", "id": 4, "result": {**HEARD, "_meta": {RELATED: {"taskId": ID}}}}
+        assert self.read(message, {b"mcp-name": ID.encode()}).target == ID
+        for wrong in ({b"mcp-name": b"other"}, {b"mcp-method": b"tasks/get"}):
             with pytest.raises(HeaderMismatch):
                 self.read(message, wrong)
 
