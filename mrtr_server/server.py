@@ -61,8 +61,8 @@ Lifespan = Callable[["MRTRServer"], AbstractAsyncContextManager[Any]]
 class MRTRServer:
     """An MCP server, and the ASGI application that serves it.
 
-    Run it with `uvicorn module:app`, with any number of workers once `MRTR_KEYS` is set; or mount it in a Starlette or
-    FastAPI application. It needs no lifespan events.
+    Run it with `uvicorn module:app`, with any number of workers once `MRTR_KEYS` is set (and where there are tasks,
+    `MRTR_DATABASE_URL`); or mount it in a Starlette or FastAPI application. It needs no lifespan events.
 
     Parameters:
         name: what clients see, and what sealed states are bound to unless `audience` is given.
@@ -473,7 +473,7 @@ class MRTRServer:
             SetupError: the function can't be a tool; the message says why.
         """
         if task not in ("never", "optional", "required"):
-            raise SetupError(f"task={task!r}: choose from never, optional, required")
+            raise SetupError(f'task={task!r}: choose from "never", "optional", "required"')
         terms = {"rounds_first": rounds_first, "ttl": ttl, "poll": poll, "concurrency": concurrency}
         for option, value in terms.items():
             if task == "never" and value is not None:
