@@ -1,5 +1,6 @@
 """Handlers: what a decorated function takes, compiled once."""
 
+import dis
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, unwrap
@@ -108,7 +109,6 @@ def compile_handler(
     answer_within: float | None = None,
     confirm: Text | None = None,
     single_use: bool = False,
-    task: TaskTerms | None = None,
 ) -> Handler:
     """Read a function's signature.
 
@@ -116,7 +116,7 @@ def compile_handler(
         function: a function, a method, or an object with `__call__`.
         name: what it is registered as.
         namespace: the local names where it was defined, for annotations that are strings.
-        answer_within, single_use, task: see `Handler`.
+        answer_within, single_use: see `Handler`.
         confirm: what the person must have agreed to before the function runs; None for nothing.
 
     Raises:
@@ -167,7 +167,6 @@ def compile_handler(
         answer_within=answer_within,
         declared=compile_declared(name, declarations, parameters, namespace, confirm),
         single_use=single_use,
-        task=task,
     )
 
 
@@ -179,12 +178,19 @@ def _without_asks(annotation: Any) -> Any:
     return Union[kept] if kept else type(None)  # noqa: UP007  built from values
 
 
-def calls_background(function: Callable[..., Any]) -> bool:
-    """Say whether a function's own code calls `ctx.background()`, as far as can be seen from its names."""
-    function = getattr(function, "func", function)
+def calls_background(handler: Handler) -> bool:
+    """Say whether a handler's own code calls `ctx.background()`, as far as can be seen from its names."""
+    function = getattr(handler.function, "func", handler.function)
     code = getattr(unwrap(getattr(function, "__func__", function)), "__code__", None)
-    return code is not None and _names(code, "background")
+    return code is not None and handler.context is not None and _takes(code, handler.context, "background")
 
 
-def _names(code: CodeType, name: str) -> bool:
-    return name in code.co_names or any(_names(const, name) for const in code.co_consts if isinstance(const, CodeType))
+def _takes(code: CodeType, variable: str, attribute: str) -> bool:
+    """Say whether code, or that of a function within it, takes an attribute of a variable of this name."""
+    loaded: Any = None
+    for instruction in dis.get_instructions(code):
+        of = loaded[-1] if isinstance(loaded, tuple) else loaded  # newer versions load two variables at once
+        if instruction.argval == attribute and of == variable:
+            return True
+        loaded = instruction.argval
+    return any(_takes(const, variable, attribute) for const in code.co_consts if isinstance(const, CodeType))

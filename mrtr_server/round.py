@@ -135,7 +135,7 @@ class Round:
     def check_awaited(self) -> None:
         """End the flow if the handler returned without having awaited all that it called."""
         if self._unawaited and not self.asked and not self.ending:
-            self.fail(MisplacedCall("An ask or a step was called but never awaited; write `await ctx...`"))
+            self.fail(MisplacedCall("An ask, a step or the like was called but never awaited; write `await ctx...`"))
 
     def fail(self, error: FlowError) -> FlowError:
         """End the flow for a mistake in the handler's code, whatever the handler makes of the error."""
@@ -182,7 +182,9 @@ class Round:
 
     def refuse_plain(self, what: str) -> CallEnded:
         """End the flow, since a function that can't await has called what must be awaited."""
-        message = f"{what} was called in a plain `def`; make the handler `async def`, or return InputRequired"
+        message = f"{what} was called in a plain `def`; make the handler `async def`"
+        if what == "an ask":
+            message += ", or return InputRequired"
         self.fail(MisplacedCall(message))
         return CallEnded(message)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from copy import copy
+from dataclasses import replace
 from inspect import isasyncgenfunction
 from types import FrameType
 from typing import Any, Literal, Self, TypeVar, overload
@@ -60,8 +61,8 @@ Lifespan = Callable[["MRTRServer"], AbstractAsyncContextManager[Any]]
 class MRTRServer:
     """An MCP server, and the ASGI application that serves it.
 
-    Run it with `uvicorn module:app`, with any number of workers once `MRTR_KEYS` is set; or mount it in a Starlette or
-    FastAPI application. It needs no lifespan events.
+    Run it with `uvicorn module:app`, with any number of workers once `MRTR_KEYS` is set (and where there are tasks,
+    `MRTR_DATABASE_URL`); or mount it in a Starlette or FastAPI application. It needs no lifespan events.
 
     Parameters:
         name: what clients see, and what sealed states are bound to unless `audience` is given.
@@ -83,9 +84,9 @@ class MRTRServer:
         codec: seals the states instead of the default one.
         fanout: carries change notifications. By default the database does, to the listeners on every replica; without
             one, they stay within the process.
-        store: what replicas share for `single_use` tools and callbacks: a `Store` of your own; or
+        store: what replicas share for tasks, `single_use` tools and callbacks: a `Store` of your own; or
         database: the URL of a database for the built-in one. From `MRTR_DATABASE_URL` if both are left out; without
-            any, both work within one process.
+            any, all of that works within one process, and ends with it.
         limits: what requests and flows may use.
         dialects: the wire forms to serve, by name: all that there are if left out.
         page_size: how many entries a page of a list has.
@@ -100,7 +101,8 @@ class MRTRServer:
             mounted: there it is the outer application that starts and ends.
         lame_duck: how long the server goes on accepting connections after SIGTERM, in seconds, while it says that it is
             not ready and hands calls to other replicas; so that whatever routes requests has time to notice.
-        works: whether this process runs tasks; if not, it starts them and leaves them to others.
+        works: whether this process runs tasks; if not, it starts them and leaves them to others, such as
+            `mrtr-server worker`, which share its database.
         debug: show clients what went wrong inside. Not for production.
         clock: gives the time, in seconds since the epoch.
 
@@ -453,7 +455,8 @@ class MRTRServer:
                 `**arguments`. Needs the extra `schemas`.
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name. Anything but a yes ends the call.
-            answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default.
+            answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default, and in a task as
+                long as that lives, `Limits.flow_seconds` at most.
             single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice: a
                 request that comes again gets the outcome that was recorded.
             task: whether calls become tasks, for clients that take them: `"optional"` means that other clients wait for
@@ -470,20 +473,32 @@ class MRTRServer:
             SetupError: the function can't be a tool; the message says why.
         """
         if task not in ("never", "optional", "required"):
-            raise SetupError(f"task={task!r}: choose from never, optional, required")
-        if not all(each is None or 0 < each < math.inf for each in (ttl, poll)):
-            raise SetupError("ttl= and poll= must be positive, in seconds")
+            raise SetupError(f'task={task!r}: choose from "never", "optional", "required"')
+        terms = {"rounds_first": rounds_first, "ttl": ttl, "poll": poll, "concurrency": concurrency}
+        for option, value in terms.items():
+            if task == "never" and value is not None:
+                raise SetupError(f'{option}={value!r} is for tasks; give task="optional" or "required", too')
+        _check_seconds(ttl=ttl, poll=poll)
         if concurrency is not None and concurrency < 1:
             raise SetupError("concurrency= must be at least 1")
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            terms = None
+            handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
+            goes_on = calls_background(handler)
+            if goes_on and not handler.is_async:
+                raise SetupError(f"{about.name}: ctx.background() is awaited; make the function `async def`")
             if task != "never":
-                first = calls_background(function) if rounds_first is None else rounds_first
-                terms = TaskTerms(task == "required", first, ttl, poll, concurrency)
-                self._shared.runs_tasks(about.name)
-            handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None, terms)
+                first = goes_on if rounds_first is None else rounds_first
+                handler = replace(handler, task=TaskTerms(task == "required", first, ttl, poll, concurrency))
+                self._shared.runs_tasks(about.name, works=self._works)
+            elif goes_on:
+                logger.warning(
+                    '%s: %r calls ctx.background() and has no tasks, so that does nothing; give it task="optional" or '
+                    '"required"',
+                    self.name,
+                    about.name,
+                )
             if handler.single_use:
                 self._shared.redeems(about.name, needed=single_use)
             self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
@@ -692,16 +707,22 @@ def _compile(
     answer_within: float | None = None,
     confirm: Text | None = None,
     single_use: bool = False,
-    task: TaskTerms | None = None,
 ) -> Handler:
+    _check_seconds(answer_within=answer_within)
     # The local names where the decorator stands resolve annotations that are strings.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
     namespace = frame.f_locals if frame is not None else {}
     return compile_handler(
-        function, name, namespace, answer_within=answer_within, confirm=confirm, single_use=single_use, task=task
+        function, name, namespace, answer_within=answer_within, confirm=confirm, single_use=single_use
     )
+
+
+def _check_seconds(**options: Any) -> None:
+    for option, value in options.items():
+        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise SetupError(f"{option}={value!r} must be a positive number of seconds")
 
 
 def _route(scope: Scope) -> str:

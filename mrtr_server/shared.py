@@ -37,12 +37,14 @@ class Shared:
     ) -> None:
         self._name = name
         self._workers = worker_count()
-        self._told_of_store = False
+        self._told_of_store = self._told_of_keys = False
         self._has_keys = True
         self.refusal = ""
         """Why the server may not start; empty if it may."""
         self.ring = self._ring(keys)
-        self.store: Store = self._given_store(store, database) or InProcessStore(clock=clock)
+        given = self._given_store(store, database)
+        self._is_alone = given is None
+        self.store: Store = given or InProcessStore(clock=clock)
         self.tasks: TaskStore = self.store if isinstance(self.store, TaskStore) else InProcessTasks(clock)
 
     async def check(self) -> str:
@@ -87,11 +89,36 @@ class Shared:
                 DATABASE,
             )
 
-    def runs_tasks(self, tool: str) -> None:
-        """Note that a tool's calls become tasks. Raises `SetupError` if the store that was given keeps none."""
+    def runs_tasks(self, tool: str, *, works: bool) -> None:
+        """Note that a tool's calls become tasks.
+
+        Parameters:
+            tool: its name.
+            works: whether this process runs them.
+
+        Raises:
+            SetupError: the store that was given keeps no tasks.
+        """
         if not isinstance(self.store, TaskStore):
-            raise SetupError(f"{tool!r} has tasks, and the store= keeps none; give it the methods of TaskStore")
+            raise SetupError(
+                f"{tool!r} has tasks, and the store= keeps none; give it the methods of "
+                "mrtr_server.task_store.TaskStore"
+            )
         self.keeps(f"the tasks of {tool!r}")
+        if not works and self._is_alone and not self.refusal:
+            self._refuse(
+                f"works=False leaves the tasks of {tool!r} to other processes, and there is no store that they share. "
+                f"Give them a database with {DATABASE} or database=, or a store="
+            )
+        if self.store.shared and not self._has_keys and not self.refusal and not self._told_of_keys:
+            self._told_of_keys = True
+            logger.warning(
+                "%s: the tasks of %r outlive this process, and the key that it has made does not, so nobody can open "
+                "them after a restart. Set %s",
+                self._name,
+                tool,
+                KEYS,
+            )
 
     def keeps(self, what: str) -> None:
         """Note that something is kept in the store, which several workers must share."""

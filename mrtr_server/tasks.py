@@ -88,7 +88,10 @@ class Tasks:
         """
         if call.principal is None and not self._told:
             self._told = True
-            logger.warning("Tasks of callers who are not authenticated are protected by their ids alone")
+            logger.warning(
+                "Tasks of callers who are not authenticated are protected by their ids alone; with auth=, each is its "
+                "caller's"
+            )
         offer, now = call.task or TaskOffer(), self.now()
         journal = journal or Journal(now)
         name = self.sealed.id_of(journal.flow) if once else secrets.token_hex(ID_BYTES)

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from examples import bookshop, conformance, deploy, mixed_asks, payments, weather, work_items
+from examples import bookshop, conformance, deploy, mixed_asks, official_client, payments, report, weather, work_items
 from mrtr_server import (
     Annotations,
     AudioContent,
@@ -46,6 +46,7 @@ from mrtr_server import (
 
 from .conftest import Serve
 from .serving import in_thread
+from .task_apps import working
 from .wire import Inspected
 
 pytestmark = pytest.mark.anyio
@@ -595,6 +596,39 @@ class TestExamples:
         async with connect(Person({"What is your name?": yes(name="Ann")}), url=serve(conformance.app).url) as client:
             assert text(await client.call_tool("test_input_required_result_elicitation")) == "Hello, Ann!"
             assert len((await client.list_tools()).tools) > 15
+
+
+class TestTasks:
+    async def test_an_extension_follows_a_call_from_rounds_into_its_task_and_to_its_end(
+        self, serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(report, "PACE", 0.0)
+        in_rounds = Person({"How far should the report go?": yes(thousands=2)})
+        in_the_task: list[str] = []
+
+        async def ask(asked: types.ElicitRequestFormParams) -> types.ElicitResult:
+            in_the_task.append(asked.message)
+            return yes(style="sentence")
+
+        tasks = [official_client.Tasks(ask)]
+        async with connect(in_rounds, url=serve(report.app).url, extensions=tasks) as client:
+            result = await client.call_tool("report", {})
+        assert text(result) == "There are 303 primes below 2,000, 135 of them in the last thousand."
+        assert in_the_task == ["There are 303 primes. How should the report look?"]
+
+    async def test_what_a_task_failed_with_is_told(self, serve: Serve, connect: Connect) -> None:
+        async def nobody(asked: types.ElicitRequestFormParams) -> types.ElicitResult:
+            raise AssertionError(asked.message)
+
+        async with connect(url=serve(working).url, extensions=[official_client.Tasks(nobody)]) as client:
+            result = await client.call_tool("break_down", {})
+        assert result.is_error
+        assert text(result) == "API rate limit exceeded"
+
+    async def test_without_one_the_result_comes_in_rounds(self, serve: Serve, connect: Connect) -> None:
+        person = Person({"Who are you?": yes(name="Ann"), "How tall?": yes(size=170)})
+        async with connect(person, url=serve(working).url) as client:
+            assert text(await client.call_tool("measure", {})) == "Ann is 170 tall"
 
 
 # Everything else

@@ -8,6 +8,7 @@ import types
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from functools import partial, wraps
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -32,6 +33,7 @@ from mrtr_server import (
 from mrtr_server.auth import BearerTokens, TokenUser, principal_of
 from mrtr_server.content import ToolResult
 from mrtr_server.handlers import compile_handler
+from mrtr_server.testing import Client
 
 from .conftest import Serve
 from .direct import headers_for, send
@@ -250,6 +252,86 @@ async def live(app: MRTRServer) -> list[Message]:
         coming.put_nowait({"type": f"lifespan.{event}"})
     await app({"type": "lifespan"}, coming.get, say)
     return said
+
+
+class TestTasks:
+    @pytest.mark.parametrize("option", [{"ttl": 60}, {"poll": 1}, {"concurrency": 2}, {"rounds_first": True}], ids=str)
+    def test_their_options_need_them(self, app: MRTRServer, option: dict[str, Any]) -> None:
+        (name,) = option
+        assert refusal(app.tool, **option).startswith(f"{name}=")
+        app.tool(task="optional", **option)(count)
+
+    @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "1h"])
+    @pytest.mark.parametrize("option", ["ttl", "poll", "answer_within"])
+    def test_times_are_seconds(self, app: MRTRServer, option: str, seconds: Any) -> None:
+        said = refusal(lambda: app.tool(task="optional", **{option: seconds})(count))
+        assert said == f"{option}={seconds!r} must be a positive number of seconds"
+
+    def test_answers_in_rounds_have_their_time_in_seconds_too(self, app: MRTRServer) -> None:
+        assert "answer_within=0" in refusal(lambda: app.prompt(answer_within=0)(count))
+        assert "answer_within=0" in refusal(lambda: app.resource("a://b", answer_within=0)(count))
+
+    def test_a_plain_function_does_not_go_on_in_the_background(self, app: MRTRServer) -> None:
+        def later(ctx: Context) -> str:
+            ctx.background()  # type: ignore[unused-coroutine]
+            return "done"
+
+        assert refusal(app.tool(task="optional"), later) == (
+            "later: ctx.background() is awaited; make the function `async def`"
+        )
+
+    def test_a_tool_that_goes_on_in_the_background_and_has_none_is_logged(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def later(ctx: Context) -> str:
+            await ctx.background()
+            return "done"
+
+        (message,) = caplog.messages
+        assert "'later' calls ctx.background() and has no tasks" in message
+
+    def test_another_thing_of_that_name_is_not_mistaken_for_it(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool(task="optional")
+        async def paint(ctx: Context) -> str:
+            page = types.SimpleNamespace(background=lambda: "red")
+            return str(page.background())
+
+        app.tool(name="again")(paint)
+        assert caplog.messages == []
+        assert Client(app, tasks=True).flow("paint").start().is_task  # at once, and not in rounds for ever
+
+    def test_left_to_others_they_need_a_store_that_is_shared(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    ) -> None:
+        monkeypatch.delenv("MRTR_DATABASE_URL", raising=False)
+        app = MRTRServer("enqueues", keys=[bytes(32)], works=False)
+        app.tool(task="optional")(count)
+        assert "works=False leaves the tasks of 'count' to other processes" in caplog.text
+        assert "MRTR_DATABASE_URL" in caplog.text
+        said = asyncio.run(live(app))[0]
+        assert said["type"] == "lifespan.startup.failed"
+        caplog.clear()
+        shared = MRTRServer("enqueues", keys=[bytes(32)], works=False, database=f"sqlite:///{tmp_path}/tasks.db")
+        shared.tool(task="optional")(count)
+        assert caplog.messages == []
+
+    def test_that_outlive_their_key_are_logged(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    ) -> None:
+        monkeypatch.delenv("MRTR_KEYS", raising=False)
+        app = MRTRServer("forgetful", database=f"sqlite:///{tmp_path}/tasks.db")
+        caplog.clear()
+        app.tool(task="optional")(count)
+        app.tool(task="optional", name="again")(count)
+        (message,) = caplog.messages
+        assert message.startswith("forgetful: the tasks of 'count' outlive this process")
+
+
+def count() -> str:
+    return "1"
 
 
 class TestLifespan:

@@ -58,6 +58,7 @@ from mrtr_server.testing import (
 )
 
 from .conftest import Serve
+from .task_apps import working
 from .wire import _schema
 
 
@@ -368,6 +369,24 @@ class TestAFlowIsWalkedRoundByRound:
         assert flow.answer(login=ANN).complete
         with pytest.raises(Unexpected, match=r"There is nothing to answer\. The call is complete"):
             flow.answer()
+
+    def test_what_a_flow_that_is_no_task_can_not_do_says_where_it_is(self, client: Client) -> None:
+        flow = client.flow("greet")
+        with pytest.raises(Unexpected, match=r"The flow has not begun"):
+            flow.wait()
+        flow.start()
+        with pytest.raises(Unexpected, match=r"The flow has not become a task\. The server asks 'login'"):
+            flow.wait()
+
+    def test_an_answer_before_a_task_has_asked_says_to_wait(self) -> None:
+        flow = Client(working, tasks=True).flow("greet")
+        flow.start()
+        with pytest.raises(
+            Unexpected, match=r"'login' was not asked; open is nothing; the task is working, so wait\(\)"
+        ):
+            flow.answer(login=ANN)
+        flow.wait()
+        assert flow.answer(login=ANN).text == "Hello, ann"
 
     def test_answers_may_come_with_the_first_call(self, client: Client) -> None:
         assert client.flow("greet").start(login=ANN).text == "Hello, ann of None"

@@ -108,7 +108,9 @@ class Flow(Generic[One, Many]):
         """
         last, given = self.last, {**answers, **named}
         if unasked := given.keys() - self._open.keys():
-            raise Unexpected(f"{min(unasked)!r} was not asked; open is {listed(self._open.values())}")
+            waiting = self._at is not None and self._at.is_task and self._at.task.status == "working"
+            hint = "; the task is working, so wait() for what it asks" if waiting else ""
+            raise Unexpected(f"{min(unasked)!r} was not asked; open is {listed(self._open.values())}{hint}")
         if self._at is not None and not self._at.needs_input:
             raise Unexpected(f"There is nothing to answer. {last}")
         return self.send(given)
@@ -231,7 +233,7 @@ class Flow(Generic[One, Many]):
 
     async def _about_task(self, method: str, params: Mapping[str, Any]) -> Reply:
         if self.task is None:
-            raise Unexpected("The flow is no task")
+            raise Unexpected(f"The flow has not become a task. {self.last}")
         server = self._next_server()
         given = {NAME_FIELDS[method]: self.task, **params}
         return await self._deliver(await self._client._write(method, given, server, self.token, self.headers), server)
