@@ -18,7 +18,6 @@ from .tables import CHANGES, sweep
 
 try:
     from sqlalchemy import Double, Text, bindparam, func, insert, select
-    from sqlalchemy.ext.asyncio import AsyncConnection
 except ImportError as error:  # pragma: no cover  `database` has said so before
     raise SetupError("Notices need SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
 
@@ -33,6 +32,8 @@ LONGEST = 7_500
 """Bytes of a notice. PostgreSQL takes 8,000."""
 POLL = 0.2
 """How often a SQLite file is looked at, in seconds."""
+GATHER = 0.05
+"""How long it waits for more notices before it writes them there, in seconds: each write is a wait for the disk."""
 KEEP = 600.0
 """How long a notice stays in a SQLite file, for processes that were suspended, in seconds."""
 RETRY = 1.0
@@ -163,7 +164,6 @@ class _Carrier(threading.Thread):
         self._began = self._looked = time.time()
         self._swept = 0.0
         self._seen: int | None = None
-        self._data_version: int | None = None
 
     def stir(self) -> None:
         """Let it look at once whether there is something to do."""
@@ -261,47 +261,35 @@ class _Carrier(threading.Thread):
                     return
                 is_all = await self._look()
                 self._is_there()
-                if is_all and not notices:
+                if is_all and not self._ending:
                     await self._rest(POLL)
+                    await asyncio.sleep(GATHER)
         finally:
-            self._data_version = None
             await self._database.close()
 
     async def _write(self, notices: list[str]) -> None:
         now = time.time()
         given = {"p_writer": self._notices.writer, "p_now": now, "p_expires": now + KEEP, "p_said": json.dumps(notices)}
-
-        async def work(connection: AsyncConnection) -> None:
+        try:
             if now > self._swept + SWEEP_EVERY:
                 self._swept = now
-                await connection.execute(SWEEP, {"p_now": now})
-            await connection.execute(WRITE, given)
-
-        try:
-            await self._database.run(work)
+                await self._database.rows(SWEEP, {"p_now": now})
+            await self._database.rows(WRITE, given)
         except BaseException:
             self._notices.give_back(notices)
             raise
 
     async def _look(self) -> bool:
         """Hear what the others have written. Say whether that was all."""
-
-        async def work(connection: AsyncConnection) -> Sequence[Any]:
-            version = (await connection.exec_driver_sql("PRAGMA data_version")).scalar()
-            if version == self._data_version:  # nobody else has written to the file
-                return ()
-            if self._seen is None:
-                self._seen = await connection.scalar(LAST_BEFORE, {"p_before": self._began}) or 0
-            rows = (await connection.execute(READ, {"p_seen": self._seen})).all()
-            self._data_version = version if len(rows) < BATCH else None
-            return rows
-
-        rows = await self._database.run(work)
+        if self._seen is None:
+            before = await self._database.rows(LAST_BEFORE, {"p_before": self._began})
+            self._seen = before[0][0] if before else 0
+        rows = await self._database.rows(READ, {"p_seen": self._seen})
         now = time.time()
         if now > self._looked + KEEP / 2:  # the machine has slept
             self._notices.missed()
         self._looked = now
         if rows:
-            self._seen = rows[-1].number
-            self._notices.heard([row.said for row in rows if row.writer != self._notices.writer])
+            self._seen = rows[-1][0]
+            self._notices.heard([said for _, writer, said in rows if writer != self._notices.writer])
         return len(rows) < BATCH

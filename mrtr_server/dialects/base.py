@@ -399,7 +399,9 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> No
     check_method(envelope, required=required)
     field = NAME_FIELDS.get(envelope.method)
     if field is not None:
-        check_name(envelope, envelope.params.get(field), f"params.{field}", required=required)
+        # Clients must send it with a task's id, too, for who routes by it; some do not, and any replica will do here.
+        needed = required and field != "taskId"
+        check_name(envelope, envelope.params.get(field), f"params.{field}", required=needed)
     if envelope.method == "tools/call":
         _check_parameters(envelope, surface, required)
 

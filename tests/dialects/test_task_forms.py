@@ -76,9 +76,9 @@ def written(name: str, call: Call, outcome: Outcome) -> JSON:
 class Ratified:
     """What the tests of the tasks extension share."""
 
-    def read(self, message: JSON, headers: Mapping[str, str] | None = None) -> Call:
+    def read(self, message: JSON, headers: Mapping[str, str | None] | None = None) -> Call:
         given = {**mirrored(message), **(headers or {})}
-        sent = {name.lower().encode(): value.encode() for name, value in given.items()}
+        sent = {name.lower().encode(): value.encode() for name, value in given.items() if value is not None}
         return dialect(VERSION).read(read_envelope(json.dumps(message).encode(), sent, "", 64), None, None)
 
     def about(self, method: str, params: JSON | None = None, capabilities: JSON = TASKS) -> Call:
@@ -150,9 +150,11 @@ class TestRequestsOfTheExtension(Ratified):
     def test_are_routed_by_the_task(self, method: str) -> None:
         message = modern(method, {"taskId": ID, "inputResponses": {}}, capabilities=TASKS)
         assert self.read(message, {"Mcp-Name": ID}).target == ID
-        for wrong in ({"Mcp-Name": "another"}, {"Mcp-Name": ""}, {"Mcp-Method": "tools/call"}):
+        wrongs: list[dict[str, str | None]] = [{"Mcp-Name": "another"}, {"Mcp-Name": ""}, {"Mcp-Method": "tools/call"}]
+        for wrong in wrongs:
             with pytest.raises(HeaderMismatch):
                 self.read(message, wrong)
+        assert self.read(message, {"Mcp-Name": None}).target == ID, "there are clients that do not say it"
 
     @pytest.mark.parametrize("broken", [None, 5, ["x"], {"id": ID}], ids=str)
     def test_without_an_id_that_is_a_string_are_refused(self, broken: Any) -> None:
