@@ -100,7 +100,7 @@ class TaskStore(Protocol):
         ...
 
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        """Give tasks that have not ended and whose deadline is over."""
+        """Give tasks that have not ended and whose deadline is over; and delete, now and then, what has expired."""
         ...
 
     async def wait_for_tasks(self, seconds: float) -> None:

@@ -101,6 +101,7 @@ class SQLTasks:
 
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
         """Give tasks whose deadline is over; see `TaskStore`."""
+        await self._sweep()
         return [TaskRow(*each) for each in await self._rows(self._task_statements.overdue, p_most=most)]
 
     async def wait_for_tasks(self, seconds: float) -> None:

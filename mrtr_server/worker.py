@@ -294,8 +294,8 @@ class _AtWork:
         await self._renew()
         if time.monotonic() - self._looked >= LOOK_EVERY:
             self._looked = time.monotonic()
-            for row in await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE):
-                await self._tasks.expire(row)
+            overdue = await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE)
+            await asyncio.gather(*map(self._tasks.expire, overdue))  # at once, or who is cancelled waits for them
 
     async def _renew(self) -> None:
         ids, since = list(self._running), time.monotonic()
