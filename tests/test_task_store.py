@@ -260,6 +260,16 @@ class TaskContract:
         assert await bench.rows() == 1
         assert await bench.store.find_task(row.id) is not None
 
+    async def test_what_has_expired_is_removed_by_any_replica_that_only_works(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await bench.add(expires=time.time() + 10)
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        await bench.pass_time(11)
+        assert await bench.rows() == 1
+        assert await bench.another.overdue_tasks(most=10) == []
+        assert await bench.rows() == 0
+
     async def test_who_waits_for_tasks_is_woken_by_a_new_one(self, bench: Bench) -> None:
         assert await bench.claim() == []
         waiting = asyncio.create_task(bench.store.wait_for_tasks(30))

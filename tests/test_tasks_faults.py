@@ -68,6 +68,20 @@ class TestTheEndOfAServer:
             assert other.text(task, SOON) == f"{first.process.pid} {second.process.pid}"
         assert sorted(parts(processes)) == ["0"] * 10 + ["1"] * 10
 
+    def test_that_was_mounted_without_a_lifespan_does_so_too_as_long_as_it_is_there(self, processes: Fleet) -> None:
+        processes.environment["TASKS_LAME_DUCK"] = "2"
+        first, client = processes.serve("tests.tasks_app:mounted")
+        with processes.held():
+            tasks = [client.start("work", parts=2) for _ in range(5)]
+            processes.wait_for("part", 5)
+            second, other = processes.serve()
+            first.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        first.wait()
+        for task in tasks:
+            assert other.text(task, SOON) == f"{first.process.pid} {second.process.pid}"
+        assert "Traceback" not in first.text
+
     def test_a_step_that_does_not_end_in_time_runs_again_elsewhere_at_once(self, processes: Fleet) -> None:
         first, client = processes.serve()
         with processes.held():
