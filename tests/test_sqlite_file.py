@@ -180,21 +180,21 @@ async def test_closing_does_not_wait_for_what_others_go_on_with(file: SQLiteFile
         other.join()
 
 
-async def test_a_file_that_was_removed_or_replaced_is_not_written_to_in_its_place(file: SQLiteFile, path: Path) -> None:
+def test_a_file_that_was_removed_or_replaced_is_not_written_to_in_its_place(file: SQLiteFile, path: Path) -> None:
     """What one process writes to a file that others can't find is lost to them."""
-    await add(file, 1)
+    assert asyncio.run(add(file, 1)) == 1
     path.rename(path.with_name("away.db"))
     for statement in (ADD, FIND):
         with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
-            await file.run(statement, {"p_number": 2})
+            asyncio.run(file.run(statement, {"p_number": 2}))
     assert not path.exists()
     path.write_bytes(b"")
     with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
-        await add(file, 2)
+        asyncio.run(add(file, 2))
     assert path.read_bytes() == b""
     path.with_name("away.db").rename(path)
-    assert await add(file, 2) == 2
-    assert await file.run(FIND, {"p_number": 1}) == [(1,)]
+    assert asyncio.run(add(file, 2)) == 2
+    assert asyncio.run(file.run(FIND, {"p_number": 1})) == [(1,)]
 
 
 async def test_a_process_that_is_forked_leaves_to_its_parent_what_is_under_way_there(
