@@ -78,7 +78,7 @@ class SQLiteFile:
         return await future
 
     def close(self) -> None:
-        """Close the file, when what is under way has ended. It is opened again when it is needed."""
+        """Let go of the file, when what is under way has ended. It is opened again when it is needed."""
         self._reader.close()
         self._writer.close()
 

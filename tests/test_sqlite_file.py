@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sqlite3
 import threading
 import time
@@ -210,6 +211,7 @@ async def test_a_process_that_is_forked_leaves_to_its_parent_what_is_under_way_t
         child = os.fork()
     if not child:  # without the rest of the tests
         try:
+            signal.alarm(5)  # a lock of SQLite's own may have been held at that moment
             asyncio.events._set_running_loop(None)
             asyncio.run(add(file, 7))
         finally:
