@@ -44,6 +44,8 @@ HINTS = {
     "unable to open database file": "its folder must exist, and this process must be allowed to write there",
     "readonly database": "this process must be allowed to write to the file and to its folder",
     "database is locked": "another process has been writing to it for too long",
+    "was removed or replaced": "put back the one that was there, or restart all processes that use it",
+    "disk I/O error": "the disk takes nothing, for a quota or a fault of its own; the system's log may say why",
     "disk is full": "make room; what has expired is removed by itself",
     "No space left": "make room; what has expired is removed by itself",
     "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
@@ -150,18 +152,20 @@ class Database:
             The rows, in the order of the columns.
 
         Raises:
-            StoreUnavailable: it could not be run, and has changed nothing. The message is for the operator.
+            StoreUnavailable: it could not be run, and has changed nothing; unless no answer came in time, when nobody
+                knows. The message is for the operator.
         """
         if not self.is_sqlite:
             return await self.run(lambda connection: _rows(connection, statement, given))
         connected = self._connected.get(asyncio.get_running_loop())
         if connected is None or not connected.prepared:
             await self.check()
-        if self._file is None:
-            self._file = SQLiteFile(str(self._url.database), CONNECT_PATIENCE)
+        file = self._file
+        if file is None:
+            file = self._file = SQLiteFile(str(self._url.database), CONNECT_PATIENCE)
         try:
             async with asyncio.timeout(PATIENCE):
-                return await self._file.run(statement, given)
+                return await file.run(statement, given)
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -179,9 +183,11 @@ class Database:
 
     async def close(self) -> None:
         """End the connections of this event loop, when what is under way has ended."""
-        if self._file is not None:
-            await asyncio.to_thread(self._file.close)
         connected = self._connected.pop(asyncio.get_running_loop(), None)
+        if all(loop.is_closed() for loop in self._connected):  # or others use it
+            file, self._file = self._file, None
+            if file is not None:
+                await asyncio.to_thread(file.close)
         if connected is not None and connected.life is not None:
             await connected.life.aclose()
 

@@ -4,7 +4,7 @@ import logging
 import secrets
 
 from .asks import Refusal
-from .errors import InternalFault
+from .errors import InternalFault, StoreUnavailable
 from .messages import Call
 from .schema import ArgumentsMisfit
 
@@ -39,7 +39,11 @@ class Faults:
     def of(self, call: Call, error: Exception) -> InternalFault:
         """Note what went wrong under a reference; give what the client sees of it."""
         reference = secrets.token_hex(4)
-        logger.error("%s %.200r failed (reference %s)", call.method, call.target, reference, exc_info=error)
+        what = call.method, call.target, reference
+        if isinstance(error, StoreUnavailable):  # whose message says it all; what led to it may hold values
+            logger.error("%s %.200r failed (reference %s): %s", *what, error)
+        else:
+            logger.error("%s %.200r failed (reference %s)", *what, exc_info=error)
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
 
 

@@ -43,12 +43,15 @@ class SealedTasks:
 
     def __init__(self, ring: KeyRing, limits: Limits) -> None:
         self._codec = SealedCodec(ring, "task")
-        self._id_key = ring.derive("task id")[0][1]
+        self._id_keys = [key for _, key in ring.derive("task id")]
         self._limits = replace(limits, flow_seconds=_NO_END)
 
-    def id_of(self, flow: str) -> str:
-        """Give the id of the one task that a flow may become. Without the key, nobody can guess it."""
-        return digest(self._id_key, flow.encode(), "sha256")[:ID_BYTES].hex()
+    def ids_of(self, flow: str) -> list[str]:
+        """Give the id of the one task that a flow may become, by each key; the first is for a new one.
+
+        Without a key, nobody can guess it.
+        """
+        return [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
 
     def seal_call(self, place: Place, call: Call) -> bytes:
         """Seal the request that a task comes from: what its handler may need of it."""

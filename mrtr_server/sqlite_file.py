@@ -6,6 +6,7 @@ never holds up the other processes of the file.
 """
 
 import asyncio
+import os
 import queue
 import sqlite3
 import threading
@@ -30,6 +31,8 @@ IDLE = 5.0
 Rows = list[tuple[Any, ...]]
 Parameters = Sequence[tuple[str, Any]]
 """The names of a statement's parameters in their order, with the value of those that are constants."""
+_Jobs = queue.SimpleQueue["_Job | None"]
+"""What a thread has to do; nothing comes after None."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +46,7 @@ class _Job:
 
 
 class SQLiteFile:
-    """Runs single statements on a file whose tables are there.
+    """Runs single statements on a file whose tables are there, and on no other that comes in its place.
 
     Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while.
 
@@ -75,7 +78,7 @@ class SQLiteFile:
         return await future
 
     def close(self) -> None:
-        """Close the file, when what is under way has ended. It is opened again when it is needed."""
+        """Let go of the file, when what is under way has ended. It is opened again when it is needed."""
         self._reader.close()
         self._writer.close()
 
@@ -92,60 +95,63 @@ class _Worker:
 
     def __init__(self, path: str, patience: float, *, writes: bool) -> None:
         self._path = path
+        self._file = _identity(path)
         self._patience = patience
         self._writes = writes
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: _Jobs = queue.SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ending = False
 
     def put(self, job: _Job) -> None:
         with self._guard:
-            self._jobs.put(job)
             if self._thread is None or not self._thread.is_alive():  # a process that was forked has no threads
-                self._ending = False
-                self._thread = threading.Thread(target=self._run, name="mrtr-sqlite", daemon=True)
+                self._jobs = queue.SimpleQueue()  # and what waits is its parent's
+                self._thread = threading.Thread(target=self._run, args=(self._jobs,), name="mrtr-sqlite", daemon=True)
                 self._thread.start()
+            self._jobs.put(job)
 
     def close(self) -> None:
         with self._guard:
-            thread = self._thread
-            if thread is not None:
-                self._ending = True
-                self._jobs.put(None)
+            thread, self._thread = self._thread, None  # what comes from now on is for the next one
+            self._jobs.put(None)
         if thread is not None:
             thread.join()
 
-    def _run(self) -> None:
+    def _run(self, jobs: _Jobs) -> None:
         connection: sqlite3.Connection | None = None
         try:
-            while group := self._next():
+            while group := self._next(jobs):
                 try:
+                    if _identity(self._path) != self._file:  # what is written to another one is nowhere
+                        raise sqlite3.OperationalError("the file was removed or replaced")
                     connection = connection or self._open()
+                    outcomes = self._outcomes(connection, group)
                 except Exception as error:
-                    _tell(group, [error] * len(group))
-                else:
-                    _tell(group, self._outcomes(connection, group))
+                    outcomes = [error] * len(group)
+                _tell(group, outcomes)
         finally:
             if connection is not None:
                 connection.close()
 
-    def _next(self) -> list[_Job]:
+    def _next(self, jobs: _Jobs) -> list[_Job]:
         """Wait for jobs. Gives none when it is time to end: whoever comes later begins a new thread."""
         group: list[_Job] = []
         while len(group) < MOST:
             try:
-                job = self._jobs.get(timeout=0 if group or self._ending else IDLE)
+                job = jobs.get(timeout=0 if group else IDLE)
             except queue.Empty:
                 if group:
                     break
                 with self._guard:
-                    if self._jobs.empty():
+                    if jobs.empty():
                         self._thread = None
                         break
             else:
-                if job is not None:  # it only wakes
-                    group.append(job)
+                if job is None:  # nothing comes after it
+                    if group:
+                        jobs.put(None)
+                    break
+                group.append(job)
         return group
 
     def _open(self) -> sqlite3.Connection:
@@ -174,6 +180,13 @@ class _Worker:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
         return [_outcome(connection, job) for job in group]  # there may be room for some of it
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _outcome(connection: sqlite3.Connection, job: _Job) -> Rows | Exception:

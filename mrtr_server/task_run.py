@@ -102,16 +102,15 @@ class TaskRun:
         """Change the task for the last time, and leave it. Raises `OverBudget`, and may then be called again."""
         await self._end(lambda row: {"lease": "", "leased_until": 0.0, **changes(row)}, patient=True)
 
-    async def leave(self, seconds: float = 0.0) -> None:
-        """Leave the task as it was last kept to other workers, and for so long to none.
+    async def leave(self) -> None:
+        """Leave the task as it was last kept to other workers.
 
         It did not end its worker, so the attempt does not count. A store that is away is not waited for: the lease runs
         out by itself.
         """
-        until = self._tasks.now() + seconds if seconds else 0.0
 
         def left(row: TaskRow) -> dict[str, Any]:
-            return {"lease": "", "leased_until": until, "attempts": max(row.attempts - 1, 0)}
+            return {"lease": "", "leased_until": 0.0, "attempts": max(row.attempts - 1, 0)}
 
         await self._end(left, patient=False)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush, nsmallest
@@ -87,8 +87,8 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
-        """Take tasks that are working and that nobody runs, those first that wait longest.
+    async def claim_tasks(self, lease: str, *, seconds: float, most: int, without: Sequence[str] = ()) -> list[TaskRow]:
+        """Take tasks that are working and that nobody runs, those first that wait longest, without some by their ids.
 
         Each gets the lease, its end, one attempt more, and its next version. No other claim gets it before the lease
         has ended.
@@ -100,11 +100,11 @@ class TaskStore(Protocol):
         ...
 
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        """Give tasks that have not ended and whose deadline is over."""
+        """Give tasks that have not ended and whose deadline is over; and delete, now and then, what has expired."""
         ...
 
-    async def wait_for_tasks(self, seconds: float) -> None:
-        """Wait until there may be something to claim, for so long at most.
+    async def wait_for_tasks(self, seconds: float, *, without: Sequence[str] = ()) -> None:
+        """Wait until there may be something to claim, for so long at most; something else than some tasks by their ids.
 
         What came after the last claim on this event loop has begun, or was left by it since it took its most, ends the
         wait at once.
@@ -160,14 +160,14 @@ class InProcessTasks:
             self._wakes.set()
         return changed
 
-    async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
+    async def claim_tasks(self, lease: str, *, seconds: float, most: int, without: Sequence[str] = ()) -> list[TaskRow]:
         """Take tasks that nobody runs; see `TaskStore`."""
         self._wakes.clear()
         now = self._now()
         claimed: list[TaskRow] = []
         with self._guard:
             self._forget(now)
-            working = (self._tasks[id] for id in self._working)
+            working = (self._tasks[id] for id in self._working.difference(without))
             free = (row for row in working if row.leased_until <= now < row.deadline)
             for row in nsmallest(most, free, key=lambda row: row.updated):
                 taken = replace(
@@ -210,7 +210,7 @@ class InProcessTasks:
                 heappush(self._deadlines, (row.deadline, id))
         return list(overdue.values())
 
-    async def wait_for_tasks(self, seconds: float) -> None:
+    async def wait_for_tasks(self, seconds: float, *, without: Sequence[str] = ()) -> None:
         """Wait until there may be something to claim; see `TaskStore`."""
         await self._wakes.wait(seconds)
 

@@ -83,27 +83,27 @@ class SQLTasks:
             self._wake()
         return changed
 
-    async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
+    async def claim_tasks(self, lease: str, *, seconds: float, most: int, without: Sequence[str] = ()) -> list[TaskRow]:
         """Take tasks that nobody runs; see `TaskStore`."""
         self._wakes.clear()
-        found = await self._rows(
-            self._task_statements.claim, p_lease=lease, p_seconds=seconds, p_most=most, p_writer=token_hex(8)
-        )
+        given = {"p_lease": lease, "p_seconds": seconds, "p_most": most, "p_without": self._list(without)}
+        found = await self._rows(self._task_statements.claim, **given, p_writer=token_hex(8))
         if found and len(found) == most:  # there may be more
             self._wakes.set()
         return sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         """Hold a lease on tasks for longer; see `TaskStore`."""
-        given = json.dumps(ids) if self.database.is_sqlite else ids
-        found = await self._rows(self._task_statements.renew, p_lease=lease, p_seconds=seconds, p_ids=given)
+        given = {"p_lease": lease, "p_seconds": seconds, "p_ids": self._list(ids)}
+        found = await self._rows(self._task_statements.renew, **given)
         return {id for (id,) in found}
 
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
         """Give tasks whose deadline is over; see `TaskStore`."""
+        await self._sweep()
         return [TaskRow(*each) for each in await self._rows(self._task_statements.overdue, p_most=most)]
 
-    async def wait_for_tasks(self, seconds: float) -> None:
+    async def wait_for_tasks(self, seconds: float, *, without: Sequence[str] = ()) -> None:
         """Wait until there may be something to claim; see `TaskStore`."""
         is_told = not self.database.is_sqlite
         if is_told:
@@ -116,7 +116,7 @@ class SQLTasks:
                 return
             self._has_missed = False
             self._wakes.clear()
-            if await self._rows(self._task_statements.any_free):
+            if await self._rows(self._task_statements.any_free, p_without=self._list(without)):
                 return
 
     async def _find_tasks(self, ids: list[str]) -> dict[str, TaskRow]:
@@ -134,6 +134,9 @@ class SQLTasks:
 
     async def _rows(self, statement: Executable, **parameters: Any) -> Sequence[Any]:
         return await self.database.rows(statement, self._now(**parameters))
+
+    def _list(self, ids: Sequence[str]) -> object:
+        return json.dumps(list(ids)) if self.database.is_sqlite else list(ids)
 
     def _now(self, **parameters: Any) -> dict[str, Any]:
         return {**parameters, "p_now": self._clock()} if self.database.is_sqlite else parameters
@@ -159,17 +162,19 @@ class _Statements:
 
         # It is there already where the first reply was lost with its connection; ids are never used twice.
         self.add = insert(TASKS).on_conflict_do_nothing(index_elements=[task.id]).returning(task.id)
-        ids: Any = (
-            task.id.in_(select(func.json_each(bindparam("p_ids")).table_valued("value").c.value))
-            if is_sqlite
-            else task.id == any_(bindparam("p_ids", type_=postgresql.ARRAY(Text)))
-        )
+
+        def among(parameter: str) -> ColumnElement[bool]:
+            if is_sqlite:
+                return task.id.in_(select(func.json_each(bindparam(parameter)).table_valued("value").c.value))
+            return task.id == any_(bindparam(parameter, type_=postgresql.ARRAY(Text)))
+
+        ids = among("p_ids")
         self.find = select(*fields).where(task.id == bindparam("p_id"), self._present)
         self.find_all = select(*fields).where(ids, self._present)
 
         # Not by the column itself, or SQLite would look by its index: for all tasks but the expired ones.
         is_present = task.expires + 0 > now
-        is_free = (task.leased_until <= now) & (task.deadline > now) & is_present & IS_WORKING
+        is_free = (task.leased_until <= now) & (task.deadline > now) & is_present & IS_WORKING & ~among("p_without")
         free = select(task.id).where(is_free).order_by(task.updated).limit(bindparam("p_most"))
         # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out. A table
         # expression, since PostgreSQL might evaluate a plain subquery more than once, and so take more than the limit.

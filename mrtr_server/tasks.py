@@ -94,8 +94,9 @@ class Tasks:
             )
         offer, now = call.task or TaskOffer(), self.now()
         journal = journal or Journal(now)
-        name = self.sealed.id_of(journal.flow) if once else secrets.token_hex(ID_BYTES)
-        place = Place((_FLAT if offer.first_ask else "") + name, _owner(call.principal))
+        names = self.sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
+        ids = [(_FLAT if offer.first_ask else "") + name for name in names]
+        place = Place(ids[0], _owner(call.principal))
         most = self.limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
@@ -113,9 +114,14 @@ class Tasks:
             call=self.sealed.seal_call(place, call),
             journal=self.sealed.seal_journal(place, journal, now),
         )
-        await self.store.add_task(row)
-        if once:
-            row = await self.store.find_task(row.id) or row
+        # A replica whose ring begins with another key may have started the same one.
+        found = [found for id in ids[1:] if (found := await self.store.find_task(id))]
+        if found:
+            (row,) = found
+        else:
+            await self.store.add_task(row)
+            if once:
+                row = await self.store.find_task(row.id) or row
         if offer.first_ask:
             row = await self._settled(row)
         return self.view(row)

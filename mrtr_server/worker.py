@@ -29,7 +29,7 @@ HEARD_EVERY = 0.5
 """How often it says that it is alive, and hears what was cancelled, in seconds."""
 
 NOT_HERE_FOR = 2.0
-"""How long a task is left to others whose tool or key this server has not, in seconds."""
+"""How long a worker leaves a task to others that it has no tool, key or turn for, in seconds."""
 
 END_WITHIN = 5.0
 """How long tasks have to come to a boundary when the server ends, in seconds."""
@@ -118,6 +118,8 @@ class _AtWork:
         self._closing = False
         self._claiming = False
         self._told: set[str] = set()
+        self._left: dict[str, float] = {}
+        """The tasks that are left to others, until when by the monotonic clock."""
         self._looked = 0.0
         # Not in the context of the request that happened to come first.
         loop, context = asyncio.get_running_loop(), Context()
@@ -175,9 +177,11 @@ class _AtWork:
             await self._ended.wait()
             return
         since, seconds = time.monotonic(), self._limits.lease_seconds
+        self._left = {id: until for id, until in self._left.items() if until > since}
         self._claiming = True
         try:
-            rows = await self._tasks.store.claim_tasks(self._name, seconds=seconds, most=free)
+            without = list(self._left)
+            rows = await self._tasks.store.claim_tasks(self._name, seconds=seconds, most=free, without=without)
             for row in await self._beginning(rows):
                 if self._leaves:
                     await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
@@ -186,7 +190,7 @@ class _AtWork:
         finally:
             self._claiming = False
         if len(rows) < free and not self._leaves:  # that was all
-            await self._tasks.store.wait_for_tasks(LOOK_EVERY)
+            await self._tasks.store.wait_for_tasks(LOOK_EVERY, without=list(self._left))
 
     async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
         """Give those of the claimed tasks that begin now, or whose turn will come here.
@@ -206,9 +210,13 @@ class _AtWork:
                 if of_tool[row.name] > 2 * self._concurrency(row.name):
                     waiting.append(row)
         for row in waiting:
-            until = self._tasks.now() + NOT_HERE_FOR
-            await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=until)
+            self._leave_to_others(row)
+            await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=0.0)
         return [row for row in rows if row not in waiting]
+
+    def _leave_to_others(self, row: TaskRow, seconds: float | None = None) -> None:
+        """Claim a task no more for a while. It is free for others, who would come too late if it were for nobody."""
+        self._left[row.id] = time.monotonic() + (NOT_HERE_FOR if seconds is None else seconds)
 
     def _begin(self, row: TaskRow, since: float) -> None:
         present, working = self._running.get(row.id, (None, None))
@@ -238,13 +246,16 @@ class _AtWork:
                     await self._run_round(run)
         except StateRefused as refused:
             self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
-            await run.leave(NOT_HERE_FOR)
+            self._leave_to_others(run.row)
+            await run.leave()
         except UnknownTarget:
             self._tell_once(f"There are tasks of {run.row.name!r}, which this server has not; others may")
-            await run.leave(NOT_HERE_FOR)
+            self._leave_to_others(run.row)
+            await run.leave()
         except StoreUnavailable as error:
             logger.warning("A task of %r can't go on now: %s", run.row.name, error)
-            await run.leave(AGAIN_AFTER)
+            self._leave_to_others(run.row, AGAIN_AFTER)
+            await run.leave()
         except RequestError as error:
             await self._fail(run, error)
         except asyncio.CancelledError:
@@ -294,8 +305,8 @@ class _AtWork:
         await self._renew()
         if time.monotonic() - self._looked >= LOOK_EVERY:
             self._looked = time.monotonic()
-            for row in await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE):
-                await self._tasks.expire(row)
+            overdue = await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE)
+            await asyncio.gather(*map(self._tasks.expire, overdue))  # at once, or who is cancelled waits for them
 
     async def _renew(self) -> None:
         ids, since = list(self._running), time.monotonic()

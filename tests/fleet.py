@@ -101,10 +101,10 @@ class Fleet:
             "TASKS_ATTEMPTS": str(ATTEMPTS),
         }
 
-    def serve(self, *, works: bool = True) -> tuple[Process, Client]:
+    def serve(self, target: str = "tests.tasks_app:app", *, works: bool = True) -> tuple[Process, Client]:
         """Start a server; give it, and a client of it."""
         environment = self.environment | ({} if works else {"TASKS_LEFT_TO_OTHERS": "1"})
-        server = self._stack.enter_context(in_process("tests.tasks_app:app", log=self._log(), environment=environment))
+        server = self._stack.enter_context(in_process(target, log=self._log(), environment=environment))
         assert server.port, server.text
         client = Client(server.port)
         self._stack.callback(client.close)

@@ -1,7 +1,8 @@
 """Tools with tasks, for tests that run them in several processes, and stop and kill those.
 
 `TASKS_DIR` holds the ledger, and while parts are to take their time, a file `hold`; `TASKS_DATABASE` is the URL of the
-database; `TASKS_LEASE` and `TASKS_ATTEMPTS` are limits. With `TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
+database; `TASKS_LEASE` and `TASKS_ATTEMPTS` are limits, and `TASKS_LAME_DUCK` is that of the server. With
+`TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
 """
 
 import asyncio
@@ -9,6 +10,9 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from mrtr_server import Context, Limits, MRTRServer
 
@@ -38,9 +42,10 @@ app = MRTRServer(
         task_attempts=int(os.environ.get("TASKS_ATTEMPTS", "5")),
     ),
     lifespan=lifespan,
-    lame_duck=0.1,
+    lame_duck=float(os.environ.get("TASKS_LAME_DUCK", "0.1")),
     works=not os.environ.get("TASKS_LEFT_TO_OTHERS"),
 )
+mounted = Starlette(routes=[Mount("/", app)])  # which passes no lifespan on
 without_tasks = MRTRServer("plain", database=os.environ["TASKS_DATABASE"])
 without_store = MRTRServer("alone")
 

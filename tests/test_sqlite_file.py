@@ -1,10 +1,14 @@
 """A SQLite file by two threads: groups of writes, each statement for itself, and nothing left behind."""
 
 import asyncio
+import os
+import signal
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -154,6 +158,68 @@ async def test_closing_waits_for_what_is_under_way_and_it_may_be_used_again(file
     assert threads() == before
     assert len(await asyncio.gather(*tasks)) == 50
     assert await add(file, 1) == 1
+
+
+async def test_closing_does_not_wait_for_what_others_go_on_with(file: SQLiteFile) -> None:
+    ending = False
+
+    async def read() -> None:
+        while not ending:
+            await file.run(FIND, {"p_number": 1})
+
+    async def busy() -> None:
+        await asyncio.gather(*(read() for _ in range(200)))
+
+    other = threading.Thread(target=lambda: asyncio.run(busy()))
+    other.start()
+    try:
+        async with asyncio.timeout(5):
+            for _ in range(20):
+                await asyncio.to_thread(file.close)
+    finally:
+        ending = True
+        other.join()
+
+
+def test_a_file_that_was_removed_or_replaced_is_not_written_to_in_its_place(file: SQLiteFile, path: Path) -> None:
+    """What one process writes to a file that others can't find is lost to them."""
+    assert asyncio.run(add(file, 1)) == 1
+    path.rename(path.with_name("away.db"))
+    for statement in (ADD, FIND):
+        with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
+            asyncio.run(file.run(statement, {"p_number": 2}))
+    assert not path.exists()
+    path.write_bytes(b"")
+    with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
+        asyncio.run(add(file, 2))
+    assert path.read_bytes() == b""
+    path.with_name("away.db").rename(path)
+    assert asyncio.run(add(file, 2)) == 2
+    assert asyncio.run(file.run(FIND, {"p_number": 1})) == [(1,)]
+
+
+async def test_a_process_that_is_forked_leaves_to_its_parent_what_is_under_way_there(
+    file: SQLiteFile, path: Path
+) -> None:
+    next_one = text("INSERT INTO numbers SELECT count(*) + 100 FROM numbers RETURNING number")
+    slow = asyncio.create_task(file.run(SLOW, {}))
+    await asyncio.sleep(0.01)
+    work = [slow, *(asyncio.create_task(file.run(next_one, {})) for _ in range(10))]
+    await asyncio.sleep(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which are what this is about
+        child = os.fork()
+    if not child:  # without the rest of the tests
+        try:
+            signal.alarm(5)  # a lock of SQLite's own may have been held at that moment
+            asyncio.events._set_running_loop(None)
+            asyncio.run(add(file, 7))
+        finally:
+            os._exit(0)
+    await asyncio.gather(*work)
+    await asyncio.to_thread(os.waitpid, child, 0)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM numbers WHERE number >= 100").fetchone() == (10,)
 
 
 def test_loops_may_end_before_their_answers_come(file: SQLiteFile) -> None:

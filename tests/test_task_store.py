@@ -161,6 +161,16 @@ class TaskContract:
         assert [row.id for row in await bench.claim(most=2)] == [row.id for row in order[2:4]]
         assert [row.id for row in await bench.claim(most=2)] == [row.id for row in order[4:]]
 
+    async def test_some_can_be_left_to_others(self, bench: Bench) -> None:
+        left, other = await bench.add(), await bench.add()
+        claimed = await bench.store.claim_tasks("mine", seconds=30, most=10, without=[left.id])
+        assert [row.id for row in claimed] == [other.id]
+        before = time.monotonic()
+        await bench.store.wait_for_tasks(0.6, without=[left.id])
+        assert time.monotonic() - before > 0.5  # that one wakes nobody who leaves it
+        (taken,) = await bench.another.claim_tasks("another", seconds=30, most=10)
+        assert taken.id == left.id
+
     async def test_only_what_works_and_is_in_time_is_claimed(self, bench: Bench) -> None:
         now = time.time()
         for status in ("input_required", "completed", "failed", "cancelled"):
@@ -259,6 +269,16 @@ class TaskContract:
         await bench.claim()
         assert await bench.rows() == 1
         assert await bench.store.find_task(row.id) is not None
+
+    async def test_what_has_expired_is_removed_by_any_replica_that_only_works(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await bench.add(expires=time.time() + 10)
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        await bench.pass_time(11)
+        assert await bench.rows() == 1
+        assert await bench.another.overdue_tasks(most=10) == []
+        assert await bench.rows() == 0
 
     async def test_who_waits_for_tasks_is_woken_by_a_new_one(self, bench: Bench) -> None:
         assert await bench.claim() == []
@@ -545,7 +565,7 @@ class TestPostgreSQLTasks(SQLContract):
             compiled = statement.compile(dialect=plain, compile_kwargs={"render_postcompile": True})
             await connection.exec_driver_sql("SET enable_seqscan = off")
             values = {name: repr(given.get(name, value)) for name, value in compiled.params.items()}
-            values["p_ids"] = "ARRAY['id']"
+            values |= dict.fromkeys(("p_ids", "p_without"), "ARRAY['id']")
             rows = await connection.exec_driver_sql(f"EXPLAIN {compiled!s}" % values)
             return "\n".join(row[0] for row in rows.all())
 

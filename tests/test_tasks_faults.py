@@ -1,15 +1,17 @@
 """Tasks in several processes that are stopped and killed, and whose database goes away: nothing is lost."""
 
+import resource
 import signal
 import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from mrtr_server import Context, Limits, MRTRServer, SQLStore, StoreUnavailable, redemption
@@ -39,6 +41,15 @@ def short(tmp_path: Path) -> Iterator[Fleet]:
         yield made
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/tasks.db"
+    postgresql: PostgreSQL = request.getfixturevalue("postgresql")
+    return postgresql.url(anyio.run(postgresql.new_database))
+
+
 def parts(processes: Fleet) -> list[str]:
     return [number for number, _ in processes.notes("part")]
 
@@ -56,6 +67,20 @@ class TestTheEndOfAServer:
         for task in tasks:
             assert other.text(task, SOON) == f"{first.process.pid} {second.process.pid}"
         assert sorted(parts(processes)) == ["0"] * 10 + ["1"] * 10
+
+    def test_that_was_mounted_without_a_lifespan_does_so_too_as_long_as_it_is_there(self, processes: Fleet) -> None:
+        processes.environment["TASKS_LAME_DUCK"] = "2"
+        first, client = processes.serve("tests.tasks_app:mounted")
+        with processes.held():
+            tasks = [client.start("work", parts=2) for _ in range(5)]
+            processes.wait_for("part", 5)
+            second, other = processes.serve()
+            first.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        first.wait()
+        for task in tasks:
+            assert other.text(task, SOON) == f"{first.process.pid} {second.process.pid}"
+        assert "Traceback" not in first.text
 
     def test_a_step_that_does_not_end_in_time_runs_again_elsewhere_at_once(self, processes: Fleet) -> None:
         first, client = processes.serve()
@@ -197,17 +222,19 @@ class TestStartingAgain:
 
 
 class TestCancelling:
-    def test_reaches_a_handler_on_another_replica_within_a_second(self, processes: Fleet) -> None:
-        worker, _ = processes.serve()
-        _, client = processes.serve(works=False)
-        task = client.start("endless")
-        processes.wait_for("begun")
-        cancelled = time.monotonic()
-        client.cancel(task)
-        assert client.status(task) == "cancelled"
-        processes.wait_for("ended")
-        assert time.monotonic() - cancelled < 1
-        assert processes.notes("begun") == processes.notes("ended") == [[str(worker.process.pid)]]
+    def test_reaches_a_handler_on_another_replica_within_a_second(self, tmp_path: Path, url: str) -> None:
+        with fleet(tmp_path, url) as processes:
+            worker, _ = processes.serve()
+            _, client = processes.serve(works=False)
+            for number in range(1, 4):
+                task = client.start("endless")
+                processes.wait_for("begun", number)
+                cancelled = time.monotonic()
+                client.cancel(task)
+                assert client.status(task) == "cancelled"
+                processes.wait_for("ended", number)
+                assert time.monotonic() - cancelled < 1
+            assert processes.notes("begun") == processes.notes("ended") == [[str(worker.process.pid)]] * 3
 
     def test_lets_a_step_that_runs_end_and_begins_no_other(self, processes: Fleet) -> None:
         _, client = processes.serve()
@@ -268,6 +295,71 @@ class TestADatabaseThatGoesAway:
             assert client.text(client.start("work", parts=1), SOON)
             assert all(server.process.poll() is None for server, _ in servers)
             assert parts(processes).count("1") == parts(processes).count("2") == 5
+
+
+FULL = """
+CREATE OR REPLACE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    RAISE EXCEPTION 'could not extend file "base/1/2": No space left on device' USING ERRCODE = 'disk_full';
+END $$;
+CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON mrtr_tasks EXECUTE FUNCTION is_full();
+"""
+
+
+@contextmanager
+def full_disk(processes: Fleet, pids: list[int], url: str) -> Iterator[None]:
+    """Let processes write no more to their database."""
+    if not url.startswith("sqlite"):
+        anyio.run(execute, url, FULL)
+        yield
+        anyio.run(execute, url, "DROP TRIGGER full_disk ON mrtr_tasks")
+        return
+    if not hasattr(resource, "prlimit"):
+        pytest.skip("needs Linux, where a process can be kept from writing")
+    size = (processes.directory / "tasks.db-wal").stat().st_size
+    for pid in pids:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    yield
+    for pid in pids:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+async def execute(url: str, statements: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statements)
+    await connection.close()
+
+
+class TestADatabaseThatIsFull:
+    def test_is_said_loses_nothing_and_needs_no_restart(self, tmp_path: Path, url: str) -> None:
+        with fleet(tmp_path, url) as processes, ExitStack() as hold:
+            server, client = processes.serve(works=False)
+            worker = processes.working()
+            hold.enter_context(processes.held())
+            running = [client.start("work", parts=3) for _ in range(5)]
+            parked = [client.start("approve") for _ in range(5)]
+            processes.wait_for("part", 5)
+            for task in parked:
+                wait_until(lambda task=task: client.status(task) == "input_required", "the question")
+            with full_disk(processes, [server.process.pid, worker.process.pid], url):
+                hold.close()
+                wait_until(lambda: "A task of 'work' can't be kept now" in worker.text, "the record of a step to fail")
+                refused = client.send("tools/call", "work", {"name": "work", "arguments": {"parts": 1}})
+                answered = client.send(
+                    "tasks/update", parked[0], {"taskId": parked[0], "inputResponses": {"confirm": YES}}
+                )
+                for reply in (refused, answered):
+                    assert (reply["error"]["code"], list(reply["error"]["data"])) == (-32603, ["reference"])
+                    (line,) = (each for each in server.text.splitlines() if reply["error"]["data"]["reference"] in each)
+                    assert "the disk takes nothing" in line or "No space left on device; make room" in line
+                assert [client.status(task) for task in running + parked] == ["working"] * 5 + ["input_required"] * 5
+            for task in running:
+                assert client.text(task).split() == [str(worker.process.pid)] * 3
+            for task in parked:
+                client.answer(task, confirm=YES)
+                assert client.text(task) == "gone on"
+            assert client.text(client.start("work", parts=1), SOON)
+            # The steps that ended meanwhile were not repeated.
+            assert sorted(parts(processes)) == ["0"] * 6 + ["1"] * 5 + ["2"] * 5
 
 
 class TestParkedTasks:

@@ -4,8 +4,9 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,9 +57,9 @@ class Flaky(InProcessStore):
         await asyncio.sleep(self.slow)
         return changed
 
-    async def claim_tasks(self, lease: str, *, seconds: float, most: int) -> list[TaskRow]:
+    async def claim_tasks(self, lease: str, *, seconds: float, most: int, without: Sequence[str] = ()) -> list[TaskRow]:
         await self._pass("claim")
-        return await super().claim_tasks(lease, seconds=seconds, most=most)
+        return await super().claim_tasks(lease, seconds=seconds, most=most, without=without)
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         await self._pass("renew")
@@ -450,6 +451,32 @@ class TestConcurrency:
             assert (await flow.wait()).text == "done"
         assert max(seen) == 2
         assert len(seen) == 12
+
+    async def test_of_a_tool_leaves_the_rest_to_other_servers(self, tmp_path: Path) -> None:
+        ran: list[str] = []
+
+        def server(name: str) -> MRTRServer:
+            app = MRTRServer(name, keys=[bytes(32)], database=f"sqlite:///{tmp_path}/tasks.db")
+
+            @app.tool(task="required", concurrency=1, poll=0.05)
+            async def one_at_a_time() -> str:
+                await asyncio.sleep(0.3)
+                ran.append(name)
+                return name
+
+            return app
+
+        first, second = server("first"), server("second")
+        flows = [AsyncClient(first, tasks=True).flow("one_at_a_time") for _ in range(8)]
+        for flow in flows:
+            await flow.start()
+        second._worker.start()
+        for flow in flows:
+            await flow.wait()
+        assert min(ran.count("first"), ran.count("second")) >= 3
+        for app in (first, second):
+            await app._worker.close()
+            await app._shared.store.close()
 
     async def test_of_a_server_is_held(self) -> None:
         tools = Tools(Flaky(), limits=Limits(tasks=1))
