@@ -56,7 +56,7 @@ async def _measure(store: Both) -> None:
     state, id = await _redeemed(store), await _added(store)
 
     async def finish() -> None:
-        while rows := await store.claim_tasks("bench", seconds=60, most=10):
+        while rows := await store.claim_tasks("bench", seconds=60, most=10, tools=["tool"]):
             for row in rows:
                 await store.change_task(row, status="completed", outcome=OUTCOME, lease="", leased_until=0.0)
 

@@ -189,8 +189,9 @@ def _takes(code: CodeType, variable: str, attribute: str) -> bool:
     """Say whether code, or that of a function within it, takes an attribute of a variable of this name."""
     loaded: Any = None
     for instruction in dis.get_instructions(code):
-        of = loaded[-1] if isinstance(loaded, tuple) else loaded  # newer versions load two variables at once
-        if instruction.argval == attribute and of == variable:
+        if instruction.argval == attribute and loaded == variable:
             return True
-        loaded = instruction.argval
+        loaded = instruction.argval if instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) else None
+        if isinstance(loaded, tuple):  # newer versions load two variables at once
+            loaded = loaded[-1]
     return any(_takes(const, variable, attribute) for const in code.co_consts if isinstance(const, CodeType))

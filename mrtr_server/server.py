@@ -212,7 +212,7 @@ class MRTRServer:
         )
         faults = Faults(debug=debug)
         tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults)
-        self._worker = Worker(self._tasks, tools.run_task, self._concurrency, self._admission, self._limits)
+        self._worker = Worker(self._tasks, tools.run_task, self._tasks_at_once, self._admission, self._limits)
         self._works = works
         dispatcher = Dispatcher(
             self._registry,
@@ -374,10 +374,9 @@ class MRTRServer:
         if self._works:
             self._worker.start()
 
-    def _concurrency(self, tool: str) -> int:
-        found = self._registry.tools.get(tool)
-        terms = found.handler.task if found is not None else None
-        return self._limits.tasks if terms is None or terms.concurrency is None else terms.concurrency
+    def _tasks_at_once(self) -> dict[str, int]:
+        terms = {name: tool.handler.task for name, tool in self._registry.tools.items()}
+        return {name: each.concurrency or self._limits.tasks for name, each in terms.items() if each is not None}
 
     def _answer_within(self, tool: str) -> float:
         found = self._registry.tools.get(tool)

@@ -78,7 +78,7 @@ TASKS = Table(
     Column("attempts", Integer, nullable=False),
     # And who made this version of it.
     Column("writer", Text, nullable=False),
-    Index("ix_mrtr_tasks_working", "updated", sqlite_where=IS_WORKING, postgresql_where=IS_WORKING),
+    Index("ix_mrtr_tasks_working", "updated", "name", sqlite_where=IS_WORKING, postgresql_where=IS_WORKING),
     Index("ix_mrtr_tasks_open", "deadline", sqlite_where=IS_OPEN, postgresql_where=IS_OPEN),
 )
 
@@ -97,6 +97,8 @@ CHANGES = Table(
 def sweep(table: Table, now: ColumnElement[float], most: int) -> ReturningDelete[tuple[Any]]:
     """Give the statement that removes some of what has expired, and gives the keys."""
     (key,) = table.primary_key
-    # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out.
     gone = select(key).where(table.c.expires <= now).order_by(table.c.expires).limit(most)
-    return delete(table).where(key.in_(gone.with_for_update(skip_locked=True))).returning(key)
+    # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out. A table
+    # expression, since PostgreSQL might evaluate a plain subquery more than once, and so remove more than the limit.
+    removed = gone.with_for_update(skip_locked=True).cte("removed")
+    return delete(table).where(key.in_(select(removed.c[key.name]))).returning(key)

@@ -70,16 +70,29 @@ class TaskStore(Protocol):
     shared: bool
     """Whether other processes see what this one keeps."""
 
-    async def add_task(self, row: TaskRow) -> None:
-        """Keep a new task. When this returns, every replica finds it, and it survives a crash."""
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        """Keep a new task. When this returns, every replica finds it, and it survives a crash.
+
+        Parameters:
+            row: the task.
+            seconds: how long its lease holds, if it has one.
+
+        Returns:
+            Whether it is new; if there is one of that id already, that one stays as it is.
+        """
         ...
 
     async def find_task(self, id: str) -> TaskRow | None:
         """Give a task; None if there is none (any more)."""
         ...
 
-    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         """Change fields of a task, atomically, if it still has the version of `row`.
+
+        Parameters:
+            row: the task as it was.
+            seconds: how long the lease holds that is among the changes, from now on; None to leave its end as it is.
+            changes: the fields, by name.
 
         Returns:
             The task with the changes and its next version; None, and nothing changed, if it has another version by now
@@ -87,11 +100,20 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def claim_tasks(self, lease: str, *, seconds: float, most: int, without: Sequence[str] = ()) -> list[TaskRow]:
-        """Take tasks that are working and that nobody runs, those first that wait longest, without some by their ids.
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
+        """Take tasks of some tools that are working and that nobody runs, those first that wait longest.
 
         Each gets the lease, its end, one attempt more, and its next version. No other claim gets it before the lease
         has ended.
+
+        Parameters:
+            lease: names who takes them.
+            seconds: how long the lease holds.
+            most: how many to take.
+            tools: the tools, by name.
+            without: the ids of tasks to leave.
         """
         ...
 
@@ -103,8 +125,8 @@ class TaskStore(Protocol):
         """Give tasks that have not ended and whose deadline is over; and delete, now and then, what has expired."""
         ...
 
-    async def wait_for_tasks(self, seconds: float, *, without: Sequence[str] = ()) -> None:
-        """Wait until there may be something to claim, for so long at most; something else than some tasks by their ids.
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+        """Wait until there may be something to claim of some tools, without some tasks, for so long at most.
 
         What came after the last claim on this event loop has begun, or was left by it since it took its most, ends the
         wait at once.
@@ -131,44 +153,54 @@ class InProcessTasks:
         self._guard = Lock()
         self._wakes = Wakes()
 
-    async def add_task(self, row: TaskRow) -> None:
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
         """Keep a new task; see `TaskStore`."""
+        now = self._now()
         with self._guard:
-            self._forget(self._now())
-            if row.id not in self._tasks:
-                heappush(self._expiring, (row.expires, row.id))
-                heappush(self._deadlines, (row.deadline, row.id))
-                self._put(row)
-        self._wakes.set()
+            self._forget(now)
+            if row.id in self._tasks:
+                return False
+            heappush(self._expiring, (row.expires, row.id))
+            heappush(self._deadlines, (row.deadline, row.id))
+            self._put(replace(row, leased_until=now + seconds) if row.lease else row)
+        if not row.lease:
+            self._wakes.set()
+        return True
 
     async def find_task(self, id: str) -> TaskRow | None:
         """Give a task; see `TaskStore`."""
         row = self._tasks.get(id)
         return row if row is not None and row.expires > self._now() else None
 
-    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         """Change fields of a task; see `TaskStore`."""
+        now = self._now()
+        if seconds is not None:
+            changes["leased_until"] = now + seconds
         with self._guard:
             present = self._tasks.get(row.id)
-            if present is None or present.version != row.version or present.expires <= self._now():
+            if present is None or present.version != row.version or present.expires <= now:
                 return None
             changed = replace(present, **changes, version=present.version + 1)
             if changed.deadline != present.deadline:
                 heappush(self._deadlines, (changed.deadline, row.id))
             self._put(changed)
-        if changed.status == "working":
+        if changed.status == "working" and not changed.lease:
             self._wakes.set()
         return changed
 
-    async def claim_tasks(self, lease: str, *, seconds: float, most: int, without: Sequence[str] = ()) -> list[TaskRow]:
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
         """Take tasks that nobody runs; see `TaskStore`."""
         self._wakes.clear()
+        names = frozenset(tools)
         now = self._now()
         claimed: list[TaskRow] = []
         with self._guard:
             self._forget(now)
             working = (self._tasks[id] for id in self._working.difference(without))
-            free = (row for row in working if row.leased_until <= now < row.deadline)
+            free = (row for row in working if row.leased_until <= now < row.deadline and row.name in names)
             for row in nsmallest(most, free, key=lambda row: row.updated):
                 taken = replace(
                     row,
@@ -210,7 +242,7 @@ class InProcessTasks:
                 heappush(self._deadlines, (row.deadline, id))
         return list(overdue.values())
 
-    async def wait_for_tasks(self, seconds: float, *, without: Sequence[str] = ()) -> None:
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
         """Wait until there may be something to claim; see `TaskStore`."""
         await self._wakes.wait(seconds)
 

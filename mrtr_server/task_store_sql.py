@@ -50,13 +50,15 @@ class SQLTasks:
         self.notices.hear(self._heard, self._missed)
         self._has_missed = False
 
-    async def add_task(self, row: TaskRow) -> None:
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
         """Keep a new task; see `TaskStore`."""
-        given = self._now(**asdict(row), writer=token_hex(8))
-        given["message"] = _storable(row.message)
+        given = {f"p_{field}": value for field, value in asdict(row).items()}
+        given |= {"p_message": _storable(row.message), "p_seconds": seconds, "p_writer": token_hex(8)}
         await self._sweep()
-        await self.database.rows(self._task_statements.add, given)
-        self._wake()
+        added = await self._rows(self._task_statements.add_leased if row.lease else self._task_statements.add, **given)
+        if not row.lease:
+            self._wake()
+        return bool(added)
 
     async def find_task(self, id: str) -> TaskRow | None:
         """Give a task; see `TaskStore`."""
@@ -67,27 +69,30 @@ class SQLTasks:
         found = await self._rows(self._task_statements.find, p_id=id)
         return TaskRow(*found[0]) if found else None
 
-    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         """Change fields of a task; see `TaskStore`."""
         if "message" in changes:
             changes["message"] = _storable(changes["message"])
         changed = replace(row, **changes, version=row.version + 1)
         given = {f"p_{field}": value for field, value in asdict(changed).items()}
-        given |= {"p_before": row.version, "p_writer": token_hex(8)}
-        statement = self._task_statements.change(frozenset(changes))
+        given |= {"p_before": row.version, "p_writer": token_hex(8), "p_seconds": seconds}
+        statement = self._task_statements.change(frozenset(changes), leases=seconds is not None)
         found = await self._rows(statement, **given)
         if not found:
             return None
         changed = replace(changed, leased_until=found[0][0])  # the version stays while a lease is renewed
-        if changed.status == "working" and not FREEING.isdisjoint(changes):
+        if changed.status == "working" and seconds is None and not FREEING.isdisjoint(changes):
             self._wake()
         return changed
 
-    async def claim_tasks(self, lease: str, *, seconds: float, most: int, without: Sequence[str] = ()) -> list[TaskRow]:
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
         """Take tasks that nobody runs; see `TaskStore`."""
         self._wakes.clear()
-        given = {"p_lease": lease, "p_seconds": seconds, "p_most": most, "p_without": self._list(without)}
-        found = await self._rows(self._task_statements.claim, **given, p_writer=token_hex(8))
+        given = {"p_lease": lease, "p_seconds": seconds, "p_most": most, "p_writer": token_hex(8)}
+        given |= {"p_tools": self._list(tools), "p_without": self._list(without)}
+        found = await self._rows(self._task_statements.claim, **given)
         if found and len(found) == most:  # there may be more
             self._wakes.set()
         return sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
@@ -103,8 +108,9 @@ class SQLTasks:
         await self._sweep()
         return [TaskRow(*each) for each in await self._rows(self._task_statements.overdue, p_most=most)]
 
-    async def wait_for_tasks(self, seconds: float, *, without: Sequence[str] = ()) -> None:
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
         """Wait until there may be something to claim; see `TaskStore`."""
+        given = {"p_tools": self._list(tools), "p_without": self._list(without)}
         is_told = not self.database.is_sqlite
         if is_told:
             self.notices.start()
@@ -116,7 +122,7 @@ class SQLTasks:
                 return
             self._has_missed = False
             self._wakes.clear()
-            if await self._rows(self._task_statements.any_free, p_without=self._list(without)):
+            if await self._rows(self._task_statements.any_free, **given):
                 return
 
     async def _find_tasks(self, ids: list[str]) -> dict[str, TaskRow]:
@@ -158,23 +164,29 @@ class _Statements:
         fields = [column for column in TASKS.columns if column is not task.writer]
         leased_until = now + bindparam("p_seconds", type_=Double)
         self._present = task.expires > now
-        self._changes: dict[frozenset[str], Executable] = {}
+        self._leased_until = leased_until
+        self._changes: dict[tuple[frozenset[str], bool], Executable] = {}
 
         # It is there already where the first reply was lost with its connection; ids are never used twice.
-        self.add = insert(TASKS).on_conflict_do_nothing(index_elements=[task.id]).returning(task.id)
+        values: dict[str, Any] = {column.name: bindparam(f"p_{column.name}") for column in TASKS.columns}
+        self.add, self.add_leased = (
+            insert(TASKS).values(each).on_conflict_do_nothing(index_elements=[task.id]).returning(task.id)
+            for each in (values, {**values, "leased_until": leased_until})
+        )
 
-        def among(parameter: str) -> ColumnElement[bool]:
+        def among(column: ColumnElement[str], parameter: str) -> ColumnElement[bool]:
             if is_sqlite:
-                return task.id.in_(select(func.json_each(bindparam(parameter)).table_valued("value").c.value))
-            return task.id == any_(bindparam(parameter, type_=postgresql.ARRAY(Text)))
+                return column.in_(select(func.json_each(bindparam(parameter)).table_valued("value").c.value))
+            return column == any_(bindparam(parameter, type_=postgresql.ARRAY(Text)))
 
-        ids = among("p_ids")
+        ids = among(task.id, "p_ids")
         self.find = select(*fields).where(task.id == bindparam("p_id"), self._present)
         self.find_all = select(*fields).where(ids, self._present)
 
         # Not by the column itself, or SQLite would look by its index: for all tasks but the expired ones.
         is_present = task.expires + 0 > now
-        is_free = (task.leased_until <= now) & (task.deadline > now) & is_present & IS_WORKING & ~among("p_without")
+        is_free = (task.leased_until <= now) & (task.deadline > now) & is_present & IS_WORKING
+        is_free &= among(task.name, "p_tools") & ~among(task.id, "p_without")
         free = select(task.id).where(is_free).order_by(task.updated).limit(bindparam("p_most"))
         # Rows that somebody else is changing are left to them. SQLite, which locks no rows, leaves that out. A table
         # expression, since PostgreSQL might evaluate a plain subquery more than once, and so take more than the limit.
@@ -206,17 +218,24 @@ class _Statements:
             .limit(bindparam("p_most"))
         )
 
-    def change(self, fields: frozenset[str]) -> Executable:
-        """Give the statement that changes these fields of a task, if it still has a version."""
-        statement = self._changes.get(fields)
+    def change(self, fields: frozenset[str], *, leases: bool) -> Executable:
+        """Give the statement that changes these fields of a task, if it still has a version.
+
+        Parameters:
+            fields: by name.
+            leases: whether a lease begins with it.
+        """
+        statement = self._changes.get((fields, leases))
         if statement is None:
             task = TASKS.c
             before: BindParameter[int] = bindparam("p_before")
             writer: BindParameter[str] = bindparam("p_writer")
             values: dict[str, Any] = {field: bindparam(f"p_{field}") for field in fields}
+            if leases:
+                values["leased_until"] = self._leased_until
             # The writer of the next version comes again where the first reply was lost with its connection.
             is_mine = (task.version == before) | ((task.version == before + 1) & (task.writer == writer))
-            statement = self._changes[fields] = (
+            statement = self._changes[fields, leases] = (
                 update(TASKS)
                 .where(task.id == bindparam("p_id"), is_mine, self._present)
                 .values({**values, "version": before + 1, "writer": writer})

@@ -5,9 +5,10 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from hmac import compare_digest
-from typing import Any
+from typing import Any, Protocol
 
 from .digests import digest
 from .errors import InternalFault, OverBudget, ProtocolError, RequestError, StoreUnavailable, UnknownTarget
@@ -41,6 +42,29 @@ _NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b"
 """What a task that has ended keeps of its flow."""
 
 
+class Taker(Protocol):
+    """A place that is kept for a task: it is stored as taken, so that nobody need claim it.
+
+    Parameters:
+        lease: names who takes it.
+        seconds: how long that is to hold.
+    """
+
+    lease: str
+    seconds: float
+
+    def take(self, row: TaskRow) -> None:
+        """Run the task, which has been stored."""
+        ...
+
+
+Offer = Callable[[str], AbstractContextManager[Taker | None]]
+
+
+def _to_nobody(tool: str) -> AbstractContextManager[Taker | None]:
+    return nullcontext()
+
+
 class Tasks:
     """Starts tasks, and answers what clients ask about them.
 
@@ -67,6 +91,8 @@ class Tasks:
         self.limits = limits
         self.now = clock
         self.sealed = SealedTasks(ring, limits)
+        self.offer: Offer = _to_nobody
+        """Asks whether somebody here runs a task of a tool at once."""
         self._answer_within = answer_within
         self._fanout = fanout
         self._told = False
@@ -119,12 +145,22 @@ class Tasks:
         if found:
             (row,) = found
         else:
-            await self.store.add_task(row)
-            if once:
-                row = await self.store.find_task(row.id) or row
+            row = await self._add(row)
         if offer.first_ask:
             row = await self._settled(row)
         return self.view(row)
+
+    async def _add(self, row: TaskRow) -> TaskRow:
+        """Keep a new task, and give it; or the one that is there already."""
+        with self.offer(row.name) as taker:
+            if taker is None:
+                is_new = await self.store.add_task(row)
+            else:
+                row = replace(row, lease=taker.lease, attempts=1)
+                is_new = await self.store.add_task(row, seconds=taker.seconds)
+                if is_new:
+                    taker.take(row)
+        return row if is_new else await self.store.find_task(row.id) or row
 
     async def _settled(self, row: TaskRow) -> TaskRow:
         """Wait until a task has asked or ended, for a while."""
@@ -183,8 +219,22 @@ class Tasks:
             changes: dict[str, Any] = {"questions": self.sealed.seal_questions(_place(row), written)}
             if not questions.open:  # nobody's answer is waited for any more
                 changes |= {"status": "working", "deadline": row.created + row.ttl}
-            if await self._change(row, **changes):
+                changed = await self._go_on(row, changes)
+            else:
+                changed = await self._change(row, **changes)
+            if changed:
                 return
+
+    async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
+        """Let a task that was answered work again."""
+        with self.offer(row.name) as taker:
+            if taker is None:
+                return await self._change(row, **changes)
+            leased = {"lease": taker.lease, "seconds": taker.seconds, "attempts": row.attempts + 1}
+            changed = await self._change(row, **changes, **leased)
+            if changed is not None:
+                taker.take(changed)
+            return changed
 
     async def cancel(self, call: Call) -> Task:
         """Cancel a task, and give it; one that has ended stays as it is. Raises `UnknownTarget`."""
@@ -213,6 +263,8 @@ class Tasks:
         message = "The task did not end in time"
         if row.status == "input_required":
             message = "The input that the task was waiting for did not come in time"
+        elif not row.version:
+            logger.warning("No worker has begun a task of %r in its time; does one run that has the tool?", row.name)
         expired = await self._change(row, **self.failed(row, ProtocolError(message)))
         return expired or await self.store.find_task(row.id) or row
 

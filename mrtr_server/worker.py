@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import Context
 from secrets import token_hex
-from typing import Protocol
+from typing import Any, Protocol
 
 from .admission import Admission
 from .errors import ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
@@ -18,7 +17,7 @@ from .messages import Call, Complete, Question
 from .redemption import Lease
 from .task_run import AGAIN_AFTER, TaskRun
 from .task_store import TaskRow
-from .tasks import Tasks
+from .tasks import Taker, Tasks
 
 logger = logging.getLogger("mrtr_server")
 
@@ -29,7 +28,10 @@ HEARD_EVERY = 0.5
 """How often it says that it is alive, and hears what was cancelled, in seconds."""
 
 NOT_HERE_FOR = 2.0
-"""How long a worker leaves a task to others that it has no tool, key or turn for, in seconds."""
+"""How long a worker leaves a task to others that it can't run now, in seconds."""
+
+TAKEN_FOR = 5.0
+"""How long a task is this worker's that is stored as taken, in seconds: longer only once it has begun."""
 
 END_WITHIN = 5.0
 """How long tasks have to come to a boundary when the server ends, in seconds."""
@@ -56,7 +58,7 @@ class Worker:
     Parameters:
         tasks: the tasks.
         run_task: runs a round of one.
-        concurrency: gives how many tasks of a tool run at once.
+        at_once: gives the tools that have tasks, each with how many of them run at once.
         admission: says whether the server is draining.
         limits: how many run at once, how long one may be silent, and how often it may take its worker with it.
     """
@@ -65,13 +67,14 @@ class Worker:
         self,
         tasks: Tasks,
         run_task: RunTask,
-        concurrency: Callable[[str], int],
+        at_once: Callable[[], Mapping[str, int]],
         admission: Admission,
         limits: Limits,
     ) -> None:
+        tasks.offer = self.offer
         self._tasks = tasks
         self._run_task = run_task
-        self._concurrency = concurrency
+        self._at_once = at_once
         self._admission = admission
         self._limits = limits
         self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
@@ -83,7 +86,12 @@ class Worker:
             return
         for other in [each for each in self._at_work if each.is_closed()]:
             del self._at_work[other]
-        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._concurrency, self._admission, self._limits)
+        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._at_once, self._admission, self._limits)
+
+    def offer(self, tool: str) -> AbstractContextManager[Taker | None]:
+        """Keep a place for a task that is about to be stored, if there is one on this event loop; see `Taker`."""
+        at_work = self._at_work.get(asyncio.get_running_loop())
+        return nullcontext() if at_work is None else at_work.offer(tool)
 
     async def close(self) -> None:
         """Hand the tasks back: those that come to a boundary in time from there, the others from their last step."""
@@ -95,6 +103,22 @@ class Worker:
                 del self._at_work[loop]
 
 
+class _Place:
+    """A place that is kept for one task; see `Taker`."""
+
+    __slots__ = ("_take", "_until", "lease", "seconds")
+
+    def __init__(self, lease: str, seconds: float, take: Callable[[TaskRow, float], None]) -> None:
+        self.lease = lease
+        self.seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._take = take
+
+    def take(self, row: TaskRow) -> None:
+        """Run the task."""
+        self._take(row, self._until)
+
+
 class _AtWork:
     """A worker on one event loop."""
 
@@ -102,16 +126,18 @@ class _AtWork:
         self,
         tasks: Tasks,
         run_task: RunTask,
-        concurrency: Callable[[str], int],
+        at_once: Callable[[], Mapping[str, int]],
         admission: Admission,
         limits: Limits,
     ) -> None:
         self._tasks = tasks
         self._run_task = run_task
-        self._concurrency = concurrency
+        self._at_once = at_once
         self._admission = admission
         self._limits = limits
         self._name = token_hex(16)
+        self._offered: list[str] = []
+        """The tools of the tasks that places are kept for."""
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
         self._ended = asyncio.Event()
@@ -150,12 +176,14 @@ class _AtWork:
     def _leaves(self) -> bool:
         return self._closing or self._admission.draining
 
-    async def _again_and_again(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+    async def _again_and_again(self, work: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Do work, which says whether it has reached the store, until the server ends."""
         away = False
         while not (self._closing and work == self._claim):
             try:
-                await work()
-                away = False
+                if await work() and away:
+                    away = False
+                    logger.warning("Tasks are %s again", what)
             except StoreUnavailable as error:
                 if not away:
                     away = True
@@ -167,21 +195,49 @@ class _AtWork:
 
     # Claiming
 
-    async def _claim(self) -> None:
-        free = self._limits.tasks - len(self._running)
+    def _room(self, tools: Iterable[str]) -> int:
+        """Give how many tasks of some tools, which share a limit, may begin now."""
+        most = self._at_once()
+        shared = min((most[tool] for tool in tools if tool in most), default=0)
+        all_here = [*self._offered, *(run.row.name for run, _ in self._running.values())]
+        if shared < self._limits.tasks:
+            shared -= sum(name in tools for name in all_here)
+        return min(shared, self._limits.tasks - len(all_here))
+
+    def _queues(self) -> list[list[str]]:
+        """Give the tools whose tasks are claimed together: each with a limit of its own first, then all the others."""
+        limited: list[list[str]] = []
+        others: list[str] = []
+        for tool, most in self._at_once().items():
+            if most < self._limits.tasks:
+                limited.append([tool])
+            else:
+                others.append(tool)
+        return [*limited, others] if others else limited
+
+    async def _claim(self) -> bool:
         if self._leaves:
             await asyncio.sleep(AGAIN_AFTER)
-            return
-        if free <= 0:
-            self._ended.clear()
-            await self._ended.wait()
-            return
+            return False
+        self._ended.clear()
+        self._left = {id: until for id, until in self._left.items() if until > time.monotonic()}
+        queues, is_all, reached = self._queues(), True, False
+        for tools in queues:
+            if (room := self._room(tools)) > 0 and not self._leaves:
+                is_all &= await self._claim_of(tools, room) < room
+                reached = True
+        if is_all and not self._leaves:
+            open_ = [tools for tools in queues if self._room(tools) > 0]
+            await self._wait_for_more([tool for tools in open_ for tool in tools], full=len(open_) < len(queues))
+        return reached
+
+    async def _claim_of(self, tools: list[str], most: int) -> int:
         since, seconds = time.monotonic(), self._limits.lease_seconds
-        self._left = {id: until for id, until in self._left.items() if until > since}
         self._claiming = True
         try:
-            without = list(self._left)
-            rows = await self._tasks.store.claim_tasks(self._name, seconds=seconds, most=free, without=without)
+            rows = await self._tasks.store.claim_tasks(
+                self._name, seconds=seconds, most=most, tools=tools, without=list(self._left)
+            )
             for row in await self._beginning(rows):
                 if self._leaves:
                     await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
@@ -189,30 +245,57 @@ class _AtWork:
                     self._begin(row, since)
         finally:
             self._claiming = False
-        if len(rows) < free and not self._leaves:  # that was all
-            await self._tasks.store.wait_for_tasks(LOOK_EVERY, without=list(self._left))
+        return len(rows)
+
+    async def _wait_for_more(self, tools: list[str], *, full: bool) -> None:
+        """Wait until there may be tasks of these tools, or room for others."""
+        waits: list[Coroutine[Any, Any, object]] = []
+        if tools:
+            waits.append(self._tasks.store.wait_for_tasks(LOOK_EVERY, tools=tools, without=list(self._left)))
+        if full or not tools:
+            waits.append(_within(LOOK_EVERY, self._ended.wait()))
+        if len(waits) == 1:
+            await waits[0]
+            return
+        waiting = [asyncio.ensure_future(each) for each in waits]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
-        """Give those of the claimed tasks that begin now, or whose turn will come here.
+        """Give those of the claimed tasks that begin now.
 
         One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
-        ran beside it. And of a tool's tasks no more are here than run at once, and as many again. The others go back
-        before anything begins, and that attempt does not count.
+        ran beside it. The others go back before anything begins, and that attempt does not count.
         """
-        running = [run.row for run, _ in self._running.values()]
         last = self._limits.task_attempts
         suspects = [row for row in rows if row.attempts == last > 1]
-        waiting = suspects if any(row.attempts == last for row in running) else suspects[1:]
-        of_tool = Counter(row.name for row in running)
-        for row in rows:
-            if row not in waiting:
-                of_tool[row.name] += 1
-                if of_tool[row.name] > 2 * self._concurrency(row.name):
-                    waiting.append(row)
+        waiting = suspects if any(run.row.attempts == last for run, _ in self._running.values()) else suspects[1:]
         for row in waiting:
             self._leave_to_others(row)
             await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=0.0)
         return [row for row in rows if row not in waiting]
+
+    @contextmanager
+    def offer(self, tool: str) -> Iterator[Taker | None]:
+        """See `Worker.offer`."""
+        if self._leaves or self._room([tool]) <= 0:
+            yield None
+            return
+        self._offered.append(tool)
+        try:
+            yield _Place(self._name, min(TAKEN_FOR, self._limits.lease_seconds), self._take)
+        finally:
+            self._offered.remove(tool)
+
+    def _take(self, row: TaskRow, until: float) -> None:
+        if not self._closing:  # or it is for others when its lease ends
+            self._begin(row, until - self._limits.lease_seconds)
 
     def _leave_to_others(self, row: TaskRow, seconds: float | None = None) -> None:
         """Claim a task no more for a while. It is free for others, who would come too late if it were for nobody."""
@@ -225,7 +308,7 @@ class _AtWork:
                 return
             working.cancel()
         run = TaskRun(self._tasks, row, Lease(self._limits.lease_seconds, since))
-        task = asyncio.create_task(self._run(run))
+        task = asyncio.create_task(self._run(run), context=Context())  # it may begin within a request
         self._running[row.id] = (run, task)
         task.add_done_callback(lambda _: self._done(run))
 
@@ -239,7 +322,8 @@ class _AtWork:
     async def _run(self, run: TaskRun) -> None:
         try:
             name = run.row.name
-            async with self._turns.setdefault(name, asyncio.Semaphore(self._concurrency(name))):
+            # One that begins anew here waits for its former run, which may take a while to end.
+            async with self._turns.setdefault(name, asyncio.Semaphore(self._at_once().get(name, 1))):
                 if self._leaves:
                     await run.leave()
                 else:
@@ -300,18 +384,20 @@ class _AtWork:
 
     # What happens meanwhile
 
-    async def _be_heard(self) -> None:
+    async def _be_heard(self) -> bool:
         await asyncio.sleep(HEARD_EVERY)
-        await self._renew()
-        if time.monotonic() - self._looked >= LOOK_EVERY:
+        ids = list(self._running)
+        if ids:
+            await self._renew(ids)
+        looks = time.monotonic() - self._looked >= LOOK_EVERY
+        if looks:
             self._looked = time.monotonic()
             overdue = await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._tasks.expire, overdue))  # at once, or who is cancelled waits for them
+        return looks or bool(ids)
 
-    async def _renew(self) -> None:
-        ids, since = list(self._running), time.monotonic()
-        if not ids:
-            return
+    async def _renew(self, ids: list[str]) -> None:
+        since = time.monotonic()
         held = await self._tasks.store.renew_tasks(self._name, ids, seconds=self._limits.lease_seconds)
         for id in ids:
             run, task = self._running.get(id, (None, None))
@@ -322,3 +408,9 @@ class _AtWork:
             else:
                 run.lost = True
                 task.cancel()
+
+
+async def _within(seconds: float, work: Awaitable[object]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work

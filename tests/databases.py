@@ -122,6 +122,10 @@ async def _linger(url: str, state: str) -> None:
     await SQLStore(url).database.run(write)
 
 
+TOOLS = ["tool"]
+"""Those that tasks are of."""
+
+
 def task_row(**given: Any) -> TaskRow:
     """Make a task that lives for an hour, but for what is given."""
     now = time.time()
@@ -140,18 +144,18 @@ async def _claim(url: str, tasks: int) -> list[str]:
 
     async with asyncio.timeout(30):
         while await store.database.run(completed) < tasks:
-            for row in await store.claim_tasks(lease, seconds=30, most=3):
+            for row in await store.claim_tasks(lease, seconds=30, most=3, tools=TOOLS):
                 assert await store.change_task(row, status="completed", outcome=lease.encode())
                 mine.append(row.id)
             if await store.database.run(completed) < tasks:
-                await store.wait_for_tasks(5)
+                await store.wait_for_tasks(5, tools=TOOLS)
     await store.close()
     return mine
 
 
 async def _add_and_hold(url: str) -> None:
     store = SQLStore(url)
-    (claimed,) = await store.claim_tasks("held", seconds=30, most=1)
+    (claimed,) = await store.claim_tasks("held", seconds=30, most=1, tools=TOOLS)
     row = task_row()
     await store.add_task(row)
     print(json.dumps([row.id, claimed.id]), flush=True)

@@ -55,7 +55,7 @@ class Bench:
     async def claim(self, worker: str) -> TaskRow:
         """Take the task, once the lease of whoever had it has ended."""
         await asyncio.sleep(1.5 * LEASE)
-        (row,) = await self.store.claim_tasks(worker, seconds=LEASE, most=1)
+        (row,) = await self.store.claim_tasks(worker, seconds=LEASE, most=1, tools=["act"])
         return row
 
     async def run(self, worker: str) -> TaskRun:

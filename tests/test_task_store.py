@@ -25,10 +25,11 @@ from mrtr_server import store_sql as module
 from mrtr_server.tables import TASKS
 from mrtr_server.task_store import TaskRow, TaskStore
 
-from .databases import PostgreSQL, process, task_row
+from .databases import TOOLS, PostgreSQL, process, task_row
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
+LEASED: dict[str, Any] = {"status": "working", "lease": "mine", "attempts": 1, "version": 1}
 STATUSES = ["working", "working", "input_required", "completed", "failed", "cancelled"]
 
 
@@ -66,7 +67,7 @@ class Bench:
 
     async def claim(self, lease: str = "lease", *, seconds: float = 30, most: int = 10) -> list[TaskRow]:
         """Take tasks."""
-        return await self.store.claim_tasks(lease, seconds=seconds, most=most)
+        return await self.store.claim_tasks(lease, seconds=seconds, most=most, tools=TOOLS)
 
     async def found(self, row: TaskRow) -> TaskRow:
         """Find a task that is there."""
@@ -151,7 +152,7 @@ class TaskContract:
         assert claimed == replace(row, lease="mine", leased_until=claimed.leased_until, attempts=1, version=1)
         assert claimed.leased_until > row.created + 20
         assert await bench.found(row) == claimed
-        assert await bench.another.claim_tasks("other", seconds=30, most=10) == []
+        assert await bench.another.claim_tasks("other", seconds=30, most=10, tools=TOOLS) == []
 
     async def test_those_that_wait_longest_are_claimed_first_and_no_more_than_wanted(self, bench: Bench) -> None:
         now = time.time()
@@ -163,13 +164,51 @@ class TaskContract:
 
     async def test_some_can_be_left_to_others(self, bench: Bench) -> None:
         left, other = await bench.add(), await bench.add()
-        claimed = await bench.store.claim_tasks("mine", seconds=30, most=10, without=[left.id])
+        claimed = await bench.store.claim_tasks("mine", seconds=30, most=10, tools=TOOLS, without=[left.id])
         assert [row.id for row in claimed] == [other.id]
         before = time.monotonic()
-        await bench.store.wait_for_tasks(0.6, without=[left.id])
+        await bench.store.wait_for_tasks(0.6, tools=TOOLS, without=[left.id])
         assert time.monotonic() - before > 0.5  # that one wakes nobody who leaves it
-        (taken,) = await bench.another.claim_tasks("another", seconds=30, most=10)
+        (taken,) = await bench.another.claim_tasks("another", seconds=30, most=10, tools=TOOLS)
         assert taken.id == left.id
+
+    async def test_only_those_of_the_tools_that_are_named_are_claimed(self, bench: Bench) -> None:
+        rows = [await bench.add(name=name) for name in ("mail", "print", "mail")]
+        assert await bench.store.claim_tasks("mine", seconds=30, most=10, tools=[]) == []
+        (claimed,) = await bench.store.claim_tasks("mine", seconds=30, most=10, tools=["print", "'"])
+        assert claimed.id == rows[1].id
+        before = time.monotonic()
+        await bench.store.wait_for_tasks(0.6, tools=["print"])
+        assert time.monotonic() - before > 0.5
+        found = await bench.another.claim_tasks("another", seconds=30, most=10, tools=["mail", "print"])
+        assert {row.id for row in found} == {rows[0].id, rows[2].id}
+
+    async def test_who_adds_a_task_can_take_it(self, bench: Bench) -> None:
+        row = task_row(lease="mine", attempts=1)
+        assert await bench.store.add_task(row, seconds=5) is True
+        found = await bench.found(row)
+        assert found == replace(row, leased_until=found.leased_until)
+        assert await bench.claim("other") == []
+        assert await bench.store.renew_tasks("mine", [row.id], seconds=10) == {row.id}
+        await bench.pass_time(6)
+        assert await bench.claim("other") == []
+        await bench.pass_time(5)
+        (claimed,) = await bench.claim("other")
+        assert (claimed.lease, claimed.attempts) == ("other", 2)
+
+    async def test_who_answers_a_task_can_take_it(self, bench: Bench) -> None:
+        row = await bench.add(status="input_required")
+        taken = await bench.store.change_task(row, status="working", lease="mine", attempts=1, seconds=5)
+        assert taken is not None
+        assert (await bench.found(row)) == taken == replace(row, **LEASED, leased_until=taken.leased_until)
+        assert await bench.claim("other") == []
+        await bench.pass_time(6)
+        assert len(await bench.claim("other")) == 1
+
+    async def test_one_that_is_there_already_is_not_added_again(self, bench: Bench) -> None:
+        row = await bench.add()
+        assert await bench.another.add_task(replace(row, lease="mine", journal=b"other"), seconds=5) is False
+        assert await bench.found(row) == row
 
     async def test_only_what_works_and_is_in_time_is_claimed(self, bench: Bench) -> None:
         now = time.time()
@@ -195,7 +234,7 @@ class TaskContract:
         await bench.add()
         (first,) = await bench.claim("first", seconds=5)
         await bench.pass_time(6)
-        (second,) = await bench.another.claim_tasks("second", seconds=5, most=10)
+        (second,) = await bench.another.claim_tasks("second", seconds=5, most=10, tools=TOOLS)
         assert (second.lease, second.attempts) == ("second", 2)
         assert await bench.store.change_task(first, journal=b"late") is None
         assert await bench.store.renew_tasks("first", [first.id], seconds=5) == set()
@@ -207,12 +246,12 @@ class TaskContract:
         for _ in range(3):
             await bench.pass_time(4)
             assert await bench.store.renew_tasks("mine", [claimed.id], seconds=5) == {claimed.id}
-        assert await bench.another.claim_tasks("other", seconds=5, most=10) == []
+        assert await bench.another.claim_tasks("other", seconds=5, most=10, tools=TOOLS) == []
         changed = await bench.store.change_task(claimed, journal=b"step")
         assert changed is not None
         assert changed.leased_until == (await bench.found(claimed)).leased_until > claimed.leased_until
         await bench.pass_time(6)
-        assert len(await bench.another.claim_tasks("other", seconds=5, most=10)) == 1
+        assert len(await bench.another.claim_tasks("other", seconds=5, most=10, tools=TOOLS)) == 1
 
     async def test_a_lapsed_lease_is_its_own_until_it_is_taken(self, bench: Bench) -> None:
         await bench.add()
@@ -282,7 +321,7 @@ class TaskContract:
 
     async def test_who_waits_for_tasks_is_woken_by_a_new_one(self, bench: Bench) -> None:
         assert await bench.claim() == []
-        waiting = asyncio.create_task(bench.store.wait_for_tasks(30))
+        waiting = asyncio.create_task(bench.store.wait_for_tasks(30, tools=TOOLS))
         await asyncio.sleep(0.5)
         assert not waiting.done()
         start = time.monotonic()
@@ -293,10 +332,11 @@ class TaskContract:
     async def test_and_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
         await bench.add()
         (row,) = await bench.claim()
-        for before in ({"status": "input_required", "lease": "", "leased_until": 0.0}, {}):
+        parked: dict[str, Any] = {"status": "input_required", "lease": "", "leased_until": 0.0}
+        for before in (parked, {}):
             if before:
                 row = await bench.another.change_task(row, **before) or row
-            waiting = asyncio.create_task(bench.store.wait_for_tasks(30))
+            waiting = asyncio.create_task(bench.store.wait_for_tasks(30, tools=TOOLS))
             await asyncio.sleep(0.5)
             assert not waiting.done()
             start = time.monotonic()
@@ -308,7 +348,7 @@ class TaskContract:
     async def test_nothing_wakes_for_what_runs(self, bench: Bench) -> None:
         await bench.add()
         (row,) = await bench.claim()
-        waiting = asyncio.create_task(bench.store.wait_for_tasks(1.0))
+        waiting = asyncio.create_task(bench.store.wait_for_tasks(1.0, tools=TOOLS))
         await asyncio.sleep(0.3)
         assert await bench.store.renew_tasks("lease", [row.id], seconds=30)
         assert await bench.store.change_task(row, status="completed")
@@ -321,14 +361,14 @@ class TaskContract:
         start = time.monotonic()
         for _ in range(2):
             assert len(await bench.claim(most=2)) == 2
-            await bench.store.wait_for_tasks(30)
+            await bench.store.wait_for_tasks(30, tools=TOOLS)
         assert len(await bench.claim(most=2)) == 1
         assert time.monotonic() - start < 5
 
     async def test_waiting_ends_after_its_time(self, bench: Bench) -> None:
         await bench.claim()
         start = time.monotonic()
-        await bench.store.wait_for_tasks(0.3)
+        await bench.store.wait_for_tasks(0.3, tools=TOOLS)
         assert 0.25 < time.monotonic() - start < 3
 
     async def test_what_came_between_looking_and_waiting_is_not_slept_over(self, bench: Bench) -> None:
@@ -338,7 +378,7 @@ class TaskContract:
             claimed = await claiming
             if not claimed:
                 start = time.monotonic()
-                await bench.store.wait_for_tasks(30)
+                await bench.store.wait_for_tasks(30, tools=TOOLS)
                 assert time.monotonic() - start < 1
             await adding
             assert len(claimed or await bench.claim()) == 1
@@ -348,7 +388,7 @@ class TaskContract:
 
         async def work(worker: int) -> list[str]:
             store, taken = (bench.store, bench.another)[worker % 2], []
-            while claimed := await store.claim_tasks(f"worker {worker}", seconds=30, most=4):
+            while claimed := await store.claim_tasks(f"worker {worker}", seconds=30, most=4, tools=TOOLS):
                 for row in claimed:
                     taken.append(row.id)
                     assert await store.change_task(row, status="completed", lease="", leased_until=0.0)
@@ -504,8 +544,8 @@ class TestSQLiteTasks(SQLContract):
         while not errors:
             rows = [task_row(journal=bytes(9_000), expires=time.time() + 10) for _ in range(5)]
             done = await asyncio.gather(*map(bench.store.add_task, rows), return_exceptions=True)
-            kept += [row for row, error in zip(rows, done, strict=True) if error is None]
-            errors = [error for error in done if error is not None]
+            kept += [row for row, added in zip(rows, done, strict=True) if added is True]
+            errors = [error for error in done if isinstance(error, BaseException)]
         assert {type(error) for error in errors} == {StoreUnavailable}
         assert "database or disk is full; make room" in str(errors[0])
         assert len(kept) > 5
@@ -565,7 +605,7 @@ class TestPostgreSQLTasks(SQLContract):
             compiled = statement.compile(dialect=plain, compile_kwargs={"render_postcompile": True})
             await connection.exec_driver_sql("SET enable_seqscan = off")
             values = {name: repr(given.get(name, value)) for name, value in compiled.params.items()}
-            values |= dict.fromkeys(("p_ids", "p_without"), "ARRAY['id']")
+            values |= dict.fromkeys(("p_ids", "p_tools", "p_without"), "ARRAY['id']")
             rows = await connection.exec_driver_sql(f"EXPLAIN {compiled!s}" % values)
             return "\n".join(row[0] for row in rows.all())
 
@@ -575,7 +615,7 @@ class TestPostgreSQLTasks(SQLContract):
         await bench.add()
         assert len(await bench.claim()) == 1
         ahead = SQLStore(url, clock=lambda: 9e9)
-        assert await ahead.claim_tasks("ahead", seconds=5, most=5) == []
+        assert await ahead.claim_tasks("ahead", seconds=5, most=5, tools=TOOLS) == []
         await ahead.close()
 
     async def test_a_server_that_goes_away_and_comes_back_loses_no_task(
@@ -597,10 +637,10 @@ class TestPostgreSQLTasks(SQLContract):
         async def work(worker: str) -> None:
             while not stop.is_set() or len(done) < len(added):
                 with suppress(StoreUnavailable):
-                    for row in await bench.another.claim_tasks(worker, seconds=2, most=5):
+                    for row in await bench.another.claim_tasks(worker, seconds=2, most=5, tools=TOOLS):
                         if await bench.another.change_task(row, status="completed"):
                             done[row.id] += 1
-                    await bench.another.wait_for_tasks(0.5)
+                    await bench.another.wait_for_tasks(0.5, tools=TOOLS)
                 await asyncio.sleep(0.01)
 
         tasks = [asyncio.create_task(work(f"worker {number}")) for number in range(2)] + [asyncio.create_task(add())]
@@ -617,8 +657,8 @@ class TestPostgreSQLTasks(SQLContract):
         assert done.keys() >= {row.id for row in added}
         assert set(done.values()) == {1}
         # And who waits is woken at once again.
-        await bench.another.claim_tasks("last", seconds=5, most=50)
-        waiting = asyncio.create_task(bench.another.wait_for_tasks(30))
+        await bench.another.claim_tasks("last", seconds=5, most=50, tools=TOOLS)
+        waiting = asyncio.create_task(bench.another.wait_for_tasks(30, tools=TOOLS))
         await asyncio.sleep(2)
         start = time.monotonic()
         await bench.add()
@@ -692,7 +732,7 @@ class Model(RuleBasedStateMachine):
             replace(row, lease=lease, leased_until=now + seconds, attempts=row.attempts + 1, version=row.version + 1)
             for row in sorted(free, key=lambda row: row.updated)[:most]
         ]
-        assert self.do(self.store.claim_tasks(lease, seconds=seconds, most=most)) == expected
+        assert self.do(self.store.claim_tasks(lease, seconds=seconds, most=most, tools=TOOLS)) == expected
         for row in expected:
             self.keep(row)
 

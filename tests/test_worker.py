@@ -43,23 +43,25 @@ class Flaky(InProcessStore):
         if what in self.broken:
             raise RuntimeError("it is broken")
 
-    async def add_task(self, row: TaskRow) -> None:
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
         await self._pass("add")
-        await super().add_task(row)
+        return await super().add_task(row, seconds=seconds)
 
     async def find_task(self, id: str) -> TaskRow | None:
         await self._pass("find")
         return await super().find_task(id)
 
-    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         await self._pass("change")
-        changed = await super().change_task(row, **changes)
+        changed = await super().change_task(row, seconds=seconds, **changes)
         await asyncio.sleep(self.slow)
         return changed
 
-    async def claim_tasks(self, lease: str, *, seconds: float, most: int, without: Sequence[str] = ()) -> list[TaskRow]:
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
         await self._pass("claim")
-        return await super().claim_tasks(lease, seconds=seconds, most=most, without=without)
+        return await super().claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         await self._pass("renew")
@@ -198,6 +200,16 @@ class TestAStoreThatIsAway:
         assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
         await tools.app._worker.close()
 
+    async def test_and_is_there_again_is_said_once_each(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
+        await (await tools.start("at_once")).wait()
+        tools.store.away = {"claim", "renew", "overdue"}
+        await asyncio.sleep(0.6)
+        tools.store.away = set()
+        await asyncio.sleep(0.4)
+        for what in ("claimed", "renewed"):
+            assert caplog.text.count(f"Tasks can't be {what}: it is away") == 1
+            assert caplog.text.count(f"Tasks are {what} again") == 1
+
 
 class TestTheLoops:
     @pytest.mark.parametrize("what", ["claim", "renew", "overdue"])
@@ -237,6 +249,91 @@ class TestTheLoops:
         tools.app.tool(task="optional")(who)
         tenant.set("ann")
         assert (await (await tools.start("who")).wait()).text == "nobody"
+
+
+class TestTasksThatBeginHere:
+    """A server that has room runs what it starts, and what is answered on it, without anybody claiming it."""
+
+    async def test_are_stored_once_before_they_run(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "LOOK_EVERY", 30.0)
+        await (await tools.start("at_once")).wait()  # the worker begins with it
+        await asyncio.sleep(0.05)
+        tools.store.calls.clear()
+        flow = await tools.start("greet")
+        await flow.wait()
+        await flow.answer(login={"name": "Ann"})
+        assert (await flow.wait()).text == "Ann"
+        wrote = [each for each in tools.store.calls if each in ("add", "claim", "change")]
+        assert wrote == ["add", "change", "change", "change"]  # parked, answered, completed
+
+    async def test_are_for_others_where_there_is_no_room(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(tasks=1))
+        blocked = await tools.start("steps")
+        await tools.began.wait()
+        waits = await tools.start("at_once")
+        assert (await tools.row(waits)).lease == ""
+        other = replica(tools.app)
+        other._worker.start()
+        waits.move_to(other)
+        assert (await waits.wait()).text == "at once"
+        tools.gate.set()
+        assert (await blocked.wait()).text == "last"
+        for each in (tools.app, other):
+            await each._worker.close()
+
+    async def test_are_for_others_where_the_server_is_leaving(self, tools: Tools) -> None:
+        await (await tools.start("at_once")).wait()
+        tools.app._admission.drain()
+        flow = await tools.start("greet")
+        assert (await tools.row(flow)).lease == ""
+        tools.app._admission.reopen()
+
+    async def test_are_for_others_soon_where_the_server_ended_in_between(self) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        await (await tools.start("at_once")).wait()
+        tools.store.slow = 0.2
+        starting = asyncio.create_task(tools.start("at_once"))
+        await tools.until(lambda: tools.store.calls.count("add") == 2, "the second")
+        await tools.app._worker.close()
+        flow = await starting
+        row = await tools.row(flow)
+        assert row.lease
+        assert 4 < row.leased_until - clock() <= worker.TAKEN_FOR
+        assert tools.ran == ["at once"]
+        clock.advance(6)
+        tools.store.slow = 0.0
+        other = replica(tools.app)
+        other._worker.start()
+        flow.move_to(other)
+        assert (await flow.wait()).text == "at once"
+        await other._worker.close()
+
+    async def test_hold_their_lease_for_longer_once_they_run(self) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        await asyncio.sleep(0.2)
+        assert (await tools.row(flow)).leased_until - clock() > 20
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+        await tools.app._worker.close()
+
+    async def test_are_begun_once_where_a_flow_becomes_one_task_only(self, tools: Tools) -> None:
+        async def pay(ctx: Context) -> str:
+            """Ask, and pay in the background."""
+            await ctx.elicit("Who are you?", Login)
+            await ctx.background()
+            return tools.did("paid")
+
+        tools.app.tool(task="optional", single_use=True)(pay)
+        await (await tools.start("at_once")).wait()
+        flow = AsyncClient(tools.app, tasks=True, log_level=None).flow("pay")
+        await flow.start()
+        await flow.answer(login={"name": "Ann"})
+        assert (await flow.wait()).text == "paid"
+        assert tools.ran == ["at once", "paid"]
 
 
 class TestALease:
@@ -399,14 +496,17 @@ class TestServersThatEnd:
         await worker_of._worker.close()
 
     async def test_that_have_not_the_tool_leave_its_tasks_to_others(self, caplog: pytest.LogCaptureFixture) -> None:
-        tools = Tools(Flaky(), works=False)
+        clock = Clock()
+        tools = Tools(Flaky(clock), works=False, clock=clock)
         flow = await tools.start("at_once")
-        stranger = MRTRServer("worker", keys=KEYS, store=tools.store)
+        stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
         stranger._wake_worker()
-        await tools.until(lambda: "which this server has not" in caplog.text, "the stranger")
         await asyncio.sleep(0.3)
         row = await tools.row(flow)
-        assert (row.status, row.attempts <= 1) == ("working", True)
+        assert (row.status, row.version) == ("working", 0)
+        clock.advance(row.ttl + 1)
+        await tools.until(lambda: "No worker has begun a task of 'at_once' in its time" in caplog.text, "the stranger")
+        assert (await flow.look()).task.status == "failed"
         await stranger._worker.close()
 
 
@@ -477,6 +577,21 @@ class TestConcurrency:
         for app in (first, second):
             await app._worker.close()
             await app._shared.store.close()
+
+    async def test_of_a_tool_goes_on_as_soon_as_one_has_ended(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "LOOK_EVERY", 30.0)
+
+        async def one() -> str:
+            """Run alone."""
+            return "done"
+
+        tools.app.tool(task="optional", concurrency=1)(one)
+        flows = [await tools.start("one", replica(tools.app, works=False)) for _ in range(40)]
+        tools.app._worker.start()
+        async with asyncio.timeout(10):
+            for flow in flows:
+                await flow.wait()
+        assert tools.store.calls.count("claim") < 130, "those that have no turn are left where they are"
 
     async def test_of_a_server_is_held(self) -> None:
         tools = Tools(Flaky(), limits=Limits(tasks=1))

@@ -34,7 +34,9 @@ def upgrade() -> None:
     )
     working, not_ended = sa.text("status = 'working'"), sa.text("status IN ('working', 'input_required')")
     op.create_index("ix_mrtr_tasks_expires", "mrtr_tasks", ["expires"])
-    op.create_index("ix_mrtr_tasks_working", "mrtr_tasks", ["updated"], sqlite_where=working, postgresql_where=working)
+    op.create_index(
+        "ix_mrtr_tasks_working", "mrtr_tasks", ["updated", "name"], sqlite_where=working, postgresql_where=working
+    )
     op.create_index(
         "ix_mrtr_tasks_open", "mrtr_tasks", ["deadline"], sqlite_where=not_ended, postgresql_where=not_ended
     )
