@@ -108,7 +108,7 @@ class InProcessStore(InProcessTasks):
         clock: gives the time in seconds.
         most_records: how many redeemed states, and how many values, it holds at once. When that many have not expired
             it refuses more, since to forget one would let it be redeemed again.
-        most_bytes: how large all outcomes, and all values, may be together, in bytes; likewise.
+        most_bytes: how large all outcomes, all values, and all tasks may be together, in bytes; likewise.
     """
 
     shared = False
@@ -120,7 +120,7 @@ class InProcessStore(InProcessTasks):
         most_records: int = 100_000,
         most_bytes: int = 256 * 1024 * 1024,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, most_bytes)
         self._clock = clock
         self._lock = Lock()
         self._redeemed: _Shelf[_Record] = _Shelf(most_records, most_bytes)

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush, nsmallest
+from heapq import heapify, heappop, heappush, nsmallest
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
+from .errors import StoreUnavailable
 from .messages import TaskStatus
 
 
@@ -139,12 +140,15 @@ class InProcessTasks:
 
     Parameters:
         clock: gives the time in seconds.
+        most_bytes: what they may hold together before no more are started.
     """
 
     shared = False
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, most_bytes: int = 256 * 1024 * 1024) -> None:
         self._now = clock
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._tasks: dict[str, TaskRow] = {}
         self._working: set[str] = set()
         self._deadlines: list[tuple[float, str]] = []
@@ -160,6 +164,11 @@ class InProcessTasks:
             self._forget(now)
             if row.id in self._tasks:
                 return False
+            if self._bytes + _size(row) > self._most_bytes:
+                raise StoreUnavailable(
+                    f"The in-process store is full: its tasks hold {self._bytes} bytes; give it a larger most_bytes, "
+                    "or the server a database"
+                )
             heappush(self._expiring, (row.expires, row.id))
             heappush(self._deadlines, (row.deadline, row.id))
             self._put(replace(row, leased_until=now + seconds) if row.lease else row)
@@ -182,9 +191,14 @@ class InProcessTasks:
             if present is None or present.version != row.version or present.expires <= now:
                 return None
             changed = replace(present, **changes, version=present.version + 1)
+            self._put(changed)
             if changed.deadline != present.deadline:
                 heappush(self._deadlines, (changed.deadline, row.id))
-            self._put(changed)
+                if len(self._deadlines) > 2 * len(self._tasks) + 100:  # most of them have been put off
+                    self._deadlines = [
+                        (each.deadline, id) for id, each in self._tasks.items() if each.status not in ENDED
+                    ]
+                    heapify(self._deadlines)
         if changed.status == "working" and not changed.lease:
             self._wakes.set()
         return changed
@@ -247,6 +261,8 @@ class InProcessTasks:
         await self._wakes.wait(seconds)
 
     def _put(self, row: TaskRow) -> None:
+        present = self._tasks.get(row.id)
+        self._bytes += _size(row) - (0 if present is None else _size(present))
         self._tasks[row.id] = row
         if row.status == "working":
             self._working.add(row.id)
@@ -256,8 +272,15 @@ class InProcessTasks:
     def _forget(self, now: float) -> None:
         while self._expiring and self._expiring[0][0] <= now:
             _, id = heappop(self._expiring)
-            self._tasks.pop(id, None)
+            expired = self._tasks.pop(id, None)
+            if expired is not None:
+                self._bytes -= _size(expired)
             self._working.discard(id)
+
+
+def _size(row: TaskRow) -> int:
+    """Estimate what a task holds, in bytes."""
+    return 512 + len(row.call) + len(row.journal) + len(row.questions) + len(row.outcome) + len(row.message)
 
 
 class Wakes:

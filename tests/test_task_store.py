@@ -412,6 +412,37 @@ class TestInProcessTasks(TaskContract):
 
         return Bench(store, store, pass_time, rows)
 
+    async def test_what_all_tasks_hold_is_bounded(self) -> None:
+        clock = Clock()
+        store = InProcessStore(clock, most_bytes=100_000)
+        rows = [task_row(journal=bytes(9_000), expires=clock.now + number) for number in range(1, 20)]
+        for row in rows[:10]:
+            await store.add_task(row)
+        with pytest.raises(StoreUnavailable, match=r"its tasks hold 9\d{4} bytes; give it a larger most_bytes"):
+            await store.add_task(rows[10])
+        assert await store.change_task(rows[9], status="completed", journal=b"")
+        assert await store.add_task(rows[10])
+        with pytest.raises(StoreUnavailable):
+            await store.add_task(rows[11])
+        clock.now += 11
+        for row in rows[11:]:
+            assert await store.add_task(row)
+        clock.now += 60
+        await store.overdue_tasks(most=1)
+        assert (store._bytes, store._tasks) == (0, {})
+
+    async def test_a_task_that_asks_again_and_again_leaves_nothing_behind(self) -> None:
+        store = InProcessStore(clock := Clock())
+        row: TaskRow | None = task_row()
+        assert row is not None
+        await store.add_task(row)
+        for number in range(1000):
+            row = await store.change_task(row, deadline=clock.now + number + 2)
+            assert row is not None
+        assert len(store._deadlines) < 200
+        clock.now = row.deadline + 1
+        assert [each.id for each in await store.overdue_tasks(most=5)] == [row.id]
+
 
 class SQLContract(TaskContract):
     @pytest.fixture
