@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from mrtr_server import InProcessStore, SQLStore, StoreUnavailable
 from mrtr_server import store_sql as module
 from mrtr_server.tables import TASKS
-from mrtr_server.task_store import TaskRow, TaskStore
+from mrtr_server.task_store import ENDED, TaskRow, TaskStore
 
 from .databases import TOOLS, PostgreSQL, process, task_row
 
@@ -737,17 +737,26 @@ class Model(RuleBasedStateMachine):
         self.keep(row)
 
     @precondition(lambda self: self.seen)
-    @rule(data=st.data(), status=st.sampled_from(STATUSES), frees=st.booleans(), journal=st.binary(max_size=3))
-    def change(self, data: st.DataObject, status: Any, frees: bool, journal: bytes) -> None:
+    @rule(
+        data=st.data(),
+        status=st.sampled_from(STATUSES),
+        lease=st.none() | st.just("") | LEASES,
+        seconds=SECONDS,
+        journal=st.binary(max_size=3),
+    )
+    def change(self, data: st.DataObject, status: Any, lease: str | None, seconds: float, journal: bytes) -> None:
         row = data.draw(st.sampled_from(self.seen))
-        changes: dict[str, Any] = {"status": status, "journal": journal}
-        if frees:
-            changes |= {"lease": "", "leased_until": 0.0, "attempts": 0}
+        changes: dict[str, Any] = {"journal": journal}
+        if row.status not in ENDED:  # which no task leaves
+            changes["status"] = status
+        if lease is not None:
+            changes |= {"lease": lease, "attempts": 0} | ({} if lease else {"leased_until": 0.0})
+        leased = {"leased_until": self.clock.now + seconds} if lease else {}
         present = self.alive(row.id)
         expected = None
         if present is not None and present.version == row.version:
-            expected = replace(present, **changes, version=row.version + 1)
-        assert self.do(self.store.change_task(row, **changes)) == expected
+            expected = replace(present, **(changes | leased), version=row.version + 1)
+        assert self.do(self.store.change_task(row, seconds=seconds if lease else None, **changes)) == expected
         if expected is not None:
             self.keep(expected)
 
