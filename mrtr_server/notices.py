@@ -34,6 +34,8 @@ POLL = 0.2
 """How often a SQLite file is looked at, in seconds."""
 GATHER = 0.05
 """How long it waits for more notices before it writes them there, in seconds: each write is a wait for the disk."""
+GATHER_NOTIFY = 0.01
+"""How long it waits for more before it sends them to PostgreSQL, in seconds."""
 KEEP = 600.0
 """How long a notice stays in a SQLite file, for processes that were suspended, in seconds."""
 RETRY = 1.0
@@ -230,6 +232,8 @@ class _Carrier(threading.Thread):
                     await self._rest(PULSE)
                     if time.monotonic() - before >= PULSE:
                         await connection.execute("SELECT 1")
+                    if not self._ending:
+                        await asyncio.sleep(GATHER_NOTIFY)
             raise ConnectionError("the connection was lost")
         finally:
             try:
