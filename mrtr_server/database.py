@@ -140,13 +140,14 @@ class Database:
             if not connected.busy:
                 connected.idle.set()
 
-    async def rows(self, statement: Executable, given: Mapping[str, Any]) -> Sequence[Any]:
+    async def rows(self, statement: Executable, given: Mapping[str, Any], *, by_key: bool = False) -> Sequence[Any]:
         """Run one statement that gives rows.
 
         Parameters:
             statement: one of few, which are made at the start. When the connection turns out to be dead it is run
                 again, once, on a new one: so it must come to the same if it has been run already.
             given: its parameters.
+            by_key: whether it finds what it reads by a key; with SQLite it is run on the spot then.
 
         Returns:
             The rows, in the order of the columns.
@@ -163,6 +164,8 @@ class Database:
         file = self._file
         if file is None:
             file = self._file = SQLiteFile(str(self._url.database), CONNECT_PATIENCE)
+        if by_key and (found := file.find(statement, given)) is not None:
+            return found
         try:
             async with asyncio.timeout(PATIENCE):
                 return await file.run(statement, given)

@@ -236,7 +236,7 @@ class Dispatcher:
         }
         if self._registry.completers:
             capabilities["completions"] = {}
-        if any(tool.handler.task is not None for tool in self._registry.tools.values()):
+        if self._registry.tasks:
             capabilities["extensions"] = {TASKS: {}}
         return Discovery(capabilities, self._instructions, self._list_ttl, self._list_scope)
 

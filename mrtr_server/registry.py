@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .callbacks import Callback
 from .content import Icon, ToolAnnotations, icon_entries
 from .errors import SetupError
-from .handlers import Handler
+from .handlers import Handler, TaskTerms
 from .messages import JSON
 from .results import Write, tool_results
 from .schema import Arguments, HeaderParameter, SignatureArguments, header_parameters
@@ -197,6 +197,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
+        self.tasks: dict[str, TaskTerms] = {}
+        """How calls of tools become tasks, by the name of each tool that has some."""
         self.prompts: dict[str, Prompt] = {}
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, Resource] = {}
@@ -206,6 +208,8 @@ class Registry:
     def add_tool(self, tool: Tool) -> None:
         """Register a tool. Raises `SetupError` if its name is taken."""
         _add(self.tools, "tool", tool.handler.name, tool)
+        if tool.handler.task is not None:
+            self.tasks[tool.handler.name] = tool.handler.task
 
     def add_prompt(self, prompt: Prompt) -> None:
         """Register a prompt. Raises `SetupError` if its name is taken."""

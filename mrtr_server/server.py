@@ -212,7 +212,7 @@ class MRTRServer:
         )
         faults = Faults(debug=debug)
         tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults)
-        self._worker = Worker(self._tasks, tools.run_task, self._tasks_at_once, self._admission, self._limits)
+        self._worker = Worker(self._tasks, tools.run_task, self._registry.tasks, self._admission, self._limits)
         self._works = works
         dispatcher = Dispatcher(
             self._registry,
@@ -306,7 +306,7 @@ class MRTRServer:
         phase = "startup"
         self._hear_sigterm()
         try:
-            async with self._living(works=self._works and self._has_tasks()):
+            async with self._living(works=self._works and bool(self._registry.tasks)):
                 await send({"type": "lifespan.startup.complete"})
                 phase = "shutdown"
                 await receive()
@@ -362,21 +362,14 @@ class MRTRServer:
         Raises:
             SetupError: there is nothing that this process could work on; the message says why.
         """
-        if not self._has_tasks():
+        if not self._registry.tasks:
             raise SetupError(f"{self.name}: no tool has tasks; they are for @app.tool(task=...)")
         self._shared.check_worker()
         return self._living(works=True)
 
-    def _has_tasks(self) -> bool:
-        return any(tool.handler.task is not None for tool in self._registry.tools.values())
-
     def _wake_worker(self) -> None:
         if self._works:
             self._worker.start()
-
-    def _tasks_at_once(self) -> dict[str, int]:
-        terms = {name: tool.handler.task for name, tool in self._registry.tools.items()}
-        return {name: each.concurrency or self._limits.tasks for name, each in terms.items() if each is not None}
 
     def _answer_within(self, tool: str) -> float:
         found = self._registry.tools.get(tool)

@@ -1,5 +1,8 @@
 """A SQLite file by two threads: what is written at once shares a transaction, and nobody who reads waits for that.
 
+What is found by its key is read on the spot: that takes less time than to wake a thread, which then has to wait for the
+interpreter, and so does its caller after it.
+
 Most of what a write takes is waiting for the disk, and there can be one at a time: so it is done once for all that have
 come meanwhile. A transaction begins and ends within the thread, so that an event loop that is busy with something else
 never holds up the other processes of the file.
@@ -58,6 +61,7 @@ class SQLiteFile:
     def __init__(self, path: str, patience: float) -> None:
         self._reader = _Worker(path, patience, writes=False)
         self._writer = _Worker(path, patience, writes=True)
+        self._glance = _Glance(path)
         self._compiled: dict[Executable, tuple[str, Parameters, _Worker]] = {}
 
     async def run(self, statement: Executable, given: Mapping[str, Any]) -> Rows:
@@ -77,10 +81,23 @@ class SQLiteFile:
         worker.put(_Job(sql, values, loop, future))
         return await future
 
+    def find(self, statement: Executable, given: Mapping[str, Any]) -> Rows | None:
+        """Run a query that finds what it reads by a key, on the spot.
+
+        Parameters:
+            statement, given: as for `run`.
+
+        Returns:
+            The rows; None where that needs patience, which `run` has.
+        """
+        sql, parameters, _ = self._compiled.get(statement) or self._compile(statement)
+        return self._glance.read(sql, tuple(given.get(name, constant) for name, constant in parameters))
+
     def close(self) -> None:
         """Let go of the file, when what is under way has ended. It is opened again when it is needed."""
         self._reader.close()
         self._writer.close()
+        self._glance.close()
 
     def _compile(self, statement: Any) -> tuple[str, "Parameters", "_Worker"]:
         compiled = statement.compile(dialect=sqlite.dialect())
@@ -180,6 +197,41 @@ class _Worker:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
         return [_outcome(connection, job) for job in group]  # there may be room for some of it
+
+
+class _Glance:
+    """A connection that is used on the spot, and never waits: neither for another thread nor for the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = _identity(path)
+        self._connection: sqlite3.Connection | None = None
+        self._guard = threading.Lock()
+        self._process = os.getpid()
+
+    def read(self, sql: str, values: tuple[Any, ...]) -> Rows | None:
+        """Give the rows of a query; None where it can't be run at once, and somebody has to wait or to say why."""
+        if not self._guard.acquire(blocking=False):
+            return None
+        try:
+            # A process that was forked must not touch its parent's.
+            if _identity(self._path) != self._file or self._process != os.getpid():
+                return None
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            with closing(self._connection.execute(sql, values)) as cursor:
+                return cursor.fetchall()
+        except sqlite3.Error:
+            return None
+        finally:
+            self._guard.release()
+
+    def close(self) -> None:
+        """Close the connection, if there is one. It is opened again when it is needed."""
+        with self._guard:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+                self._connection = None
 
 
 def _identity(path: str) -> tuple[int, int] | None:

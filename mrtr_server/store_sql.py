@@ -80,7 +80,7 @@ class SQLStore(SQLTasks):
             granted = await self.database.rows(self._statements.grant, given)
             if granted:
                 return Redemption("granted", token, attempt=granted[0][0])
-            found = await self.database.rows(self._statements.look, given)
+            found = await self.database.rows(self._statements.look, given, by_key=True)
             if found:
                 return _verdict(*found[0], answers=answers, token=token)
         return Redemption("running")  # by others, who take it and give it back faster than one can look
@@ -104,7 +104,7 @@ class SQLStore(SQLTasks):
 
     async def get(self, key: str) -> bytes | None:
         """Give the value of a key. See `Store.get`."""
-        found = await self._rows(self._statements.get, p_key=key)
+        found = await self.database.rows(self._statements.get, self._now(p_key=key), by_key=True)
         return found[0][0] if found else None
 
     async def check(self) -> None:

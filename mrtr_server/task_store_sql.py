@@ -66,7 +66,7 @@ class SQLTasks:
             return None
         if not self.database.is_sqlite:
             return await self._finding.get(id)
-        found = await self._rows(self._task_statements.find, p_id=id)
+        found = await self.database.rows(self._task_statements.find, self._now(p_id=id), by_key=True)
         return TaskRow(*found[0]) if found else None
 
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import Context
 from secrets import token_hex
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from .admission import Admission
 from .errors import ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
+from .handlers import TaskTerms
 from .journal import Journal
 from .limits import Limits
 from .messages import Call, Complete, Question
@@ -58,7 +59,7 @@ class Worker:
     Parameters:
         tasks: the tasks.
         run_task: runs a round of one.
-        at_once: gives the tools that have tasks, each with how many of them run at once.
+        terms: of the tools that have tasks, by name; there may be more later.
         admission: says whether the server is draining.
         limits: how many run at once, how long one may be silent, and how often it may take its worker with it.
     """
@@ -67,14 +68,14 @@ class Worker:
         self,
         tasks: Tasks,
         run_task: RunTask,
-        at_once: Callable[[], Mapping[str, int]],
+        terms: Mapping[str, TaskTerms],
         admission: Admission,
         limits: Limits,
     ) -> None:
         tasks.offer = self.offer
         self._tasks = tasks
         self._run_task = run_task
-        self._at_once = at_once
+        self._terms = terms
         self._admission = admission
         self._limits = limits
         self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
@@ -86,7 +87,7 @@ class Worker:
             return
         for other in [each for each in self._at_work if each.is_closed()]:
             del self._at_work[other]
-        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._at_once, self._admission, self._limits)
+        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._terms, self._admission, self._limits)
 
     def offer(self, tool: str) -> AbstractContextManager[Taker | None]:
         """Keep a place for a task that is about to be stored, if there is one on this event loop; see `Taker`."""
@@ -126,13 +127,13 @@ class _AtWork:
         self,
         tasks: Tasks,
         run_task: RunTask,
-        at_once: Callable[[], Mapping[str, int]],
+        terms: Mapping[str, TaskTerms],
         admission: Admission,
         limits: Limits,
     ) -> None:
         self._tasks = tasks
         self._run_task = run_task
-        self._at_once = at_once
+        self._terms = terms
         self._admission = admission
         self._limits = limits
         self._name = token_hex(16)
@@ -195,24 +196,21 @@ class _AtWork:
 
     # Claiming
 
-    def _room(self, tools: Iterable[str]) -> int:
-        """Give how many tasks of some tools, which share a limit, may begin now."""
-        most = self._at_once()
-        shared = min((most[tool] for tool in tools if tool in most), default=0)
+    def _at_once(self, tool: str) -> int:
+        """Give how many tasks of a tool run at once."""
+        terms = self._terms.get(tool)
+        return 0 if terms is None else terms.concurrency or self._limits.tasks
+
+    def _room(self, tools: list[str]) -> int:
+        """Give how many tasks of some tools, which are claimed together, may begin now."""
         all_here = [*self._offered, *(run.row.name for run, _ in self._running.values())]
-        if shared < self._limits.tasks:
-            shared -= sum(name in tools for name in all_here)
-        return min(shared, self._limits.tasks - len(all_here))
+        of_tool = self._at_once(tools[0]) - all_here.count(tools[0]) if len(tools) == 1 else self._limits.tasks
+        return min(of_tool, self._limits.tasks - len(all_here))
 
     def _queues(self) -> list[list[str]]:
         """Give the tools whose tasks are claimed together: each with a limit of its own first, then all the others."""
-        limited: list[list[str]] = []
-        others: list[str] = []
-        for tool, most in self._at_once().items():
-            if most < self._limits.tasks:
-                limited.append([tool])
-            else:
-                others.append(tool)
+        limited = [[tool] for tool, terms in self._terms.items() if terms.concurrency is not None]
+        others = [tool for tool, terms in self._terms.items() if terms.concurrency is None]
         return [*limited, others] if others else limited
 
     async def _claim(self) -> bool:
@@ -323,7 +321,7 @@ class _AtWork:
         try:
             name = run.row.name
             # One that begins anew here waits for its former run, which may take a while to end.
-            async with self._turns.setdefault(name, asyncio.Semaphore(self._at_once().get(name, 1))):
+            async with self._turns.setdefault(name, asyncio.Semaphore(self._at_once(name) or 1)):
                 if self._leaves:
                     await run.leave()
                 else:

@@ -242,3 +242,56 @@ def test_loops_in_several_threads_share_it(file: SQLiteFile) -> None:
     for thread in running:
         thread.join()
     assert len(asyncio.run(file.run(select(NUMBERS.c.number), {}))) == 150
+
+
+class TestWhatIsFoundOnTheSpot:
+    async def test_is_what_was_written_before(self, file: SQLiteFile) -> None:
+        for number in range(20, 40):
+            assert file.find(FIND, {"p_number": number}) == []
+            await add(file, number)
+            assert file.find(FIND, {"p_number": number}) == [(number,)]
+
+    async def test_waits_for_no_writer(self, file: SQLiteFile, path: Path) -> None:
+        await add(file, 1)
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert file.find(FIND, {"p_number": 1}) == [(1,)]
+            other.rollback()
+
+    async def test_is_left_to_run_where_the_file_is_locked(self, file: SQLiteFile, path: Path) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("PRAGMA locking_mode=EXCLUSIVE")
+            other.execute("INSERT INTO numbers VALUES (1)")
+            start = time.monotonic()
+            assert file.find(FIND, {"p_number": 1}) is None
+            assert time.monotonic() - start < 0.1
+        assert await file.run(FIND, {"p_number": 1}) == [(1,)]
+        assert file.find(FIND, {"p_number": 1}) == [(1,)]
+
+    async def test_is_left_to_run_where_it_is_another_file(self, file: SQLiteFile, path: Path) -> None:
+        await add(file, 1)
+        assert file.find(FIND, {"p_number": 1}) == [(1,)]
+        await asyncio.to_thread(path.rename, path.with_name("other.db"))
+        assert file.find(FIND, {"p_number": 1}) is None
+        with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
+            await file.run(FIND, {"p_number": 1})
+
+    async def test_is_left_to_run_in_a_process_that_was_forked(self, file: SQLiteFile) -> None:
+        await add(file, 1)
+        assert file.find(FIND, {"p_number": 1}) == [(1,)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+            child = os.fork()
+        if child == 0:
+            os._exit(0 if file.find(FIND, {"p_number": 1}) is None else 1)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+
+    async def test_may_be_looked_for_in_many_threads_at_once(self, file: SQLiteFile) -> None:
+        await add(file, 1)
+
+        def find() -> set[str]:
+            return {str(file.find(FIND, {"p_number": 1})) for _ in range(500)}
+
+        found = await asyncio.gather(*(asyncio.to_thread(find) for _ in range(4)))
+        assert set.union(*found) <= {"[(1,)]", "None"}
