@@ -251,8 +251,8 @@ def _children(parent: int) -> list[int]:
 
 
 @contextmanager
-def running(store: Store, python: Path, workers: int, core: int | None) -> Iterator[Server]:
-    """Run a server for as long as the block lasts; with one process, on that core."""
+def running(store: Store, python: Path, workers: int, cores: list[int]) -> Iterator[Server]:
+    """Run a server for as long as the block lasts; with one process, on the first of these cores."""
     (port,) = find_ports(1)
     command = [str(python), *UVICORN, "--port", str(port), "--workers", str(workers), *store.target]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MRTR_"))}
@@ -266,8 +266,7 @@ def running(store: Store, python: Path, workers: int, core: int | None) -> Itera
             start_new_session=True,
         )
         try:
-            if core is not None and workers == 1:
-                os.sched_setaffinity(process.pid, {core})
+            os.sched_setaffinity(process.pid, cores[:1] if workers == 1 else cores)  # not on the load's alone
             asyncio.run(_ready(process, port, log))
             yield Server(process, port)
         finally:
@@ -327,14 +326,14 @@ STORES: dict[str, Callable[[ExitStack], Store]] = {
 }
 
 
-def measure(store: Store, workers: int, core: int | None, options: argparse.Namespace) -> dict[str, float]:
+def measure(store: Store, workers: int, cores: list[int], options: argparse.Namespace) -> dict[str, float]:
     """Measure one server."""
     python = make_environment(store.environment, Path(options.environments))
 
     def run(work: Coroutine[Any, Any, float]) -> float:
         return asyncio.run(work)
 
-    with running(store, python, workers, core) as server:
+    with running(store, python, workers, cores) as server:
         found = {
             "finished": run(finished(server.port, options.seconds)),
             "looks": run(looks(server.port, options.seconds)),
@@ -368,7 +367,7 @@ def main() -> int:
             for workers in map(int, options.processes.split(",")):
                 if workers > 1 and not store.shared:
                     continue
-                found = measure(store, workers, cores[0], options)
+                found = measure(store, workers, cores, options)
                 bytes_ = f"{found['bytes']:,.0f}" if "bytes" in found else ""
                 print(
                     f"| {store.title} | {workers} | {found['finished']:,.0f} | {found['looks']:,.0f} "
