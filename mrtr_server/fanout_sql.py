@@ -42,6 +42,8 @@ class SQLFanout(InProcessFanout):
         return subscription
 
     def _heard(self, notices: Sequence[str]) -> None:
+        if not self._listeners:
+            return
         for notice in notices:
             if notice.startswith(CHANGED):
                 self._publish_here(notice.removeprefix(CHANGED))
