@@ -9,7 +9,7 @@ from hypothesis import settings
 from starlette.types import ASGIApp
 
 from .databases import PostgreSQL, running_postgresql
-from .serving import all_ended, in_thread
+from .serving import all_ended, ended, in_thread
 from .wire import Inspected, Wire
 
 Serve = Callable[..., Wire]
@@ -50,8 +50,9 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(app: ASGIApp, *, path: str = "/mcp", **options: Any) -> Wire:
+            ended(app)
             inspected.append(Inspected(app))
-            port = stack.enter_context(in_thread(inspected[-1], wait=False, **options))
+            port = stack.enter_context(in_thread(inspected[-1], wait=False, of=app, **options))
             wire = Wire(f"http://127.0.0.1:{port}{path}")
             stack.callback(wire.close)
             return wire

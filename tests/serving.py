@@ -33,12 +33,13 @@ def wait_until(true: Any, what: str, seconds: float = PATIENCE) -> None:
 
 
 @contextmanager
-def in_thread(app: ASGIApp, *, wait: bool = True, **options: Any) -> Iterator[int]:
+def in_thread(app: ASGIApp, *, wait: bool = True, of: object = None, **options: Any) -> Iterator[int]:
     """Serve an application in a thread; give its port.
 
     Parameters:
         app: the application.
-        wait: for the server's end, of which uvicorn makes a fifth of a second; `all_ended` waits for the others.
+        wait: for the server's end, of which uvicorn makes a fifth of a second; `ended` and `all_ended` wait for others.
+        of: what it is that is served, where the application is only around it.
         options: of `uvicorn.Config`.
     """
     defaults = {"port": 0, "log_level": "warning", "ws": "none", "access_log": False, "timeout_graceful_shutdown": 1}
@@ -51,20 +52,28 @@ def in_thread(app: ASGIApp, *, wait: bool = True, **options: Any) -> Iterator[in
         yield int(server.servers[0].sockets[0].getsockname()[1])
     finally:
         server.should_exit = True
-        _ENDING.append(thread)
+        _ENDING.append((thread, app if of is None else of))
         if wait:
             all_ended()
 
 
-_ENDING: list[threading.Thread] = []
+_ENDING: list[tuple[threading.Thread, object]] = []
 
 
 def all_ended() -> None:
     """Wait for the end of every server in a thread that was told to end."""
     while _ENDING:
-        thread = _ENDING.pop()
+        thread, _ = _ENDING.pop()
         thread.join(PATIENCE)
         assert not thread.is_alive(), "a server did not stop"
+
+
+def ended(app: object) -> None:
+    """Wait for the servers of an application that were told to end: they drain it, whoever else it serves by then."""
+    for thread, served in _ENDING:
+        if served is app:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a server did not stop"
 
 
 @dataclass

@@ -58,6 +58,7 @@ from mrtr_server.testing import (
 )
 
 from .conftest import Serve
+from .serving import ended
 from .task_apps import working
 from .wire import _schema
 
@@ -163,6 +164,7 @@ ANN = Login(name="ann")
 
 @pytest.fixture(params=["in process", "mounted", "over HTTP", "in process, as the drafts", "over HTTP, as the drafts"])
 def client(request: pytest.FixtureRequest, serve: Serve) -> Client:
+    ended(app)
     dialect = "sep-draft" if "drafts" in request.param else "2026-07-28"
     if "HTTP" in request.param:
         return Client(serve(app).url, dialect=dialect)
