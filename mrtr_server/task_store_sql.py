@@ -148,6 +148,7 @@ class SQLTasks:
         return {**parameters, "p_now": self._clock()} if self.database.is_sqlite else parameters
 
     async def _sweep(self) -> None:
+        """Remove some of what has expired, now and then; the store does, from all of its tables."""
         raise NotImplementedError
 
     def _missed(self) -> None:

@@ -263,7 +263,7 @@ class Tasks:
         message = "The task did not end in time"
         if row.status == "input_required":
             message = "The input that the task was waiting for did not come in time"
-        elif not row.version:
+        elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
             logger.warning("No worker has begun a task of %r in its time; does one run that has the tool?", row.name)
         expired = await self._change(row, **self.failed(row, ProtocolError(message)))
         return expired or await self.store.find_task(row.id) or row

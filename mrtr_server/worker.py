@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import Context
+from functools import partial
 from secrets import token_hex
 from typing import Any, Protocol
 
@@ -73,11 +74,7 @@ class Worker:
         limits: Limits,
     ) -> None:
         tasks.offer = self.offer
-        self._tasks = tasks
-        self._run_task = run_task
-        self._terms = terms
-        self._admission = admission
-        self._limits = limits
+        self._start = partial(_AtWork, tasks, run_task, terms, admission, limits)
         self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
 
     def start(self) -> None:
@@ -87,7 +84,7 @@ class Worker:
             return
         for other in [each for each in self._at_work if each.is_closed()]:
             del self._at_work[other]
-        self._at_work[loop] = _AtWork(self._tasks, self._run_task, self._terms, self._admission, self._limits)
+        self._at_work[loop] = self._start()
 
     def offer(self, tool: str) -> AbstractContextManager[Taker | None]:
         """Keep a place for a task that is about to be stored, if there is one on this event loop; see `Taker`."""

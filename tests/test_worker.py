@@ -95,6 +95,10 @@ class Tools:
         self.ran.append(name)
         return name
 
+    async def waits(self) -> str:
+        """Wait, and record nothing."""
+        return await self._wait("waits")
+
     async def steps(self, ctx: Context) -> str:
         """Run a step, one that waits, and another one."""
         await ctx.step(self.did, "first", key="first")
@@ -318,6 +322,19 @@ class TestTasksThatBeginHere:
         assert (await tools.row(flow)).leased_until - clock() > 20
         tools.gate.set()
         assert (await flow.wait()).text == "last"
+        await tools.app._worker.close()
+
+    async def test_are_not_said_to_have_had_no_worker(self, caplog: pytest.LogCaptureFixture) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        tools.app.tool(name="waits", task="optional", ttl=5)(tools.waits)
+        flow = await tools.start("waits")
+        await tools.began.wait()
+        assert (await tools.row(flow)).version == 0
+        clock.advance(6)
+        assert (await flow.look()).task.status == "failed"
+        assert "No worker has begun" not in caplog.text
+        tools.gate.set()
         await tools.app._worker.close()
 
     async def test_are_begun_once_where_a_flow_becomes_one_task_only(self, tools: Tools) -> None:
