@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,15 @@ def postgresql() -> Iterator[PostgreSQL]:
     """A real PostgreSQL server, for all tests that want one."""
     with running_postgresql() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return server.url(await server.new_database())
 
 
 @pytest.fixture

@@ -168,15 +168,6 @@ class TestStoreOf:
             store_of("", {})
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of either kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store.db"
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.url(await server.new_database())
-
-
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[SQLStore]:
     """A store in an empty database of either kind."""

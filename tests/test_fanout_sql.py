@@ -34,15 +34,6 @@ STRANGE = [
 ]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of either kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/changes.db"
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.url(await server.new_database())
-
-
 @pytest.fixture
 async def stores(url: str) -> AsyncIterator[list[SQLStore]]:
     """As two replicas have them."""

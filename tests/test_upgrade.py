@@ -32,15 +32,6 @@ pytestmark = pytest.mark.anyio
 NEWEST = VERSIONS[-1]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of either kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store.db"
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.url(await server.new_database())
-
-
 async def on(url: str, work: Callable[[Connection], Any]) -> Any:
     """Do something on a connection, whatever the version of the tables."""
     database = Database(url, TABLES, VERSIONS)
