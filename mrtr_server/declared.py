@@ -29,6 +29,8 @@ class Depends:
     parameters. It may declare asks and dependencies itself, and take the `Context`. It runs at most once a round, and
     again in every round: what must happen once in a flow goes into `ctx.step`.
 
+    What is declared is asked and run one after another, in the order of the parameters, up to the first failure.
+
     Parameters:
         function: sync (it runs in a thread) or async.
 
@@ -236,9 +238,13 @@ class _Plan:
                 raise SetupError(f"{where}: parameter {name!r} can't take the context; one ordinary parameter can")
             else:
                 context = name
-        sources = dict(self._sources(where, plain, self.scope))
+        sources: dict[str, str | Node] = {}
         scope = _Scope(own, self.scope)
-        sources |= {name: self.node(declared, scope) for name, declared in own.items()}
+        for name in signature.parameters:  # what it needs is there in its own order
+            if name in own:
+                sources[name] = self.node(own[name], scope)
+            elif name in plain:
+                sources |= self._sources(where, {name: plain[name]}, self.scope)
         node = Dependency(mark.function, signature.is_async, context, sources, _nodes_of(sources.values()))
         node.name = _free(f"Depends({_name(mark.function)})", {getattr(other, "name", "") for other in self.nodes})
         return node
