@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from .annotations import union_members
 from .asks import Refusal
 from .auth import principal_of
 from .base_url import BaseUrl
@@ -24,7 +25,6 @@ from .callbacks import PATH, Callback, Callbacks, owner
 from .errors import FlowError, LinkRefused, PayloadTooLarge, SetupError, StoreUnavailable, ToolError
 from .handlers import Handler
 from .messages import Principal
-from .results import union_members
 from .schema import Stored
 from .signing import Link
 from .threads import Threads

@@ -7,15 +7,15 @@ from inspect import Parameter, unwrap
 from types import CodeType
 from typing import Any, Union, get_args
 
+from .annotations import union_members
 from .asks import Text
 from .declared import Declaration, compile_declared, read_declaration
 from .errors import SetupError
 from .filling import Declared
 from .idempotency import IdempotencyKey
 from .inputs import InputRequired
-from .results import union_members
 from .schema import Stored
-from .signatures import BY_NAME, own_type, read_signature
+from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,7 @@ def compile_handler(
             continue
         kind, bare = own_type(parameter.annotation)
         if kind is None:
-            if parameter.name == "ctx" and parameter.annotation is Parameter.empty:
-                raise SetupError(f"{name}: 'ctx' would be an argument that the model fills; write ctx: Context")
+            refuse_unannotated(name, parameter)
             parameters[parameter.name] = parameter
             continue
         if parameter.kind not in BY_NAME:

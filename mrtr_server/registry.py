@@ -9,6 +9,7 @@ from typing import Any, Literal
 from .callbacks import Callback
 from .content import Icon, ToolAnnotations, icon_entries
 from .errors import SetupError
+from .foreign import refuse_foreign_types
 from .handlers import Handler, TaskTerms
 from .messages import JSON
 from .results import Write, tool_results
@@ -111,6 +112,7 @@ def build_tool(
     input_schema: Mapping[str, Any] | None,
 ) -> Tool:
     """Compile a tool. Raises `SetupError` for what can't be served."""
+    refuse_foreign_types(about.name, handler.parameters.values())
     arguments: Arguments
     if input_schema is None:
         arguments = SignatureArguments(about.name, handler.parameters)
@@ -131,6 +133,7 @@ def build_tool(
 
 def build_prompt(handler: Handler, about: Described) -> Prompt:
     """Compile a prompt. Raises `SetupError` for what can't be served."""
+    refuse_foreign_types(about.name, handler.parameters.values())
     arguments = SignatureArguments(about.name, handler.parameters)
     _only_strings(about.name, arguments.schema, "an argument of a prompt")
     required = arguments.schema.get("required", ())
@@ -155,6 +158,7 @@ def build_resource(
     """Compile a resource, or a template of resources if the URI has variables. Raises `SetupError`."""
     if ":" not in uri:
         raise SetupError(f"{uri!r} is no URI: it has no scheme")
+    refuse_foreign_types(about.name, handler.parameters.values())
     template = UriTemplate(uri) if "{" in uri or "}" in uri else None
     names = template.names if template else []
     if unknown := set(names) - set(handler.parameters):

@@ -1,15 +1,15 @@
 """From what a handler returns to the body of a result."""
 
-import types
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, isclass
 from types import NoneType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json, to_jsonable_python
 
+from .annotations import union_members
 from .content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
 from .errors import SetupError
 from .messages import JSON
@@ -91,11 +91,6 @@ def completion_body(value: Any) -> JSON:
     total = len(value.values) if value.total is None else value.total
     has_more = total > len(values) if value.has_more is None else value.has_more
     return {"completion": {"values": values, "total": total, "hasMore": has_more}}
-
-
-def union_members(annotation: Any) -> tuple[Any, ...]:
-    """Give the members of a union, or the annotation alone."""
-    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 
 def _is_content_type(annotation: Any) -> bool:

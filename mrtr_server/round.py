@@ -17,7 +17,7 @@ from .errors import AnswerMisfit, FlowError, KeyConflict, MisplacedCall, SetupEr
 from .inputs import InputRequired, Inputs, reader
 from .journal import Journal
 from .messages import JSON, Call, Question
-from .steps import Planned, Steps, current_dependency, current_step
+from .steps import Planned, Steps, current_step
 from .threads import Threads
 from .url_asks import UNFINISHED, ElicitUrl
 
@@ -89,7 +89,6 @@ class Round:
         self.failure: BaseException | None = None
         self.activity = 0
         self.parked: list[asyncio.Task[Any]] = []
-        self.busy: set[asyncio.Task[Any]] = set()
         self.reserved: Container[str] = ()
         self.closed = False
         self.main: asyncio.Task[Any] | None = None
@@ -149,10 +148,6 @@ class Round:
         """Never return, except to end the handler with the round."""
         if (task := asyncio.current_task()) is not None:
             self.parked.append(task)
-        if (dependency := current_dependency.get()) is None:
-            self.busy.clear()
-        else:
-            self.busy.discard(dependency)
         self.wake()
         while True:
             try:

@@ -130,7 +130,7 @@ async def _run_asking(coroutine: Coroutine[Any, Any, Any], round_: Round) -> Any
     task.add_done_callback(round_.wake)
     try:
         while not task.done():
-            if not round_.parked or round_.running or round_.busy:
+            if not round_.parked or round_.running:
                 await round_.changed()
             elif await _settled(task, round_):
                 break

@@ -8,13 +8,24 @@ from inspect import Parameter
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from .annotations import union_members
 from .context import Context
 from .errors import SetupError
+from .foreign import refuse_foreign_marks
 from .inputs import Inputs, State
-from .results import union_members
 
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 """The kinds of parameters that a call by name can fill."""
+
+
+_OURS = {
+    "ctx": "Context",
+    "inputs": "Inputs",
+    "input_responses": "Inputs",
+    "state": "State[...]",
+    "request_state": "State[...]",
+}
+"""The types of what goes by these names here and in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,7 @@ def read_signature(function: Any, where: str, namespace: Mapping[str, Any]) -> S
         namespace: the local names where it is used, for annotations that are strings.
 
     Raises:
-        SetupError: it can't be called, or an annotation can't be resolved.
+        SetupError: it can't be called, an annotation can't be resolved, or a parameter is marked for another framework.
     """
     layers = list(_layers(function, where))
     hints = _hints(layers[-1], where, namespace)
@@ -49,6 +60,7 @@ def read_signature(function: Any, where: str, namespace: Mapping[str, Any]) -> S
         name: parameter.replace(annotation=hints.get(name, Parameter.empty))
         for name, parameter in _parameters(function, where).items()
     }
+    refuse_foreign_marks(where, parameters.values())
     return Signature(parameters, hints.get("return", Parameter.empty), any(map(inspect.iscoroutinefunction, layers)))
 
 
@@ -62,6 +74,24 @@ def own_type(annotation: Any) -> tuple[str | None, Any]:
             if members[0] is base or get_origin(members[0]) is base:
                 return kind, members[0]
     return None, annotation
+
+
+def refuse_unannotated(where: str, parameter: Parameter) -> None:
+    """Refuse a parameter that has one of our names and no annotation: it would not get what its name says.
+
+    Parameters:
+        where: the function, for errors.
+        parameter: one that no mark and none of our types fills.
+
+    Raises:
+        SetupError: it has such a name, and no annotation.
+    """
+    name, kind = parameter.name, parameter.kind
+    if name in _OURS and parameter.annotation is Parameter.empty and kind is not Parameter.VAR_KEYWORD:
+        raise SetupError(
+            f"{where}: {name!r} without an annotation is taken for an argument, which the model fills; write {name}: "
+            f"{_OURS[name]}, or the argument's own type if it is meant to be one"
+        )
 
 
 def _hints(target: Any, where: str, namespace: Mapping[str, Any]) -> dict[str, Any]:

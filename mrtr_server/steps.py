@@ -30,8 +30,8 @@ from .threads import Threads
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 """The key of the step that the code runs in; empty outside of steps."""
 
-current_dependency: ContextVar["asyncio.Task[Any] | None"] = ContextVar("mrtr_server_dependency", default=None)
-"""The task of the dependency that the code runs in; None outside of dependencies."""
+current_dependency: ContextVar[str] = ContextVar("mrtr_server_dependency", default="")
+"""The name of the dependency that the code runs in; empty outside of dependencies."""
 
 step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrtr_server_step_watcher", default=None)
 """Is told of each step by name as it is called, and whether it runs (or has run in an earlier round); for tests."""
@@ -67,7 +67,7 @@ class Planned:
 
 
 class Branch:
-    """The steps of one asyncio task, counted by name, so that branches side by side replay the same."""
+    """The steps of one asyncio task, or of one dependency, counted by name, so that each replays the same."""
 
     __slots__ = ("_taken", "name")
 
@@ -114,7 +114,7 @@ class Steps:
         self.running: set[asyncio.Task[Any]] = set()
         self.started: dict[str, tuple[Planned, asyncio.Task[Any] | None]] = {}
         self._failed: dict[str, list[dict[str, str]]] = {}
-        self._branches: dict[asyncio.Task[Any] | None, Branch] = {}
+        self._branches: dict[tuple[asyncio.Task[Any] | None, str], Branch] = {}
 
     def plan(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
@@ -225,12 +225,15 @@ class Steps:
         name = getattr(function, "__name__", "")
         if not name or name == "<lambda>":
             raise FlowError("A step that is a lambda or has no name needs a key=; the name is its key otherwise")
-        task = asyncio.current_task()
-        if task not in self._branches:
-            self._branches[task] = Branch("" if task is self._main or task is None else self._side_branch(task))
-        return self._branches[task].take(name)
+        branch = task, dependency = asyncio.current_task(), current_dependency.get()
+        if branch not in self._branches:
+            if task is None or task is self._main:
+                self._branches[branch] = Branch(dependency)
+            else:
+                self._branches[branch] = Branch(self._side_branch(task, dependency))
+        return self._branches[branch].take(name)
 
-    def _side_branch(self, task: asyncio.Task[Any]) -> str:
+    def _side_branch(self, task: asyncio.Task[Any], dependency: str) -> str:
         """Name a task beside the handler's own: as its author did, or by its coroutine's name and arguments.
 
         So the order in which branches come to their first step, which the outside decides, does not matter. Those
@@ -244,8 +247,8 @@ class Steps:
                 code, values = frame.f_code, frame.f_locals
                 given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
                 name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
-        if (dependency := current_dependency.get()) is not None and dependency is not task:
-            name = f"{dependency.get_name()}/{name}"
+        if dependency:
+            name = f"{dependency}/{name}"
         alike = sum(branch.name.partition(ALIKE)[0] == name for branch in self._branches.values())
         return f"{name}{ALIKE}{alike + 1}" if alike else name
 
