@@ -44,6 +44,7 @@ from .task_changes import with_tasks
 from .tasks import Tasks
 from .threads import Threads
 from .tool_calls import Tools
+from .unknown_arguments import ArgumentNames, read_arguments
 
 logger = logging.getLogger("mrtr_server")
 
@@ -148,7 +149,8 @@ class Dispatcher:
         prompt = self._registry.prompts.get(call.target)
         if prompt is None:
             raise UnknownTarget("prompt", call.target)
-        result = await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet)
+        names = prompt.names if call.state is None else None
+        result = await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet, names)
         if isinstance(result, NeedsInput):
             return result
         return Complete(self._write(call, lambda: prompt_body(result, prompt.description)))
@@ -166,10 +168,18 @@ class Dispatcher:
             return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
         return Complete(body, resource.ttl, resource.scope)
 
-    async def _run_or_raise(self, handler: Handler, reader: Arguments, raw: JSON, call: Call, outlet: Outlet) -> Any:
+    async def _run_or_raise(
+        self,
+        handler: Handler,
+        reader: Arguments,
+        raw: JSON,
+        call: Call,
+        outlet: Outlet,
+        names: ArgumentNames | None = None,
+    ) -> Any:
         """Run a handler whose failures are JSON-RPC errors, since its result has no way to say so."""
         try:
-            arguments = reader.read(raw)
+            arguments = read_arguments(reader, names, raw)
         except ArgumentsMisfit as misfit:
             raise InvalidParams(problems(call.target, misfit), _named(call)) from None
         try:

@@ -14,6 +14,7 @@ from .messages import JSON
 from .results import Write, tool_results
 from .schema import Arguments, HeaderParameter, SignatureArguments, header_parameters
 from .threads import Threads
+from .unknown_arguments import ArgumentNames
 from .uri_templates import UriTemplate
 
 NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
@@ -24,23 +25,29 @@ LISTINGS = ("tools", "prompts", "resources", "resourceTemplates")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, ready to be called and listed."""
+    """A tool, ready to be called and listed.
+
+    Parameters:
+        names: the arguments that a new call may have; None where that is for its schema to say, or nobody minds.
+    """
 
     handler: Handler
     arguments: Arguments
     write: Write
     headers: tuple[HeaderParameter, ...]
     entry: JSON
+    names: ArgumentNames | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt, ready to be got and listed."""
+    """A prompt, ready to be got and listed; `names` is as for a `Tool`."""
 
     handler: Handler
     arguments: Arguments
     description: str | None
     entry: JSON
+    names: ArgumentNames | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +116,16 @@ def build_tool(
     *,
     annotations: ToolAnnotations | Mapping[str, Any] | None,
     input_schema: Mapping[str, Any] | None,
+    ignores_unknown: bool = False,
 ) -> Tool:
     """Compile a tool. Raises `SetupError` for what can't be served."""
     arguments: Arguments
+    names = None
     if input_schema is None:
-        arguments = SignatureArguments(about.name, handler.parameters)
+        arguments = signature = SignatureArguments(about.name, handler.parameters, handler.own_parameters)
+        if not ignores_unknown:
+            names = ArgumentNames(signature, handler.own_parameters)
+            arguments.schema.setdefault("additionalProperties", False)
     else:
         from .raw_schema import RawArguments  # optional: needs jsonschema
 
@@ -126,19 +138,22 @@ def build_tool(
     entry = about.entry(
         inputSchema=arguments.schema, outputSchema=output_schema, annotations=dict(hints) if hints else None
     )
-    return Tool(handler, arguments, write, header_parameters(about.name, arguments.schema), entry)
+    return Tool(handler, arguments, write, header_parameters(about.name, arguments.schema), entry, names)
 
 
-def build_prompt(handler: Handler, about: Described) -> Prompt:
+def build_prompt(handler: Handler, about: Described, *, ignores_unknown: bool = False) -> Prompt:
     """Compile a prompt. Raises `SetupError` for what can't be served."""
-    arguments = SignatureArguments(about.name, handler.parameters)
+    arguments = SignatureArguments(about.name, handler.parameters, handler.own_parameters)
+    if arguments.is_open:
+        raise SetupError(f"{about.name}: a prompt lists its arguments, so name each instead of taking whatever comes")
     _only_strings(about.name, arguments.schema, "an argument of a prompt")
     required = arguments.schema.get("required", ())
     listed = []
     for name, field in arguments.schema["properties"].items():
         entry = {"name": name, "title": field.get("title"), "description": field.get("description")}
         listed.append({k: v for k, v in entry.items() if v is not None} | {"required": name in required})
-    return Prompt(handler, arguments, about.description, about.entry(arguments=listed or None))
+    names = None if ignores_unknown else ArgumentNames(arguments, handler.own_parameters)
+    return Prompt(handler, arguments, about.description, about.entry(arguments=listed or None), names)
 
 
 def build_resource(

@@ -89,6 +89,8 @@ class MRTRServer:
             any, all of that works within one process, and ends with it.
         limits: what requests and flows may use.
         dialects: the wire forms to serve, by name: all that there are if left out.
+        unknown_arguments: what a new call comes to that has arguments which its tool or prompt does not take:
+            `"refuse"` names them and the nearest ones to the model, `"ignore"` drops them, for clients that add some.
         page_size: how many entries a page of a list has.
         list_ttl: how long clients may keep lists, in seconds.
         list_scope: who may share kept lists; `"private"` by default where there is `auth`, otherwise `"public"`.
@@ -131,6 +133,7 @@ class MRTRServer:
         database: str | None = None,
         limits: Limits | None = None,
         dialects: Sequence[str] | None = None,
+        unknown_arguments: Literal["refuse", "ignore"] = "refuse",
         page_size: int = 250,
         list_ttl: float = 0.0,
         list_scope: Literal["public", "private"] | None = None,
@@ -160,12 +163,15 @@ class MRTRServer:
         ):
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
+        if unknown_arguments not in ("refuse", "ignore"):
+            raise SetupError(f'unknown_arguments={unknown_arguments!r}: choose from "refuse", "ignore"')
         if isasyncgenfunction(lifespan):
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
         self.name = name
         self._path = path.rstrip("/")
         self._limits = limits or Limits()
         self._settings = settings
+        self._ignores_unknown = unknown_arguments == "ignore"
         self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
         self._threads = Threads(self._limits.threads)
         self._admission = Admission(self._limits)
@@ -493,7 +499,14 @@ class MRTRServer:
                 )
             if handler.single_use:
                 self._shared.redeems(about.name, needed=single_use)
-            self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
+            tool = build_tool(
+                handler,
+                about,
+                annotations=annotations,
+                input_schema=input_schema,
+                ignores_unknown=self._ignores_unknown,
+            )
+            self._registry.add_tool(tool)
             return function
 
         return register if function is None else register(_decorated("tool", function))
@@ -535,7 +548,8 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            self._registry.add_prompt(build_prompt(_compile(function, about.name, answer_within), about))
+            handler = _compile(function, about.name, answer_within)
+            self._registry.add_prompt(build_prompt(handler, about, ignores_unknown=self._ignores_unknown))
             return function
 
         return register if function is None else register(_decorated("prompt", function))

@@ -39,6 +39,7 @@ from .runner import Asking
 from .schema import ArgumentsMisfit
 from .task_questions import Questions
 from .tasks import Meant, Tasks
+from .unknown_arguments import read_arguments
 
 _MEANT: Mapping[str, Meant] = {"tasks/answer": Questions.by_name, "tasks/respond": Questions.to_the_only_one}
 """The messages whose answers do not come by the keys of the task."""
@@ -94,7 +95,8 @@ class Tools:
         if tool is None:
             raise UnknownTarget("tool", call.target)
         try:
-            arguments = tool.arguments.read(call.arguments)
+            # A flow that has begun may have been begun by a version that took more.
+            arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
             return Complete(failed(problems(call.target, misfit)))
         if tool.handler.task is not None and tool.handler.task.required and call.task is None:

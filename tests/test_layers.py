@@ -32,7 +32,7 @@ ROWS: list[tuple[int, str]] = [
     (3, "context"),
     (3, "filling signatures"),
     (3, "declared"),
-    (3, "handlers"),
+    (3, "handlers unknown_arguments"),
     (3, "registry"),
     (4, "runner"),
     (5, "redemption"),
