@@ -18,7 +18,7 @@ import mrtr_server
 ROOT = Path(mrtr_server.__file__).parent
 
 NAMES = """
-    Annotations AudioContent BearerTokens Callback Client Codec Completion Confirm Context Depends Elicit
+    Annotations AudioContent BearerTokens Callback Caller Client Codec Completion Confirm Context Depends Elicit
     Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InProcessStore
     InputRequired Inputs KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal PromptResult
     ProtocolError Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec

@@ -176,7 +176,7 @@ class TestLists:
 
     def test_there_is_a_list_for_every_listing(self) -> None:
         registry = Registry()
-        assert [list(registry.entries(listing)) for listing in LISTINGS] == [[], [], [], []]
+        assert [dict(registry.records(listing)) for listing in LISTINGS] == [{}, {}, {}, {}]
 
 
 class TestNames:
