@@ -56,7 +56,7 @@ class RecordedUser(BaseUser):
     """The user of a request that has become a task: who it was, as far as can be kept.
 
     Parameters:
-        identity: that of the user; None for one who was not authenticated.
+        identity: that of the user; None for one who had none.
         display_name: that of the user.
         issuer, client_id: those of the principal.
         is_authenticated: whether the user was.
@@ -89,7 +89,7 @@ class RecordedUser(BaseUser):
 
     @property
     def identity(self) -> Any:
-        """Names the user, and no other. Raises `NotImplementedError` for one who was not authenticated."""
+        """Names the user, and no other. Raises `NotImplementedError` for one who had none."""
         if self._identity is None:
             raise NotImplementedError
         return self._identity
@@ -110,12 +110,11 @@ def write_user(user: Any) -> list[Any] | None:
     """Return what a task keeps of the user of its request, as JSON; None where nothing authenticates."""
     if user is None:
         return None
-    who = principal_of(user)
-    name = _display_name(user)
-    if who is None:
-        return [None, name, "", "", bool(getattr(user, "is_authenticated", False))]
-    identity = user.identity if type(user.identity) in (str, int) else who.subject
-    return [identity, name, who.issuer, who.client_id, True]
+    who = principal_of(user) or Principal("")
+    identity, name = _given(user, "identity"), _given(user, "display_name")
+    if identity is not None and type(identity) not in (str, int):
+        identity = str(identity)
+    return [identity, str(name or ""), who.issuer, who.client_id, bool(getattr(user, "is_authenticated", False))]
 
 
 def read_user(written: Any) -> RecordedUser | None:
@@ -126,11 +125,11 @@ def read_user(written: Any) -> RecordedUser | None:
     return RecordedUser(*parts, is_authenticated=is_authenticated)
 
 
-def _display_name(user: Any) -> str:
+def _given(user: Any, name: str) -> Any:
     try:
-        return str(user.display_name)
-    except Exception:  # it is whatever the author made; Starlette's own raises NotImplementedError
-        return ""
+        return getattr(user, name)
+    except (AttributeError, NotImplementedError):  # as Starlette's own does
+        return None
 
 
 class TokenUser(BaseUser):
