@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from starlette.types import Receive, Scope, Send
 
 from .admission import Admission
-from .auth import principal_of
+from .auth import principal_of, scopes_of
 from .connection import JSON_TYPE, Connection, Watch, respond
 from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from .dispatcher import Dispatcher
@@ -148,6 +148,8 @@ class Endpoint:
             user = scope.get("user")
             call = dialect.read(envelope, principal_of(user), user)
             call.root = scope.get("root_path", "")
+            if (credentials := scope.get("auth")) is not None:
+                call.scopes = scopes_of(credentials)
             del envelope
             connection = Connection(dialect, headers, self._admission, scope, receive, send)
             self._watch.enter(connection)

@@ -287,8 +287,20 @@ class Context:
 
     @property
     def user(self) -> Any:
-        """What the authentication layer made of the credentials (Starlette's `request.user`); None without one."""
+        """What the authentication layer made of the credentials (Starlette's `request.user`); None without one.
+
+        In a task, what is kept of it: `identity`, `display_name`, `is_authenticated`, and `issuer` and `client_id` if
+        it had them. An identity that is neither text nor an integer is text there.
+        """
         return self._round.call.user
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """What the credentials are good for (Starlette's `request.auth.scopes`); empty without authentication.
+
+        In rounds those of the round's own request, in a task those of the request that created it.
+        """
+        return self._round.call.scopes
 
     @property
     def headers(self) -> Mapping[str, str]:

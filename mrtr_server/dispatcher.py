@@ -1,10 +1,14 @@
 """From a call to its outcome, by its method."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Literal
 
 from .asks import Refusal
+from .authorization import Authorizer
+from .authorized_changes import AuthorizedChanges
+from .cursors import Cursors
 from .errors import (
     Declined,
     InvalidParams,
@@ -35,15 +39,16 @@ from .messages import (
     NeedsInput,
     Outcome,
     Outlet,
+    Subscription,
 )
-from .registry import Registry
+from .registry import Record, Registry
 from .results import completion_body, prompt_body, resource_body
 from .schema import Arguments, ArgumentsMisfit
-from .signing import Cursors
 from .task_changes import with_tasks
 from .tasks import Tasks
 from .threads import Threads
 from .tool_calls import Tools
+from .unknown_arguments import ArgumentNames, read_arguments
 
 logger = logging.getLogger("mrtr_server")
 
@@ -55,6 +60,8 @@ _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "resourcesListChanged": "resources",
 }
 _LISTENED_EACH: dict[str, Literal["resource", "task"]] = {"resourceSubscriptions": "resource", "taskIds": "task"}
+_READ = ("resources", "resourceTemplates")
+"""The lists of what has URIs that can be listened to."""
 _MOST_EACH = 1000
 """How many resources, and how many tasks, one listener may name."""
 
@@ -68,7 +75,8 @@ class Dispatcher:
         flows: runs the rounds of what may ask.
         tasks: knows the tasks that somebody listens to.
         faults: notes what goes wrong on our side.
-        cursors: signs positions in lists.
+        authorizer: knows who may use what.
+        cursors: seals positions in lists.
         fanout: carries change notifications.
         threads: runs plain functions.
         instructions: how a model should use the server.
@@ -84,6 +92,7 @@ class Dispatcher:
         flows: Flows,
         tasks: Tasks,
         faults: Faults,
+        authorizer: Authorizer,
         cursors: Cursors,
         fanout: Fanout,
         threads: Threads,
@@ -98,6 +107,7 @@ class Dispatcher:
         self._tools = tools
         self._tasks = tasks
         self._faults = faults
+        self._authorizer = authorizer
         self._cursors = cursors
         self._fanout = fanout
         self._threads = threads
@@ -148,7 +158,9 @@ class Dispatcher:
         prompt = self._registry.prompts.get(call.target)
         if prompt is None:
             raise UnknownTarget("prompt", call.target)
-        result = await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet)
+        await self._require(call, "prompt", prompt, call.target)
+        names = prompt.names if call.state is None else None
+        result = await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet, names)
         if isinstance(result, NeedsInput):
             return result
         return Complete(self._write(call, lambda: prompt_body(result, prompt.description)))
@@ -158,18 +170,29 @@ class Dispatcher:
         if found is None:
             raise UnknownTarget("resource", call.target)
         resource, values = found
+        await self._require(call, "resource", resource, call.target)
         result = await self._run_or_raise(resource.handler, resource.arguments, values, call, outlet)
         if isinstance(result, NeedsInput):
             return result
         body = self._write(call, lambda: resource_body(result, call.target, resource.mime_type))
         if call.state is not None or call.answers:
             return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
-        return Complete(body, resource.ttl, resource.scope)
+        # What is not for everybody is not in anybody's cache but the caller's own.
+        shared = not self._authorizer.guards(resource.authorize)
+        return Complete(body, resource.ttl, resource.scope if shared else "private")
 
-    async def _run_or_raise(self, handler: Handler, reader: Arguments, raw: JSON, call: Call, outlet: Outlet) -> Any:
+    async def _run_or_raise(
+        self,
+        handler: Handler,
+        reader: Arguments,
+        raw: JSON,
+        call: Call,
+        outlet: Outlet,
+        names: ArgumentNames | None = None,
+    ) -> Any:
         """Run a handler whose failures are JSON-RPC errors, since its result has no way to say so."""
         try:
-            arguments = reader.read(raw)
+            arguments = read_arguments(reader, names, raw)
         except ArgumentsMisfit as misfit:
             raise InvalidParams(problems(call.target, misfit), _named(call)) from None
         try:
@@ -202,21 +225,45 @@ class Dispatcher:
                 if offset is None:
                     raise InvalidParams("The cursor is not one of this list; start again without it")
                 start = offset
-            entries = list(self._registry.entries(listing))
-            end = start + self._page_size
-            body: JSON = {listing: entries[start:end]}
-            if end < len(entries):
+            records = self._registry.records(listing)
+            if shared := not self._authorizer.guards(None) and listing not in self._registry.guarded:
+                end: int | None = start + self._page_size
+                entries = [record.entry for record in islice(records.values(), start, end)]
+                end = end if start + self._page_size < len(records) else None
+            else:
+                entries, end = await self._allowed_page(call, records, start)
+            body: JSON = {listing: entries}
+            if end is not None:
                 body["nextCursor"] = self._cursors.make(listing, end)
-            return Complete(body, self._list_ttl, self._list_scope)
+            return Complete(body, self._list_ttl, self._list_scope if shared else "private")
 
         return list_entries
 
+    async def _allowed_page(
+        self, call: Call, records: Mapping[str, Record], start: int
+    ) -> tuple[list[JSON], int | None]:
+        """Return a page of what the caller may see, and where the next one begins; None if there is none."""
+        names, caller, size = list(records), call.caller, self._page_size
+        found: list[int] = []
+        while start < len(names) and len(found) <= size:
+            some = names[start : start + size + 1]
+            allowed = await self._authorizer.allowed(
+                caller, call.method, [(records[name].authorize, name) for name in some]
+            )
+            found += [start + index for index, may in enumerate(allowed) if may]
+            start += len(some)
+        return [records[names[index]].entry for index in found[:size]], found[size] if len(found) > size else None
+
     async def _complete(self, call: Call, outlet: Outlet) -> Outcome:
         kind, name, argument, value, known = _completion_params(call.params)
-        if kind == "prompt" and name not in self._registry.prompts:
-            raise UnknownTarget("prompt", name)
-        if kind == "resource" and name not in self._registry.templates and name not in self._registry.resources:
-            raise UnknownTarget("resource", name)
+        record: Record | None
+        if kind == "prompt":
+            record = self._registry.prompts.get(name)
+        else:
+            record = self._registry.templates.get(name) or self._registry.resources.get(name)
+        if record is None:
+            raise UnknownTarget(kind, name)
+        await self._require(call, kind, record, name)
         completer = self._registry.completers.get((kind, name, argument))
         if completer is None:
             return Complete({"completion": {"values": [], "total": 0, "hasMore": False}})
@@ -242,11 +289,13 @@ class Dispatcher:
 
     async def _listen(self, call: Call, outlet: Outlet) -> Outcome:
         wanted = _wanted(call.params)
-        if not any(change.kind == "task" for change in wanted):
-            return Listening(self._fanout.subscribe(wanted))
-        if call.task is None:
+        has_tasks = any(change.kind == "task" for change in wanted)
+        if has_tasks and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
-        changes, principal = self._fanout.subscribe(wanted), call.principal
+        changes = await self._subscribe(call, wanted)
+        if not has_tasks:
+            return Listening(changes)
+        principal = call.principal
         try:
             return Listening(await with_tasks(changes, lambda id: self._tasks.peek(id, principal)))
         except BaseException as error:
@@ -254,6 +303,32 @@ class Dispatcher:
             if isinstance(error, StoreUnavailable | StateRefused):
                 raise self._tools.task_fault(call, error) from None
             raise
+
+    # Who may
+
+    async def _require(self, call: Call, kind: str, record: Record, name: str) -> None:
+        if self._authorizer.guards(record.authorize):
+            await self._authorizer.require(call.caller, call.method, kind, (record.authorize, name))
+
+    async def _subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:
+        """Start to listen to what the caller may hear of."""
+        guarded = self._authorizer.guards(None) or not self._registry.guarded.isdisjoint(_READ)
+        if not guarded or not any(change.kind == "resource" for change in wanted):
+            return self._fanout.subscribe(wanted)
+        caller, method = call.caller, call.method
+
+        async def select(changes: Iterable[Change]) -> list[Change]:
+            kept, asked = [], []
+            for change in changes:
+                if change.kind != "resource":
+                    kept.append(change)
+                elif found := self._registry.find_resource(change.uri):  # one that is refused is as good as unknown
+                    asked.append((change, (found[0].authorize, change.uri)))
+            allowed = await self._authorizer.allowed(caller, method, [each for _, each in asked])
+            return kept + [change for (change, _), may in zip(asked, allowed, strict=True) if may]
+
+        agreed = frozenset(await select(wanted))
+        return AuthorizedChanges(self._fanout.subscribe(agreed), select)
 
 
 def _named(call: Call) -> JSON:

@@ -31,6 +31,25 @@ class Principal:
     client_id: str = ""
 
 
+NO_SCOPES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as `authorize=` is told.
+
+    Parameters:
+        principal: on whose behalf; None without authentication.
+        user: what the authentication layer made of the credentials; None without one. In a task it has the identity
+            alone, see `Context.user`.
+        scopes: what the credentials are good for; empty without authentication.
+    """
+
+    principal: Principal | None = None
+    user: Any = None
+    scopes: frozenset[str] = NO_SCOPES
+
+
 @dataclass(slots=True)
 class Client:
     """The client behind a request, as it describes itself. Fine for display, never for a security decision.
@@ -152,6 +171,8 @@ class Call:
         task: whether the client takes a task; None if it must not get one.
         can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
         root: the path that the application is mounted at; empty where it is not.
+        scopes: what the credentials are good for.
+        mismatch: what is wrong with headers that mirror the tool's arguments; for who may know of the tool.
     """
 
     method: str
@@ -170,6 +191,13 @@ class Call:
     task: TaskOffer | None = None
     can_retry: bool = True
     root: str = ""
+    scopes: frozenset[str] = NO_SCOPES
+    mismatch: RequestError | None = None
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls."""
+        return Caller(self.principal, self.user, self.scopes)
 
 
 @dataclass(slots=True)

@@ -1,12 +1,12 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Protocol, get_args
 
-from pydantic import Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
@@ -157,26 +157,42 @@ class SignatureArguments:
 
     Parameters:
         where: the handler's name, for errors.
-        parameters: the parameters that the client fills, with resolved annotations.
+        parameters: the parameters that the client fills, with resolved annotations; `**kwargs: Any` for whatever else
+            the client sends.
+        own: the parameters that the server fills.
 
     Raises:
         SetupError: an annotation has no JSON Schema, or a parameter can't be filled by name.
     """
 
-    def __init__(self, where: str, parameters: Mapping[str, Parameter]) -> None:
-        fields = {name: _field(where, name, parameter) for name, parameter in parameters.items()}
+    def __init__(self, where: str, parameters: Mapping[str, Parameter], own: Collection[str] = ()) -> None:
+        named = {name: each for name, each in parameters.items() if not _takes_the_rest(where, each)}
+        self.is_open = len(named) < len(parameters)
+        """Whether it takes arguments that it does not name."""
+        fields = {name: _field(where, name, parameter) for name, parameter in named.items()}
+        make: Any = TypedDict
+        described = make("Arguments", fields)
+        if self.is_open:
+            described.__pydantic_config__ = ConfigDict(extra="allow")
         # One validator for all arguments, and it gives the dictionary that the handler is called with.
         try:
-            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(TypedDict("Arguments", fields))  # type: ignore[operator]
+            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
             schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
             raise SetupError(f"{where}: the parameters have no JSON Schema: {error}") from error
         schema.setdefault("properties", {})
         self.schema = schema
+        self.names = frozenset(schema["properties"]) | _aliases(self._adapter.core_schema)
+        """The names of the arguments, with all that pydantic takes for one of them."""
+        # With the parameters that have an alias: what comes under their own name would take the place of their value.
+        self.reserved = frozenset(own) | (named.keys() - self.names)
+        """The names of parameters that no argument reaches."""
         self._validate = self._adapter.validator.validate_python
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate raw arguments; what the signature does not name is dropped."""
+        """Validate raw arguments; what the signature does not name is dropped, unless it takes the rest."""
+        if self.is_open and not self.reserved.isdisjoint(raw):
+            raw = {name: value for name, value in raw.items() if name not in self.reserved}
         try:
             arguments: dict[str, Any] = self._validate(raw)
         except ValidationError as error:
@@ -202,8 +218,29 @@ class SignatureArguments:
         return shortened(found[:MOST_PROBLEMS], len(found[MOST_PROBLEMS:])) or problems_of(error)
 
 
+def _takes_the_rest(where: str, parameter: Parameter) -> bool:
+    if parameter.kind is not Parameter.VAR_KEYWORD:
+        return False
+    if parameter.annotation is not Any:
+        raise SetupError(
+            f"{where}: write **{parameter.name}: Any to take whatever else a client sends; or name the parameters"
+        )
+    return True
+
+
+def _aliases(schema: Any) -> set[str]:
+    """Return the further names under which pydantic finds the fields of a TypedDict."""
+    fields = schema.get("schema", schema).get("fields", {})
+    found: set[str] = set()
+    for each in fields.values():
+        alias = each.get("validation_alias", ())
+        paths = [alias] if isinstance(alias, str) or (alias and isinstance(alias[0], str)) else alias
+        found |= {path if isinstance(path, str) else path[0] for path in paths}
+    return found
+
+
 def _field(where: str, name: str, parameter: Parameter) -> Any:
-    if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+    if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL):
         raise SetupError(f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter")
     annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
     default = parameter.default

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from hmac import compare_digest, digest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
+from .auth import read_user, write_user
 from .errors import RequestError, StateRefused
 from .journal import Journal
 from .keys import KeyRing
@@ -112,10 +113,17 @@ def _write_call(call: Call) -> bytes:
             "meta": call.params.get("_meta"),
             "client": [call.client.info, call.client.capabilities],
             "principal": None if who is None else [who.subject, who.issuer, who.client_id],
+            "user": write_user(call.user),
+            "scopes": sorted(call.scopes),
             "host": call.headers.get(b"host", b"").decode("latin-1"),
             "root": call.root,
         }
     )
+
+
+def _named_by(who: list[str] | None) -> list[Any] | None:
+    """Return the user in a request of an older release, which kept the principal alone."""
+    return None if who is None else [who[0], "", who[1], who[2], True]
 
 
 def _read_call(fields: JSON) -> Call:
@@ -127,6 +135,8 @@ def _read_call(fields: JSON) -> Call:
         arguments=fields["arguments"],
         client=Client(*fields["client"]),
         principal=None if who is None else Principal(*who),
+        user=read_user(fields["user"] if "user" in fields else _named_by(who)),
+        scopes=frozenset(fields.get("scopes", ())),
         headers={b"host": fields["host"].encode("latin-1")},
         root=fields["root"],
     )

@@ -21,11 +21,13 @@ from starlette.types import Receive, Scope, Send
 from .admission import Admission
 from .asgi import Endpoint
 from .asks import Text
+from .authorization import Authorize, Authorizer, compile_hook
 from .base_url import BaseUrl
 from .callback_pages import CallbackPages, Identify, Registering, build_callback
 from .callbacks import PATH, Callbacks
 from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
+from .cursors import Cursors
 from .dispatcher import Dispatcher
 from .errors import SetupError
 from .fanout import Fanout
@@ -42,7 +44,6 @@ from .registry import Registry, build_completer, build_prompt, build_resource, b
 from .sealed_state import Codec, SealedCodec
 from .shared import Shared
 from .signals import drain_on_sigterm, forget_sigterm
-from .signing import Cursors
 from .store import Store
 from .stores import fanout_of
 from .tasks import Tasks
@@ -76,6 +77,10 @@ class MRTRServer:
         audience: what sealed states are bound to; the same on all replicas. The name if left out.
         auth: a Starlette authentication backend; with one, a request that it does not authenticate gets a 401. If
             left out, the user is whoever an authentication middleware around the application says it is.
+        authorize: says who may use what: a function, sync or async, of the `Caller` and the name of a tool or prompt,
+            or the URI of a resource, that returns True or False. It is asked before each round of a call, a read and a
+            prompt, for each entry of a list, for a completion, for a resource that somebody listens to and again before
+            each change is told. What is refused looks like what is not there.
         identify: says whose browser sent a request, for callbacks: a function of the request that returns the user's
             identity as text, a `Principal`, a Starlette user, None for nobody, or a response that is sent instead, such
             as the way to your login. It must name users as the authentication does.
@@ -89,9 +94,12 @@ class MRTRServer:
             any, all of that works within one process, and ends with it.
         limits: what requests and flows may use.
         dialects: the wire forms to serve, by name: all that there are if left out.
+        unknown_arguments: what a new call comes to that has arguments which its tool or prompt does not take:
+            `"refuse"` names them and the nearest ones to the model, `"ignore"` drops them, for clients that add some.
         page_size: how many entries a page of a list has.
         list_ttl: how long clients may keep lists, in seconds.
-        list_scope: who may share kept lists; `"private"` by default where there is `auth`, otherwise `"public"`.
+        list_scope: who may share kept lists; `"private"` by default where there is `auth`, otherwise `"public"`. A list
+            that depends on `authorize=` is always private.
         allowed_origins: what browsers may call from, besides loopback: origins such as `"https://app.example.com"`, or
             `"*"`.
         allowed_hosts: what the `Host` header may be; anything if left out.
@@ -123,6 +131,7 @@ class MRTRServer:
         keys: KeyRing | Sequence[bytes] | None = None,
         audience: str | None = None,
         auth: AuthenticationBackend | None = None,
+        authorize: Authorize | None = None,
         identify: Identify | None = None,
         base_url: str | None = None,
         codec: Codec | None = None,
@@ -131,6 +140,7 @@ class MRTRServer:
         database: str | None = None,
         limits: Limits | None = None,
         dialects: Sequence[str] | None = None,
+        unknown_arguments: Literal["refuse", "ignore"] = "refuse",
         page_size: int = 250,
         list_ttl: float = 0.0,
         list_scope: Literal["public", "private"] | None = None,
@@ -160,12 +170,15 @@ class MRTRServer:
         ):
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
+        if unknown_arguments not in ("refuse", "ignore"):
+            raise SetupError(f'unknown_arguments={unknown_arguments!r}: choose from "refuse", "ignore"')
         if isasyncgenfunction(lifespan):
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
         self.name = name
         self._path = path.rstrip("/")
         self._limits = limits or Limits()
         self._settings = settings
+        self._ignores_unknown = unknown_arguments == "ignore"
         self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
         self._threads = Threads(self._limits.threads)
         self._admission = Admission(self._limits)
@@ -211,7 +224,8 @@ class MRTRServer:
             self._shared.tasks, ring, self._fanout, self._limits, answer_within=self._answer_within, clock=clock
         )
         faults = Faults(debug=debug)
-        tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults)
+        authorizer = Authorizer(authorize, self._threads)
+        tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults, authorizer)
         self._worker = Worker(self._tasks, tools.run_task, self._registry.tasks, self._admission, self._limits)
         self._works = works
         dispatcher = Dispatcher(
@@ -220,6 +234,7 @@ class MRTRServer:
             flows,
             self._tasks,
             faults,
+            authorizer,
             Cursors(ring),
             self._fanout,
             self._threads,
@@ -408,6 +423,7 @@ class MRTRServer:
         ttl: float | None = None,
         poll: float | None = None,
         concurrency: int | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def tool(
@@ -429,6 +445,7 @@ class MRTRServer:
         ttl: float | None = None,
         poll: float | None = None,
         concurrency: int | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
@@ -459,6 +476,8 @@ class MRTRServer:
                 `Limits.task_seconds` by default.
             poll: how often its client should ask for it, in seconds; `Limits.poll_seconds` by default.
             concurrency: how many of its tasks run at once in a process; as many as `Limits.tasks` lets by default.
+            authorize: says who may call it, besides the server's own; see `MRTRServer`. In a task it is asked before
+                each round, with the scopes of the request that created it.
             meta: `_meta` of the tool in the list.
 
         Raises:
@@ -476,6 +495,7 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
+            hook = compile_hook(about.name, authorize)
             handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
             goes_on = calls_background(handler)
             if goes_on and not handler.is_async:
@@ -493,7 +513,15 @@ class MRTRServer:
                 )
             if handler.single_use:
                 self._shared.redeems(about.name, needed=single_use)
-            self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
+            tool = build_tool(
+                handler,
+                about,
+                annotations=annotations,
+                input_schema=input_schema,
+                ignores_unknown=self._ignores_unknown,
+                authorize=hook,
+            )
+            self._registry.add_tool(tool)
             return function
 
         return register if function is None else register(_decorated("tool", function))
@@ -510,6 +538,7 @@ class MRTRServer:
         description: str | None = None,
         icons: Icons = (),
         answer_within: float | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def prompt(
@@ -522,6 +551,7 @@ class MRTRServer:
         description: str | None = None,
         icons: Icons = (),
         answer_within: float | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a prompt; as `@app.prompt`, or as `@app.prompt(...)`. The function stays as it is.
@@ -535,7 +565,10 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            self._registry.add_prompt(build_prompt(_compile(function, about.name, answer_within), about))
+            handler = _compile(function, about.name, answer_within)
+            hook = compile_hook(about.name, authorize)
+            prompt = build_prompt(handler, about, ignores_unknown=self._ignores_unknown, authorize=hook)
+            self._registry.add_prompt(prompt)
             return function
 
         return register if function is None else register(_decorated("prompt", function))
@@ -554,6 +587,7 @@ class MRTRServer:
         ttl: float = 0.0,
         scope: Literal["public", "private"] = "private",
         answer_within: float | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]:
         """Register a function as a resource, or as a template of resources if the URI has variables.
@@ -564,12 +598,13 @@ class MRTRServer:
         Parameters:
             uri: a fixed URI, or a template such as `weather://{city}`; `{+path}` matches slashes, too. Each variable
                 is a parameter of the function.
-            name, title, description, icons, meta, answer_within: as for `tool`.
+            name, title, description, icons, meta, answer_within, authorize: as for `tool`. The hook is given the URI
+                that is read; in a list and for a completion, that of the template.
             mime_type: of what is returned; by its type if left out.
             size: in bytes, if it is known.
             annotations: who it is for and how much it matters.
             ttl: how long a client may keep what it read, in seconds. What depended on an answer is never kept.
-            scope: who may share what was kept.
+            scope: who may share what was kept; what depends on `authorize=` is always private.
 
         Raises:
             SetupError: the function can't be a resource; the message says why.
@@ -589,6 +624,7 @@ class MRTRServer:
                 annotations=annotations,
                 ttl=ttl,
                 scope=scope,
+                authorize=compile_hook(about.name, authorize),
             )
             self._registry.add_resource(resource)
             return function

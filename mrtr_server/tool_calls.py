@@ -1,9 +1,11 @@
 """Calls of tools: in rounds, redeemed once, or as tasks."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from .asks import Refusal
+from .authorization import Authorizer
 from .errors import (
     InternalFault,
     InvalidParams,
@@ -39,6 +41,9 @@ from .runner import Asking
 from .schema import ArgumentsMisfit
 from .task_questions import Questions
 from .tasks import Meant, Tasks
+from .unknown_arguments import read_arguments
+
+logger = logging.getLogger("mrtr_server")
 
 _MEANT: Mapping[str, Meant] = {"tasks/answer": Questions.by_name, "tasks/respond": Questions.to_the_only_one}
 """The messages whose answers do not come by the keys of the task."""
@@ -70,6 +75,7 @@ class Tools:
         tasks: starts tasks.
         wake_worker: sees that somebody works on them.
         faults: notes what goes wrong on our side.
+        authorizer: knows who may call what.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class Tools:
         tasks: Tasks,
         wake_worker: Callable[[], None],
         faults: Faults,
+        authorizer: Authorizer,
     ) -> None:
         self._registry = registry
         self._flows = flows
@@ -87,14 +94,20 @@ class Tools:
         self._tasks = tasks
         self._wake_worker = wake_worker
         self._faults = faults
+        self._authorizer = authorizer
 
     async def call(self, call: Call, outlet: Outlet) -> Outcome:
         """Answer a `tools/call`. Raises `RequestError`."""
         tool = self._registry.tools.get(call.target)
         if tool is None:
             raise UnknownTarget("tool", call.target)
+        if self._authorizer.guards(tool.authorize):
+            await self._authorizer.require(call.caller, call.method, "tool", (tool.authorize, call.target))
+        if call.mismatch is not None:
+            raise call.mismatch
         try:
-            arguments = tool.arguments.read(call.arguments)
+            # A flow that has begun may have been begun by a version that took more.
+            arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
             return Complete(failed(problems(call.target, misfit)))
         if tool.handler.task is not None and tool.handler.task.required and call.task is None:
@@ -159,12 +172,16 @@ class Tools:
             The result; or the questions that it asks, none if it was handed over.
 
         Raises:
+            UnknownTarget: there is no such tool here.
             RequestError: what the task fails with.
-            StoreUnavailable: what pages have reported can't be looked up now; nothing has been run.
+            StoreUnavailable: what pages have reported, or whether its caller may go on, can't be known now; nothing has
+                been run.
         """
         tool = self._registry.tools.get(call.target)
         if tool is None:
             raise UnknownTarget("tool", call.target)
+        if self._authorizer.guards(tool.authorize):
+            await self._check_task(tool, call)
         try:
             arguments = tool.arguments.read(call.arguments)
         except ArgumentsMisfit as misfit:  # the tool has changed since
@@ -179,6 +196,13 @@ class Tools:
             return result.questions if isinstance(result, Asking) else Complete(tool.write(result))
         except (Exception, Refusal) as error:
             return self._failed(call, error)
+
+    async def _check_task(self, tool: Tool, call: Call) -> None:
+        """Check that the one who began a task may still do so; what is asked has the scopes that they had then."""
+        if not await self._authorizer.still_allowed(call.caller, (tool.authorize, call.target)):
+            logger.warning("A task of %r is failed: its caller is refused by authorize=", call.target)
+            unknown = UnknownTarget("tool", call.target)
+            raise InvalidParams(unknown.message, unknown.data)  # of an unknown tool, others might still run it
 
     # Tasks
 

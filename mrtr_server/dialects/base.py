@@ -385,7 +385,7 @@ def decode_header(value: bytes) -> str | None:
         return None
 
 
-def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> None:
+def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> HeaderMismatch | None:
     """Check that the headers say what the body says (Streamable HTTP, Server Validation).
 
     Parameters:
@@ -393,8 +393,11 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> No
         surface: knows which parameters headers mirror.
         required: whether they must be there; those that are there must match in every dialect.
 
+    Returns:
+        What is wrong with those that mirror a tool's arguments, which tells that there is such a tool.
+
     Raises:
-        HeaderMismatch: they do not.
+        HeaderMismatch: the others do not.
     """
     check_method(envelope, required=required)
     field = NAME_FIELDS.get(envelope.method)
@@ -402,8 +405,7 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> No
         # Clients must send it with a task's id, too, for who routes by it; some do not, and any replica will do here.
         needed = required and field != "taskId"
         check_name(envelope, envelope.params.get(field), f"params.{field}", required=needed)
-    if envelope.method == "tools/call":
-        _check_parameters(envelope, surface, required)
+    return _check_parameters(envelope, surface, required) if envelope.method == "tools/call" else None
 
 
 def check_method(envelope: Envelope, *, required: bool) -> None:
@@ -428,7 +430,7 @@ def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> 
         raise HeaderMismatch(f"Header mismatch: Mcp-Name is not {where} of the body")
 
 
-def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> None:
+def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> HeaderMismatch | None:
     tool = envelope.params.get("name")
     mirrored = surface.header_parameters(tool) if isinstance(tool, str) else ()
     for parameter in mirrored:
@@ -439,9 +441,10 @@ def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> N
         where = ".".join(parameter.path)
         if header is None:
             if required and value is not None:
-                raise HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
+                return HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
         elif not _same(decode_header(header), value):
-            raise HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
+            return HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
+    return None
 
 
 def _same(header: str | None, value: object) -> bool:

@@ -102,7 +102,7 @@ class SepDraftDialect(Dialect):
             check_method(envelope, required=False)
             read_task = self._read_task if envelope.method else self._read_response
             return read_task(envelope, principal, user)
-        check_headers(envelope, self.surface, required=False)
+        mismatch = check_headers(envelope, self.surface, required=False)
         if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params
@@ -123,6 +123,7 @@ class SepDraftDialect(Dialect):
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             task=_read_offer(params) if envelope.method == "tools/call" and "task" in params else None,
+            mismatch=mismatch,
         )
 
     def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
