@@ -26,6 +26,7 @@ from .handlers import Handler
 from .messages import (
     JSON,
     NEEDS_TASKS,
+    STATE_METHODS,
     TASKS,
     Call,
     Change,
@@ -140,6 +141,9 @@ class Dispatcher:
         method = self._methods.get(call.method)
         if method is None:
             raise UnknownMethod(call.method)
+        if call.state is not None and call.method not in STATE_METHODS:
+            logger.warning("%s: refused a requestState: this method gives none", call.method)
+            raise StateRefused("this method gives none")
         return method(call, outlet)
 
     # Requests that may ask

@@ -15,6 +15,9 @@ LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "a
 ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
 
+STATE_METHODS = ASKING_METHODS | {"tasks/result", "tasks/answer"}
+"""The requests that can have been given a state to come again with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -277,9 +280,15 @@ class Seen:
 
 @dataclass(slots=True)
 class Redeemed:
-    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result."""
+    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result.
+
+    Parameters:
+        task: the task.
+        state: what the client is to come again with at once, since the task still works; empty otherwise.
+    """
 
     task: Task
+    state: str = ""
 
 
 @dataclass(slots=True)

@@ -208,7 +208,13 @@ class MRTRServer:
             self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         self._tasks = Tasks(
-            self._shared.tasks, ring, self._fanout, self._limits, answer_within=self._answer_within, clock=clock
+            self._shared.tasks,
+            ring,
+            self._fanout,
+            self._admission,
+            self._limits,
+            answer_within=self._answer_within,
+            clock=clock,
         )
         faults = Faults(debug=debug)
         tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults)

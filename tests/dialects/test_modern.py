@@ -215,7 +215,7 @@ class TestResults:
     def test_never_need_input_where_the_protocol_does_not_let_them(self, wire: Wire) -> None:
         """Extra fields of a retry are nothing to a request that can't ask."""
         for method in ("tools/list", "prompts/list", "resources/list", "server/discover"):
-            result = wire.modern(method, {"inputResponses": 5, "requestState": "x"}).result
+            result = wire.modern(method, {"inputResponses": 5, "requestState": None}).result
             assert result["resultType"] == "complete"
 
     @pytest.mark.parametrize("id", [0, -1, 1_800_000_000_000, 2**53, "", "a", "ünï", "1"])
