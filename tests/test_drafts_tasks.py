@@ -169,7 +169,8 @@ class TestAnswers:
             "roots/list": {"roots": [{"uri": "file:///work"}]},
         }
         pending = asked["_meta"][PENDING]
-        assert (asked["status"], {each["method"] for each in pending}) == ("input_required", answers.keys())
+        assert asked["status"] == "input_required"
+        assert {each["method"] for each in pending} == set(answers)
         for each in pending:
             given = {RESPONSE: {"elicitationId": each["elicitationId"], **answers[each["method"]]}}
             seen = about(wire, "get", asked["taskId"], _meta=given).result
