@@ -1,7 +1,7 @@
 """From a call to its outcome, by its method."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Literal
 
 from .asks import Refusal
@@ -50,6 +50,9 @@ logger = logging.getLogger("mrtr_server")
 
 Scope = Literal["public", "private"]
 
+Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
+"""What a server can have, each with a capability of its own (Discovery, Server Capabilities)."""
+
 _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "toolsListChanged": "tools",
     "promptsListChanged": "prompts",
@@ -76,6 +79,7 @@ class Dispatcher:
         page_size: entries of a page of a list.
         list_ttl: how long a client may keep a list, in seconds.
         list_scope: who may share a kept list.
+        registers_later: what the server may have while it runs, though there is none yet.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Dispatcher:
         page_size: int,
         list_ttl: float,
         list_scope: Scope,
+        registers_later: Collection[Registered],
     ) -> None:
         self._registry = registry
         self._flows = flows
@@ -106,6 +111,7 @@ class Dispatcher:
         self._page_size = page_size
         self._list_ttl = list_ttl
         self._list_scope: Scope = list_scope
+        self._registers_later = registers_later
         self._methods: Mapping[str, Callable[[Call, Outlet], Awaitable[Outcome]]] = {
             "tools/call": tools.call,
             "prompts/get": self._get_prompt,
@@ -232,15 +238,19 @@ class Dispatcher:
             raise self._faults.of(call, error) from None
 
     async def _discover(self, call: Call, outlet: Outlet) -> Outcome:
-        capabilities: JSON = {
-            "tools": {"listChanged": True},
-            "prompts": {"listChanged": True},
-            "resources": {"listChanged": True, "subscribe": True},
-            "logging": {},
-        }
-        if self._registry.completers:
+        registry, later = self._registry, self._registers_later
+        capabilities: JSON = {}
+        if registry.tools or "tools" in later:
+            capabilities["tools"] = {"listChanged": True}
+        if registry.prompts or "prompts" in later:
+            capabilities["prompts"] = {"listChanged": True}
+        if registry.resources or registry.templates or "resources" in later:
+            capabilities["resources"] = {"listChanged": True, "subscribe": True}
+        if capabilities:
+            capabilities["logging"] = {}
+        if registry.completers or "completions" in later:
             capabilities["completions"] = {}
-        if self._registry.tasks:
+        if registry.tasks or "tasks" in later:
             capabilities["extensions"] = {TASKS: {}}
         return Discovery(capabilities, self._instructions, self._list_ttl, self._list_scope)
 

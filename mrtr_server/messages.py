@@ -50,12 +50,12 @@ class Client:
     @property
     def name(self) -> str:
         """Its name, or an empty string."""
-        return str(self.info.get("name", ""))
+        return _text(self.info.get("name"))
 
     @property
     def version(self) -> str:
         """Its version, or an empty string."""
-        return str(self.info.get("version", ""))
+        return _text(self.info.get("version"))
 
     def supports(self, capability: str) -> bool:
         """Say whether the client declared a capability.
@@ -77,6 +77,10 @@ class Client:
         for part in capability.split("."):
             found = found.get(part) if isinstance(found, dict) else None
         return found is not None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 TASKS = "io.modelcontextprotocol/tasks"

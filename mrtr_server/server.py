@@ -4,13 +4,13 @@ import logging
 import math
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from inspect import isasyncgenfunction
 from types import FrameType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, get_args, overload
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
@@ -26,7 +26,7 @@ from .callback_pages import CallbackPages, Identify, Registering, build_callback
 from .callbacks import PATH, Callbacks
 from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, Registered
 from .errors import SetupError
 from .fanout import Fanout
 from .faults import Faults
@@ -68,6 +68,7 @@ class MRTRServer:
         name: what clients see, and what sealed states are bound to unless `audience` is given.
         version: the server's own version, for clients to see.
         title: a name for people.
+        description: what it does, for people and for hosts that show or choose servers.
         instructions: how a model should use the server.
         website_url: where people can read about it.
         icons: for people to recognize it by.
@@ -89,6 +90,9 @@ class MRTRServer:
             any, all of that works within one process, and ends with it.
         limits: what requests and flows may use.
         dialects: the wire forms to serve, by name: all that there are if left out.
+        registers_later: what is registered only while the server runs, of `"tools"`, `"prompts"`, `"resources"`,
+            `"completions"` and `"tasks"`: clients are told of these from the start. Of all else they are told where
+            there is some.
         page_size: how many entries a page of a list has.
         list_ttl: how long clients may keep lists, in seconds.
         list_scope: who may share kept lists; `"private"` by default where there is `auth`, otherwise `"public"`.
@@ -116,6 +120,7 @@ class MRTRServer:
         *,
         version: str = "0.0.0",
         title: str | None = None,
+        description: str | None = None,
         instructions: str = "",
         website_url: str | None = None,
         icons: Icons = (),
@@ -131,6 +136,7 @@ class MRTRServer:
         database: str | None = None,
         limits: Limits | None = None,
         dialects: Sequence[str] | None = None,
+        registers_later: Collection[Registered] = (),
         page_size: int = 250,
         list_ttl: float = 0.0,
         list_scope: Literal["public", "private"] | None = None,
@@ -155,11 +161,14 @@ class MRTRServer:
             raise SetupError("lame_duck must not be negative")
         for option, texts in (
             ("dialects", dialects),
+            ("registers_later", registers_later),
             ("allowed_origins", allowed_origins),
             ("allowed_hosts", allowed_hosts),
         ):
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
+        if unknown := set(registers_later) - set(get_args(Registered)):
+            raise SetupError(f"registers_later={unknown}: choose from {', '.join(get_args(Registered))}")
         if isasyncgenfunction(lifespan):
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
         self.name = name
@@ -178,6 +187,7 @@ class MRTRServer:
         self._entered = lifespan or nullcontext
         optional: dict[str, Any] = {
             "title": title,
+            "description": description,
             "websiteUrl": website_url,
             "icons": icon_entries(icons),
         }
@@ -233,6 +243,7 @@ class MRTRServer:
             page_size=page_size,
             list_ttl=list_ttl,
             list_scope=list_scope or ("private" if auth is not None else "public"),
+            registers_later=frozenset(registers_later),
         )
         endpoint = Endpoint(
             dispatcher,
