@@ -69,9 +69,7 @@ class TestCalls:
         assert once(wire, task, "input_required")["statusMessage"] == "Waiting for the size of octocat"
         answer(wire, task, size=accept(size=180))
         said = once(wire, task, "completed")["statusMessage"]
-        assert said == "Task has been completed successfully, call tasks/result", (
-            "not what it said last"
-        )
+        assert said == "Task has been completed successfully, call tasks/result", "not what it said last"
         assert about(wire, "result", task).text == "octocat is 180 tall"
 
     def test_of_a_tool_that_must_be_a_task_say_what_is_missing(self, wire: Wire) -> None:
