@@ -178,6 +178,14 @@ class TestAnswers:
         assert seen["status"] == "completed"
         assert about(wire, "result", asked["taskId"]).text == "To Oslo from file:///work"
 
+    def test_of_a_client_that_looks_into_no_meta_go_the_other_way(self, wire: Wire) -> None:
+        """Graceful degradation of #1869: it polls, and asks by `tasks/result`."""
+        task = start(wire, "greet", {})
+        assert about(wire, "get", task).result["status"] == "input_required"
+        assert about(wire, "result", task).result["inputRequests"].keys() == {"login"}
+        assert answer(wire, task, login=accept(name="octocat")).result == {"_meta": {RELATED: {"taskId": task}}}
+        assert about(wire, "result", task).text == "Hello, octocat"
+
     def test_as_a_response_need_exactly_one_question(self, wire: Wire) -> None:
         task = start(wire, "greet")
         once(wire, task, "input_required")
