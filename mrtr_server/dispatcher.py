@@ -1,7 +1,7 @@
 """From a call to its outcome, by its method."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from .handlers import Handler
 from .messages import (
     JSON,
     NEEDS_TASKS,
+    STATE_METHODS,
     TASKS,
     Call,
     Change,
@@ -53,6 +54,9 @@ from .unknown_arguments import ArgumentNames, read_arguments
 logger = logging.getLogger("mrtr_server")
 
 Scope = Literal["public", "private"]
+
+Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
+"""What a server can have, each with a capability of its own (Discovery, Server Capabilities)."""
 
 _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "toolsListChanged": "tools",
@@ -83,6 +87,7 @@ class Dispatcher:
         page_size: entries of a page of a list.
         list_ttl: how long a client may keep a list, in seconds.
         list_scope: who may share a kept list.
+        registers_later: what the server may have while it runs, though there is none yet.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class Dispatcher:
         page_size: int,
         list_ttl: float,
         list_scope: Scope,
+        registers_later: Collection[Registered],
     ) -> None:
         self._registry = registry
         self._flows = flows
@@ -115,6 +121,7 @@ class Dispatcher:
         self._page_size = page_size
         self._list_ttl = list_ttl
         self._list_scope: Scope = list_scope
+        self._registers_later = registers_later
         self._methods: Mapping[str, Callable[[Call, Outlet], Awaitable[Outcome]]] = {
             "tools/call": tools.call,
             "prompts/get": self._get_prompt,
@@ -150,6 +157,9 @@ class Dispatcher:
         method = self._methods.get(call.method)
         if method is None:
             raise UnknownMethod(call.method)
+        if call.state is not None and call.method not in STATE_METHODS:
+            logger.warning("%s: refused a requestState: this method gives none", call.method)
+            raise StateRefused("this method gives none")
         return method(call, outlet)
 
     # Requests that may ask
@@ -275,15 +285,19 @@ class Dispatcher:
             raise self._faults.of(call, error) from None
 
     async def _discover(self, call: Call, outlet: Outlet) -> Outcome:
-        capabilities: JSON = {
-            "tools": {"listChanged": True},
-            "prompts": {"listChanged": True},
-            "resources": {"listChanged": True, "subscribe": True},
-            "logging": {},
-        }
-        if self._registry.completers:
+        registry, later = self._registry, self._registers_later
+        capabilities: JSON = {}
+        if registry.tools or "tools" in later:
+            capabilities["tools"] = {"listChanged": True}
+        if registry.prompts or "prompts" in later:
+            capabilities["prompts"] = {"listChanged": True}
+        if registry.resources or registry.templates or "resources" in later:
+            capabilities["resources"] = {"listChanged": True, "subscribe": True}
+        if capabilities:
+            capabilities["logging"] = {}
+        if registry.completers or "completions" in later:
             capabilities["completions"] = {}
-        if self._registry.tasks:
+        if registry.tasks or "tasks" in later:
             capabilities["extensions"] = {TASKS: {}}
         return Discovery(capabilities, self._instructions, self._list_ttl, self._list_scope)
 

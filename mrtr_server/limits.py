@@ -25,6 +25,11 @@ class Limits:
         threads: how many plain `def` handlers and steps run at once.
         task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
         poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
+        first_ask_seconds: how long a call waits for the first ask of its task, where its client would rather see that
+            than an empty task, and a look at a task that brings an answer for what comes of it, in seconds.
+        result_wait_seconds: how long a request for a task's result waits while the task works, in seconds. Below what
+            the proxies in between wait for a reply.
+        task_waits: how many requests wait for tasks at once in a process.
         tasks: how many tasks run at once in a process.
         task_attempts: how often a task may end its worker before it is failed.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
@@ -50,6 +55,9 @@ class Limits:
     threads: int = 40
     task_seconds: float = 3600.0
     poll_seconds: float = 1.0
+    first_ask_seconds: float = 1.0
+    result_wait_seconds: float = 30.0
+    task_waits: int = 1000
     tasks: int = 100
     task_attempts: int = 5
     max_concurrency: int | None = None

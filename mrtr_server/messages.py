@@ -15,6 +15,9 @@ LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "a
 ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
 
+STATE_METHODS = ASKING_METHODS | {"tasks/result", "tasks/answer"}
+"""The requests that can have been given a state to come again with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -66,12 +69,12 @@ class Client:
     @property
     def name(self) -> str:
         """Its name, or an empty string."""
-        return str(self.info.get("name", ""))
+        return _text(self.info.get("name"))
 
     @property
     def version(self) -> str:
         """Its version, or an empty string."""
-        return str(self.info.get("version", ""))
+        return _text(self.info.get("version"))
 
     def supports(self, capability: str) -> bool:
         """Say whether the client declared a capability.
@@ -93,6 +96,10 @@ class Client:
         for part in capability.split("."):
             found = found.get(part) if isinstance(found, dict) else None
         return found is not None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -305,9 +312,15 @@ class Seen:
 
 @dataclass(slots=True)
 class Redeemed:
-    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result."""
+    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result.
+
+    Parameters:
+        task: the task.
+        state: what the client is to come again with at once, since the task still works; empty otherwise.
+    """
 
     task: Task
+    state: str = ""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,9 @@ from .task_store import TaskRow
 ID_BYTES = 24
 """Of randomness in the id of a task: it may be all that protects it."""
 
+_LONGEST_WAIT = 2048
+"""Of a state that says which task is waited for, in characters."""
+
 _BOUND_TO = ["task"]
 _NO_END = 1e10
 """In seconds. A journal in a task ends with its task, and not by itself."""
@@ -88,6 +91,19 @@ class SealedTasks:
             return None
         found = read_outcome(self._open(row, "outcome", row.outcome))
         return found if isinstance(found, Complete | RequestError) else None
+
+    def seal_wait(self, place: Place) -> str:
+        """Seal a state for a client that is to come again for a result. It says nothing, and grants nothing."""
+        return self._codec.seal(_bound(place, "wait"))
+
+    def check_wait(self, place: Place, state: Any) -> None:
+        """Check that a state is one that `seal_wait` gave for this task and principal. Raises `StateRefused`."""
+        if not isinstance(state, str):
+            raise StateRefused("not a string")
+        if len(state) > _LONGEST_WAIT:
+            raise StateRefused("too large")
+        if not compare_digest(self._codec.open(state), _bound(place, "wait")):
+            raise StateRefused("it belongs to another task or principal")
 
     def _seal(self, place: Place, column: str, payload: bytes) -> bytes:
         return self._codec.seal(_bound(place, column) + payload).encode("ascii")

@@ -4,13 +4,13 @@ import logging
 import math
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from inspect import isasyncgenfunction
 from types import FrameType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, get_args, overload
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
@@ -28,7 +28,7 @@ from .callbacks import PATH, Callbacks
 from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
 from .cursors import Cursors
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, Registered
 from .errors import SetupError
 from .fanout import Fanout
 from .faults import Faults
@@ -69,6 +69,7 @@ class MRTRServer:
         name: what clients see, and what sealed states are bound to unless `audience` is given.
         version: the server's own version, for clients to see.
         title: a name for people.
+        description: what it does, for people and for hosts that show or choose servers.
         instructions: how a model should use the server.
         website_url: where people can read about it.
         icons: for people to recognize it by.
@@ -96,6 +97,9 @@ class MRTRServer:
         dialects: the wire forms to serve, by name: all that there are if left out.
         unknown_arguments: what a new call comes to that has arguments which its tool or prompt does not take:
             `"refuse"` names them and the nearest ones to the model, `"ignore"` drops them, for clients that add some.
+        registers_later: what is registered only while the server runs, of `"tools"`, `"prompts"`, `"resources"`,
+            `"completions"` and `"tasks"`: clients are told of these from the start. Of all else they are told where
+            there is some.
         page_size: how many entries a page of a list has.
         list_ttl: how long clients may keep lists, in seconds.
         list_scope: who may share kept lists; `"private"` by default where there is `auth`, otherwise `"public"`. A list
@@ -124,6 +128,7 @@ class MRTRServer:
         *,
         version: str = "0.0.0",
         title: str | None = None,
+        description: str | None = None,
         instructions: str = "",
         website_url: str | None = None,
         icons: Icons = (),
@@ -141,6 +146,7 @@ class MRTRServer:
         limits: Limits | None = None,
         dialects: Sequence[str] | None = None,
         unknown_arguments: Literal["refuse", "ignore"] = "refuse",
+        registers_later: Collection[Registered] = (),
         page_size: int = 250,
         list_ttl: float = 0.0,
         list_scope: Literal["public", "private"] | None = None,
@@ -165,6 +171,7 @@ class MRTRServer:
             raise SetupError("lame_duck must not be negative")
         for option, texts in (
             ("dialects", dialects),
+            ("registers_later", registers_later),
             ("allowed_origins", allowed_origins),
             ("allowed_hosts", allowed_hosts),
         ):
@@ -172,6 +179,8 @@ class MRTRServer:
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
         if unknown_arguments not in ("refuse", "ignore"):
             raise SetupError(f'unknown_arguments={unknown_arguments!r}: choose from "refuse", "ignore"')
+        if unknown := set(registers_later) - set(get_args(Registered)):
+            raise SetupError(f"registers_later={unknown}: choose from {', '.join(get_args(Registered))}")
         if isasyncgenfunction(lifespan):
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
         self.name = name
@@ -191,6 +200,7 @@ class MRTRServer:
         self._entered = lifespan or nullcontext
         optional: dict[str, Any] = {
             "title": title,
+            "description": description,
             "websiteUrl": website_url,
             "icons": icon_entries(icons),
         }
@@ -221,7 +231,13 @@ class MRTRServer:
             self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         self._tasks = Tasks(
-            self._shared.tasks, ring, self._fanout, self._limits, answer_within=self._answer_within, clock=clock
+            self._shared.tasks,
+            ring,
+            self._fanout,
+            self._admission,
+            self._limits,
+            answer_within=self._answer_within,
+            clock=clock,
         )
         faults = Faults(debug=debug)
         authorizer = Authorizer(authorize, self._threads)
@@ -242,6 +258,7 @@ class MRTRServer:
             page_size=page_size,
             list_ttl=list_ttl,
             list_scope=list_scope or ("private" if auth is not None else "public"),
+            registers_later=frozenset(registers_later),
         )
         endpoint = Endpoint(
             dispatcher,

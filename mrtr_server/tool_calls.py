@@ -29,7 +29,6 @@ from .messages import (
     Outcome,
     Outlet,
     Question,
-    Redeemed,
     Seen,
     Started,
 )
@@ -210,6 +209,8 @@ class Tools:
         """Answer what a client asks about one of its tasks. Raises `RequestError`."""
         if call.task is None:
             raise MissingCapability(NEEDS_TASKS)
+        if call.state is not None:
+            self._tasks.check_wait(call)
         self._wake_worker()  # it may have begun in a process that is no more
         try:
             if call.answers is not None:
@@ -217,9 +218,10 @@ class Tools:
             if call.method == "tasks/cancel":
                 return Acknowledged(call.target, await self._tasks.cancel(call))
             if call.method == "tasks/get":
-                return Seen(await self._tasks.see(call))
+                see = self._tasks.see if call.answers is None else self._tasks.see_what_comes_of_it
+                return Seen(await see(call))
             if call.method == "tasks/result":
-                return Redeemed(await self._tasks.see(call))
+                return await self._tasks.redeem(call)
             if call.answers is None:
                 raise InvalidParams(f"{call.method} needs inputResponses")
             return Acknowledged(call.target)

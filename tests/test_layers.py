@@ -19,7 +19,7 @@ ROWS: list[tuple[int, str]] = [
     (0, "_version annotations digests errors threads together workers"),
     (1, "base_url content foreign keys limits messages sqlite_file uri_templates"),
     (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),
-    (2, "store tables"),
+    (2, "store tables task_waiting"),
     (2, "notices"),
     (2, "fanout_sql task_store_sql"),
     (2, "store_sql"),

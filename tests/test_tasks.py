@@ -226,9 +226,15 @@ async def hurries(ctx: Context) -> str:
 
 
 @app.tool(task="optional")
+async def mumbles(ctx: Context) -> str:
+    """Say what not every database and client can read, and ask."""
+    await ctx.status("Around\0 \ud800")
+    return (await ctx.elicit("Who are you?", Login)).name
+
+
+@app.tool(task="optional")
 async def looks_around(ctx: Context) -> dict[str, Any]:
     """Tell what a task knows of its request."""
-    await ctx.status("Around\0 \ud800")
     return {"headers": dict(ctx.headers), "user": ctx.user, "task": ctx.meta.get("progressToken") is not None}
 
 
@@ -332,7 +338,6 @@ class TestACall:
         flow = await started(client, "looks_around")
         reply = await flow.wait()
         assert reply.structured == {"headers": {"host": "127.0.0.1"}, "user": None, "task": True}
-        assert reply.task.message in ("", "Around\N{REPLACEMENT CHARACTER} ?")
 
 
 class TestAsks:
@@ -505,6 +510,26 @@ class TestSingleUse:
         flow.move_to(forgetful)
         assert (await flow.replay(first)).task.id == first.task.id
         await forgetful._worker.close()
+
+
+class TestWhatATaskSaysOfItself:
+    async def test_is_what_every_database_and_client_can_read(self, client: AsyncClient) -> None:
+        reply = await (await started(client, "mumbles")).wait()
+        assert reply.task.message == "Around\N{REPLACEMENT CHARACTER} ?"
+
+    async def test_is_said_no_more_once_it_has_ended(self, client: AsyncClient, server: MRTRServer) -> None:
+        """It was about work that goes on no more; a failure says what failed."""
+        ended, cancelled = await started(client, "mumbles"), await started(client, "mumbles")
+        for flow in (ended, cancelled):
+            assert (await flow.wait()).task.message
+        assert (await ended.answer(login={"name": "Ann"})).task.status == "completed"
+        await cancelled.cancel()
+        assert (await cancelled.look()).task.status == "cancelled"
+        for flow in (ended, cancelled):
+            assert "statusMessage" not in (await flow.look()).result
+            row = await server._tasks.store.find_task(flow.task)
+            assert row is not None
+            assert row.message == ""
 
 
 class TestEnds:

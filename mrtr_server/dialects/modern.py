@@ -131,7 +131,7 @@ class ModernDialect(Dialect):
             read_target(envelope),
             read_arguments(params) if asks else {},
             None if answers is _ABSENT else read_answers(answers),
-            params.get("requestState") if asks else None,
+            params.get("requestState"),
             Client(info, capabilities),
             principal,
             user,
