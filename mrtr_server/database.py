@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import SetupError, StoreUnavailable, WrongVersion
+from .extras import lacking
 from .sqlite_file import SQLiteFile
 
 try:
+    import greenlet  # type: ignore[import-untyped]  # noqa: F401  SQLAlchemy 2.0 misses it only when it connects
     from sqlalchemy import Column, Connection, Executable, MetaData, String, Table, event, func, inspect, select
     from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import DBAPIError, OperationalError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 except ImportError as error:  # pragma: no cover  tests run with every extra
-    raise SetupError("A database needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+    raise lacking("A database", "tasks", error) from error
 
 PATIENCE = 10.0
 """How long one operation may take in all, in seconds."""
@@ -356,9 +358,7 @@ def _read(url: str) -> URL:
     try:
         read.get_dialect().import_dbapi()
     except ImportError as error:
-        raise SetupError(
-            f"{backend}:// needs {DRIVERS[backend]}: pip install 'mrtr_server[{EXTRAS[backend]}]'"
-        ) from error
+        raise lacking(f"{backend}://", EXTRAS[backend], error) from error
     if backend != "sqlite":
         return read
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:

@@ -33,7 +33,7 @@
 Errors carry meaning; each dialect chooses the codes and statuses for its wire.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 
@@ -228,8 +228,26 @@ class MissingCapability(RequestError):
         required: the missing capabilities, in the shape of `ClientCapabilities`.
     """
 
+    _NAMES: ClassVar = {
+        ("elicitation",): "elicitation",
+        ("elicitation", "form"): "form elicitation",
+        ("elicitation", "url"): "URL elicitation",
+        ("sampling", "tools"): "sampling with tools",
+        ("sampling", "context"): "sampling with context",
+    }
+
     def __init__(self, required: dict[str, Any]) -> None:
-        super().__init__("The client lacks a capability that this request needs", {"requiredCapabilities": required})
+        # Named in the message, too: most clients show nothing else of an error.
+        names = ", ".join(self._NAMES.get(path, ".".join(path).rpartition("/")[2]) for path in _paths(required))
+        super().__init__(
+            f"The client did not declare what this request needs: {names}", {"requiredCapabilities": required}
+        )
+
+
+def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Return the way to each capability that holds no others."""
+    for name, below in required.items():
+        yield from _paths(below, (*above, name)) if below else [(*above, name)]
 
 
 class ProtocolError(RequestError):

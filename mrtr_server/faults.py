@@ -7,8 +7,10 @@ from .asks import Refusal
 from .errors import InternalFault, StoreUnavailable
 from .messages import Call
 from .schema import ArgumentsMisfit
+from .tracebacks import AuthorsFirst
 
 logger = logging.getLogger("mrtr_server")
+logger.addFilter(AuthorsFirst())  # whichever module logs a failure
 
 _REFUSED = {
     "decline": "The user declined to answer, so the request was not carried out.",

@@ -8,6 +8,7 @@ from pydantic_core import to_json
 
 from .digests import canonical
 from .errors import SetupError
+from .extras import lacking
 from .schema import MOST_PROBLEMS, ArgumentsMisfit, problem
 
 try:
@@ -16,7 +17,7 @@ try:
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 except ImportError as error:  # pragma: no cover  tests run with every extra
-    raise SetupError("input_schema= needs jsonschema: pip install 'mrtr_server[schemas]'") from error
+    raise lacking("input_schema=", "schemas", error) from error
 
 
 _UNKNOWN: Any = object()

@@ -7,9 +7,8 @@ the code around it catches.
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Callable, Container, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
 from .callbacks import Callbacks, Reports
@@ -19,6 +18,7 @@ from .journal import Journal
 from .messages import JSON, Call, Question
 from .steps import Planned, Steps, current_step
 from .threads import Threads
+from .tracebacks import Place, format_place, format_stack, place_of_call
 from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
@@ -104,7 +104,8 @@ class Round:
         self._claimed: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._abandoned = False
-        self._unawaited = 0
+        self._unawaited: dict[int, Place] = {}
+        self._awaitables = 0
         self._woken: asyncio.Future[None] | None = None
 
     # What the runner watches
@@ -134,13 +135,18 @@ class Round:
     def check_awaited(self) -> None:
         """End the flow if the handler returned without having awaited all that it called."""
         if self._unawaited and not self.asked and not self.ending:
-            self.fail(MisplacedCall("An ask, a step or the like was called but never awaited; write `await ctx...`"))
+            place = next(iter(self._unawaited.values()))
+            call = f"ctx.{place[-1].co_name}"
+            self.fault = MisplacedCall(
+                f"{call}() was called but never awaited; write `await {call}(...)`: {format_place(place)}"
+            )
 
     def fail(self, error: FlowError) -> FlowError:
         """End the flow for a mistake in the handler's code, whatever the handler makes of the error."""
         if self.fault is None:
             # The error does not pass through the handler's frames, so the stack says where it comes from.
-            error.add_note("Called from:\n" + "".join(traceback.format_stack(limit=12)[:-1]))
+            if calls := format_stack():
+                error.add_note(f"Called from:\n{calls}".rstrip())
             self.fault = error
         return error
 
@@ -185,11 +191,14 @@ class Round:
 
     def awaited(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Give the coroutine of an ask or a step, and note whether it is awaited."""
-        self._unawaited += 1
-        return self._counted(work)
+        self._awaitables += 1
+        self._unawaited[self._awaitables] = place = place_of_call()
+        coroutine: Any = self._counted(self._awaitables, work)
+        coroutine.__qualname__ = place[-1].co_qualname  # for Python's own warning of what is never awaited
+        return cast(Coroutine[Any, Any, Any], coroutine)
 
-    async def _counted(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        self._unawaited -= 1
+    async def _counted(self, number: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        del self._unawaited[number]
         return await work()
 
     # Asks

@@ -39,6 +39,7 @@ class Shared:
         self._workers = worker_count()
         self._told_of_store = self._told_of_keys = False
         self._has_keys = True
+        self._store_failed = False
         self.refusal = ""
         """Why the server may not start; empty if it may."""
         self.ring = self._ring(keys)
@@ -72,7 +73,7 @@ class Shared:
             needed: whether its author asked for that, so that several workers without one store must not start. If not,
                 the log says once how far it goes.
         """
-        if self.store.shared:
+        if self.store.shared or self._store_failed:
             return
         if needed and self._workers > 1:
             self._refuse(
@@ -152,6 +153,7 @@ class Shared:
         except SetupError as error:
             if self._workers == 1:
                 raise
+            self._store_failed = True
             self._refuse(str(error))
             return None
 
