@@ -21,7 +21,7 @@ from .errors import (
 )
 from .fanout import Fanout
 from .faults import Faults, problems, refused
-from .flows import Flows
+from .flows import Flows, Opened
 from .handlers import Handler
 from .messages import (
     JSON,
@@ -36,6 +36,7 @@ from .messages import (
     Outcome,
     Outlet,
 )
+from .redemption import Lease
 from .registry import Registry
 from .results import completion_body, prompt_body, resource_body
 from .schema import Arguments, ArgumentsMisfit
@@ -148,48 +149,63 @@ class Dispatcher:
         prompt = self._registry.prompts.get(call.target)
         if prompt is None:
             raise UnknownTarget("prompt", call.target)
-        result = await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet)
-        if isinstance(result, NeedsInput):
-            return result
-        return Complete(self._write(call, lambda: prompt_body(result, prompt.description)))
+
+        def complete(result: Any) -> Complete:
+            return Complete(prompt_body(result, prompt.description))
+
+        return await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet, complete)
 
     async def _read_resource(self, call: Call, outlet: Outlet) -> Outcome:
         found = self._registry.find_resource(call.target)
         if found is None:
             raise UnknownTarget("resource", call.target)
         resource, values = found
-        result = await self._run_or_raise(resource.handler, resource.arguments, values, call, outlet)
-        if isinstance(result, NeedsInput):
-            return result
-        body = self._write(call, lambda: resource_body(result, call.target, resource.mime_type))
-        if call.state is not None or call.answers:
-            return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
-        return Complete(body, resource.ttl, resource.scope)
 
-    async def _run_or_raise(self, handler: Handler, reader: Arguments, raw: JSON, call: Call, outlet: Outlet) -> Any:
+        def complete(result: Any) -> Complete:
+            body = resource_body(result, call.target, resource.mime_type)
+            if call.state is not None or call.answers:
+                return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
+            return Complete(body, resource.ttl, resource.scope)
+
+        return await self._run_or_raise(resource.handler, resource.arguments, values, call, outlet, complete)
+
+    async def _run_or_raise(
+        self,
+        handler: Handler,
+        reader: Arguments,
+        raw: JSON,
+        call: Call,
+        outlet: Outlet,
+        complete: Callable[[Any], Complete],
+    ) -> Outcome:
         """Run a handler whose failures are JSON-RPC errors, since its result has no way to say so."""
         try:
             arguments = reader.read(raw)
         except ArgumentsMisfit as misfit:
             raise InvalidParams(problems(call.target, misfit), _named(call)) from None
-        try:
-            return await self._flows.run(handler, arguments, call, outlet)
-        except NotFound:
-            raise UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target) from None
-        except ToolError as error:
-            raise ProtocolError(str(error) or "The request failed.") from None
-        except Refusal as refusal:
-            raise Declined(refused(refusal), {"action": refusal.action}) from None
-        except RequestError:
-            raise
-        except Exception as error:
-            raise self._faults.of(call, error) from None
 
-    def _write(self, call: Call, write: Callable[[], JSON]) -> JSON:
+        async def run(opened: Opened | None, lease: Lease | None) -> Outcome:
+            try:
+                result = await self._flows.run(handler, arguments, call, outlet, opened, lease)
+                return result if isinstance(result, NeedsInput) else complete(result)
+            except Exception as error:
+                raise self._refusal(call, error) from None
+            except Refusal as refusal:
+                raise Declined(refused(refusal), {"action": refusal.action}) from None
+
         try:
-            return write()
+            return await self._flows.deliver(handler, call, run)
         except Exception as error:
-            raise self._faults.of(call, error) from None
+            raise self._refusal(call, error) from None
+
+    def _refusal(self, call: Call, error: Exception) -> RequestError:
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, NotFound):
+            return UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target)
+        if isinstance(error, ToolError):
+            return ProtocolError(str(error) or "The request failed.")
+        return self._faults.of(call, error)
 
     # Lists and the rest
 

@@ -195,23 +195,25 @@ class MRTRServer:
             limits=self._limits,
             clock=clock,
         )
+        redeemer = self._redeemer = Redeemer(
+            self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
+        )
         flows = Flows(
             codec or SealedCodec(ring),
+            redeemer,
             self._threads,
             self._limits,
             self._admission,
             self._callbacks,
             audience=audience or name,
+            redeems=self._shared.redeems,
             clock=clock,
-        )
-        redeemer = self._redeemer = Redeemer(
-            self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         self._tasks = Tasks(
             self._shared.tasks, ring, self._fanout, self._limits, answer_within=self._answer_within, clock=clock
         )
         faults = Faults(debug=debug)
-        tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults)
+        tools = Tools(self._registry, flows, self._tasks, self._wake_worker, faults)
         self._worker = Worker(self._tasks, tools.run_task, self._registry.tasks, self._admission, self._limits)
         self._works = works
         dispatcher = Dispatcher(
@@ -491,7 +493,7 @@ class MRTRServer:
                     self.name,
                     about.name,
                 )
-            if handler.single_use:
+            if handler.single_use or handler.declares_confirmation:
                 self._shared.redeems(about.name, needed=single_use)
             self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
             return function
@@ -535,7 +537,10 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            self._registry.add_prompt(build_prompt(_compile(function, about.name, answer_within), about))
+            handler = _compile(function, about.name, answer_within)
+            if handler.declares_confirmation:
+                self._shared.redeems(about.name)
+            self._registry.add_prompt(build_prompt(handler, about))
             return function
 
         return register if function is None else register(_decorated("prompt", function))
@@ -580,8 +585,11 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
+            handler = _compile(function, about.name, answer_within)
+            if handler.declares_confirmation:
+                self._shared.redeems(about.name)
             resource = build_resource(
-                _compile(function, about.name, answer_within),
+                handler,
                 about,
                 uri,
                 mime_type=mime_type,
