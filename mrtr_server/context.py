@@ -58,6 +58,8 @@ class Context:
     def confirm(self, message: str, *, key: str | None = None) -> Ongoing[bool]:
         """Ask the person for a yes. Anything else ends the call; nothing after it runs.
 
+        One yes lets what comes after it run once: see `Confirm`.
+
         Parameters:
             message: what will happen, in words for the person.
             key: names the ask; `confirm` by default, then `confirm_2`.

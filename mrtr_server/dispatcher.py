@@ -25,7 +25,7 @@ from .errors import (
 )
 from .fanout import Fanout
 from .faults import Faults, problems, refused
-from .flows import Flows
+from .flows import Flows, Opened
 from .handlers import Handler
 from .messages import (
     JSON,
@@ -42,6 +42,7 @@ from .messages import (
     Outlet,
     Subscription,
 )
+from .redemption import Lease
 from .registry import Record, Registry
 from .results import completion_body, prompt_body, resource_body
 from .schema import Arguments, ArgumentsMisfit
@@ -169,11 +170,12 @@ class Dispatcher:
         if prompt is None:
             raise UnknownTarget("prompt", call.target)
         await self._require(call, "prompt", prompt, call.target)
+
+        def complete(result: Any) -> Complete:
+            return Complete(prompt_body(result, prompt.description))
+
         names = prompt.names if call.state is None else None
-        result = await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet, names)
-        if isinstance(result, NeedsInput):
-            return result
-        return Complete(self._write(call, lambda: prompt_body(result, prompt.description)))
+        return await self._run_or_raise(prompt.handler, prompt.arguments, call.arguments, call, outlet, complete, names)
 
     async def _read_resource(self, call: Call, outlet: Outlet) -> Outcome:
         found = self._registry.find_resource(call.target)
@@ -181,15 +183,16 @@ class Dispatcher:
             raise UnknownTarget("resource", call.target)
         resource, values = found
         await self._require(call, "resource", resource, call.target)
-        result = await self._run_or_raise(resource.handler, resource.arguments, values, call, outlet)
-        if isinstance(result, NeedsInput):
-            return result
-        body = self._write(call, lambda: resource_body(result, call.target, resource.mime_type))
-        if call.state is not None or call.answers:
-            return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
-        # What is not for everybody is not in anybody's cache but the caller's own.
-        shared = not self._authorizer.guards(resource.authorize)
-        return Complete(body, resource.ttl, resource.scope if shared else "private")
+
+        def complete(result: Any) -> Complete:
+            body = resource_body(result, call.target, resource.mime_type)
+            if call.state is not None or call.answers:
+                return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
+            # What is not for everybody is not in anybody's cache but the caller's own.
+            shared = not self._authorizer.guards(resource.authorize)
+            return Complete(body, resource.ttl, resource.scope if shared else "private")
+
+        return await self._run_or_raise(resource.handler, resource.arguments, values, call, outlet, complete)
 
     async def _run_or_raise(
         self,
@@ -198,31 +201,37 @@ class Dispatcher:
         raw: JSON,
         call: Call,
         outlet: Outlet,
+        complete: Callable[[Any], Complete],
         names: ArgumentNames | None = None,
-    ) -> Any:
+    ) -> Outcome:
         """Run a handler whose failures are JSON-RPC errors, since its result has no way to say so."""
         try:
             arguments = read_arguments(reader, names, raw)
         except ArgumentsMisfit as misfit:
             raise InvalidParams(problems(call.target, misfit), _named(call)) from None
-        try:
-            return await self._flows.run(handler, arguments, call, outlet)
-        except NotFound:
-            raise UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target) from None
-        except ToolError as error:
-            raise ProtocolError(str(error) or "The request failed.") from None
-        except Refusal as refusal:
-            raise Declined(refused(refusal), {"action": refusal.action}) from None
-        except RequestError:
-            raise
-        except Exception as error:
-            raise self._faults.of(call, error) from None
 
-    def _write(self, call: Call, write: Callable[[], JSON]) -> JSON:
+        async def run(opened: Opened | None, lease: Lease | None) -> Outcome:
+            try:
+                result = await self._flows.run(handler, arguments, call, outlet, opened, lease)
+                return result if isinstance(result, NeedsInput) else complete(result)
+            except Exception as error:
+                raise self._refusal(call, error) from None
+            except Refusal as refusal:
+                raise Declined(refused(refusal), {"action": refusal.action}) from None
+
         try:
-            return write()
+            return await self._flows.deliver(handler, call, run)
         except Exception as error:
-            raise self._faults.of(call, error) from None
+            raise self._refusal(call, error) from None
+
+    def _refusal(self, call: Call, error: Exception) -> RequestError:
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, NotFound):
+            return UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target)
+        if isinstance(error, ToolError):
+            return ProtocolError(str(error) or "The request failed.")
+        return self._faults.of(call, error)
 
     # Lists and the rest
 

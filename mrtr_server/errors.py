@@ -6,7 +6,7 @@
     │   └── NotFound            raised by a resource's handler: the URI names nothing
     ├── FlowError               a flow can't go on because of the handler's code; for the author
     │   ├── KeyConflict         one key for two different things
-    │   ├── StepChanged         a recorded step was called with other arguments
+    │   ├── StepChanged         a recorded step was called with other arguments, or another type
     │   └── MisplacedCall       an ask or step where there can be none
     ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
     ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
@@ -65,7 +65,7 @@ class KeyConflict(FlowError):
 
 
 class StepChanged(FlowError):
-    """A step that has already run was called with other arguments."""
+    """A step that has already run was called with other arguments, or its result is not of its type any more."""
 
 
 class MisplacedCall(FlowError):

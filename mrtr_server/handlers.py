@@ -8,10 +8,10 @@ from types import CodeType
 from typing import Any, Union, get_args
 
 from .annotations import union_members
-from .asks import Text
+from .asks import Confirm, Text
 from .declared import Declaration, compile_declared, read_declaration
 from .errors import SetupError
-from .filling import Declared
+from .filling import Asked, Declared
 from .idempotency import IdempotencyKey
 from .inputs import InputRequired
 from .schema import Stored
@@ -93,6 +93,12 @@ class Handler:
     def confirms(self) -> bool:
         """Whether it was registered with `confirm=`."""
         return self.declared is not None and self.declared.confirms
+
+    @property
+    def declares_confirmation(self) -> bool:
+        """Whether a parameter of it or of a dependency is a confirmation, or `confirm=` is."""
+        nodes = () if self.declared is None else self.declared.nodes
+        return any(isinstance(node, Asked) and isinstance(node.ask, Confirm) for node in nodes)
 
     @property
     def own_parameters(self) -> set[str]:

@@ -103,6 +103,7 @@ class Round:
         self._steps: Steps | None = None
         self._claimed: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
+        self._read: dict[str, set[str]] = {}
         self._abandoned = False
         self._unawaited: dict[int, Place] = {}
         self._awaitables = 0
@@ -247,7 +248,7 @@ class Round:
                 return OPEN
             except AnswerMisfit as misfit:
                 question = question.because(misfit.reason)
-        self.journal.forget(key)
+        self.journal.forget(key, question.digest)
         self._send(key, ask, question)
         return OPEN
 
@@ -255,7 +256,7 @@ class Round:
         raw = self.journal.answer(key, question.digest)
         if raw is None:
             return self._take_early(key, question.digest, needs_state)
-        return self._reports.found.get(key, raw)
+        return self._reports.found.get((key, question.digest), raw)
 
     def _take_early(self, key: str, digest: str, needs_state: bool) -> JSON | None:
         """Give an answer that came without a state, if it may count; it is kept for later rounds."""
@@ -276,7 +277,8 @@ class Round:
         if self._callbacks is None:
             raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
         back = self._callbacks.way_back(ask.callback, key, question.digest, self.call, self.journal)
-        return ask.leading(question.because(UNFINISHED if key in self._reports.unfinished else ""), back)
+        unfinished = (key, question.digest) in self._reports.unfinished
+        return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
 
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Give the ask its key: its own, or the first of its default keys that is free and fits the journal best."""
@@ -316,28 +318,35 @@ class Round:
 
     def read_input(self, key: str, asked: Any) -> Any:
         """Give the answer for a key, or None; see `Inputs.get`."""
+        question = ""
         try:
-            raw, read = self._find_input(key, asked)
-            return None if raw is None else read(raw)
+            question, raw, read = self._find_input(key, asked)
+            if raw is None:
+                return None
+            self._read.setdefault(key, set()).add(question)
+            return read(raw)
         except Refusal as refusal:
             self.refusal = self.refusal or refusal
             raise
         except AnswerMisfit as misfit:
             self._reasons[key] = misfit.reason
-            self.journal.forget(key)
+            self.journal.forget(key, question)
             return None
         except Exception as error:
             detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
             raise CallEnded(str(self.fail(FlowError(f"inputs.get({key!r}, ...) failed: {detail}")))) from None
 
-    def _find_input(self, key: str, asked: Any) -> tuple[JSON | None, Callable[[JSON], Any]]:
+    def _find_input(self, key: str, asked: Any) -> tuple[str, JSON | None, Callable[[JSON], Any]]:
+        """Find the answer for a key: the digest of its question, the answer if there is one, and what reads it."""
         if isinstance(asked, Ask):
-            return self._kept(key, asked.question(), asked.needs_state), asked.read
+            question = asked.question()
+            return question.digest, self._kept(key, question, asked.needs_state), asked.read
         kind, shape, read = reader(asked)
-        raw = self.journal.answer_of_kind(key, kind, shape)
-        if raw is None:
-            raw = self._take_early(key, f"{kind}..{shape or ''}", shape == CONFIRMATION_SHAPE)
-        return raw, read
+        found = self.journal.newest_answer(key, kind, shape)
+        if found is None:
+            digest = f"{kind}..{shape or ''}"
+            return digest, self._take_early(key, digest, shape == CONFIRMATION_SHAPE), read
+        return *found, read
 
     def require(self, required: InputRequired) -> None:
         """Take what a pure function returned: ask what is not answered yet. Raises `KeyConflict`."""
@@ -347,7 +356,8 @@ class Round:
         for key, question in (open_ or questions).items():
             self._refuse_other_question(key, question)
             self._refuse_step_key(key)
-            self.journal.forget(key)
+            for digest in (question.digest, *self._read.get(key, ())):
+                self.journal.forget(key, digest)
             self._send(key, required.asks[key], question.because(self._reasons.get(key, "")))
 
     # Steps

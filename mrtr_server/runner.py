@@ -32,12 +32,19 @@ PATIENCE = 5.0
 
 
 class Asking:
-    """The round ended with questions, or with a state alone."""
+    """The round ended with questions, or with a state alone.
 
-    __slots__ = ("questions",)
+    Parameters:
+        questions: by key; none for a state alone.
+        keeps_state: whether the handler itself ended the round without a question, to be run again with another state
+            of its own; otherwise it was the server.
+    """
 
-    def __init__(self, questions: dict[str, Question]) -> None:
+    __slots__ = ("keeps_state", "questions")
+
+    def __init__(self, questions: dict[str, Question], *, keeps_state: bool = False) -> None:
         self.questions = questions
+        self.keeps_state = keeps_state
 
 
 class Backgrounded:
@@ -115,7 +122,7 @@ def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException
     if round_.failure is not None:
         raise round_.failure
     if round_.asked or round_.handed_over or isinstance(result, InputRequired):
-        return Asking(round_.asked)
+        return Asking(round_.asked, keeps_state=not (round_.asked or round_.handed_over))
     if round_.backgrounded:
         return Backgrounded()
     if raised is not None:
@@ -195,9 +202,23 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
         return State()
     try:
         return State(handler.stored_state.read(stored))
-    except ValidationError as error:
-        message = f"The kept state does not fit {handler.state!r} any more ({error.error_count()} problems)"
-        raise round_.fail(FlowError(message)) from None
+    except Exception as error:
+        # Another version of the handler kept it; should that go on with the flow, it finds it unless we keep another.
+        logger.warning(
+            "%s %r: the kept state does not fit the type of %r any more (%s), so it is None",
+            round_.call.method,
+            round_.name,
+            handler.state,
+            ", ".join(_problems(error)),
+        )
+        return State()
+
+
+def _problems(error: Exception) -> list[str]:
+    """Return what kinds of problems there are; where they are, may be part of a value."""
+    if isinstance(error, ValidationError):
+        return sorted({problem["type"] for problem in error.errors(include_url=False, include_input=False)})
+    return [type(error).__name__]
 
 
 def _require(handler: Handler, required: InputRequired, round_: Round) -> None:

@@ -218,17 +218,19 @@ class MRTRServer:
             limits=self._limits,
             clock=clock,
         )
+        redeemer = self._redeemer = Redeemer(
+            self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
+        )
         flows = Flows(
             codec or SealedCodec(ring),
+            redeemer,
             self._threads,
             self._limits,
             self._admission,
             self._callbacks,
             audience=audience or name,
+            redeems=self._shared.redeems,
             clock=clock,
-        )
-        redeemer = self._redeemer = Redeemer(
-            self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         self._tasks = Tasks(
             self._shared.tasks,
@@ -241,7 +243,7 @@ class MRTRServer:
         )
         faults = Faults(debug=debug)
         authorizer = Authorizer(authorize, self._threads)
-        tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults, authorizer)
+        tools = Tools(self._registry, flows, self._tasks, self._wake_worker, faults, authorizer)
         self._worker = Worker(self._tasks, tools.run_task, self._registry.tasks, self._admission, self._limits)
         self._works = works
         dispatcher = Dispatcher(
@@ -528,7 +530,7 @@ class MRTRServer:
                     self.name,
                     about.name,
                 )
-            if handler.single_use:
+            if handler.single_use or handler.declares_confirmation:
                 self._shared.redeems(about.name, needed=single_use)
             tool = build_tool(
                 handler,
@@ -583,6 +585,8 @@ class MRTRServer:
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
             handler = _compile(function, about.name, answer_within)
+            if handler.declares_confirmation:
+                self._shared.redeems(about.name)
             hook = compile_hook(about.name, authorize)
             prompt = build_prompt(handler, about, ignores_unknown=self._ignores_unknown, authorize=hook)
             self._registry.add_prompt(prompt)
@@ -632,8 +636,11 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
+            handler = _compile(function, about.name, answer_within)
+            if handler.declares_confirmation:
+                self._shared.redeems(about.name)
             resource = build_resource(
-                _compile(function, about.name, answer_within),
+                handler,
                 about,
                 uri,
                 mime_type=mime_type,

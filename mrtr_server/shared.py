@@ -65,11 +65,11 @@ class Shared:
             logger.warning("%s: the store can't be used yet: %s", self._name, error)
         return ""
 
-    def redeems(self, tool: str, *, needed: bool) -> None:
-        """Note that a tool's states are redeemed once.
+    def redeems(self, name: str, *, needed: bool = False) -> None:
+        """Note that states of a tool, prompt or resource are redeemed once.
 
         Parameters:
-            tool: its name.
+            name: its name.
             needed: whether its author asked for that, so that several workers without one store must not start. If not,
                 the log says once how far it goes.
         """
@@ -77,7 +77,7 @@ class Shared:
             return
         if needed and self._workers > 1:
             self._refuse(
-                f"{tool!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
+                f"{name!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
                 f"request that comes again. Give them a database with {DATABASE} or database=, or a store="
             )
         elif not self._told_of_store:
@@ -86,7 +86,7 @@ class Shared:
                 "%s: there is no shared store, so states of %r and the like are redeemed once in each process, not "
                 "once in the fleet. With several replicas, set %s",
                 self._name,
-                tool,
+                name,
                 DATABASE,
             )
 

@@ -170,11 +170,17 @@ class Steps:
                     "give one of them another key="
                 )
             if record.arguments == planned.digests:
-                if key not in self.started:
-                    self.started[key] = (planned, None)
-                    _tell(planned, runs=False)
-                return _recorded(key, stored, record)
-            if not planned.rerun and planned.digests not in record.failed:
+                try:
+                    result = stored.read(record.result)
+                except Exception as error:  # another version of the handler recorded it
+                    if not planned.rerun:
+                        raise _misfit(key, error) from None
+                else:
+                    if key not in self.started:
+                        self.started[key] = (planned, None)
+                        _tell(planned, runs=False)
+                    return result
+            elif not planned.rerun and planned.digests not in record.failed:
                 raise _moved(key, record, planned.digests)
         if task is None:
             _tell(planned, runs=True)
@@ -207,9 +213,9 @@ class Steps:
         try:
             written = stored.write(value)
             value = stored.read(written)
-        except (PydanticSerializationError, ValidationError) as error:
-            why = f": {describe(error)}" if isinstance(error, ValidationError) else ""
-            raise FlowError(f"The step {key!r} returned what can't be kept as its declared type{why}") from None
+        except Exception as error:  # of the type's own code, too; the step is no failed one, to be tried again
+            message = f"The step {key!r} returned what can't be kept as its declared type: {_why(error)}"
+            raise FlowError(message) from None
         self._journal.steps[key] = Step(planned.named, planned.digests, written, self._failed.pop(key, []))
         if self._keep is not None:
             await self._keep()
@@ -262,15 +268,6 @@ def _name(function: Callable[..., Any]) -> str:
     target = getattr(function, "__func__", function)
     name = getattr(target, "__qualname__", type(target).__qualname__)
     return f"{getattr(target, '__module__', None) or type(target).__module__}.{name}"
-
-
-def _recorded(key: str, stored: Stored, record: Step) -> Any:
-    try:
-        return stored.read(record.result)
-    except ValidationError as error:
-        raise StepChanged(
-            f"The recorded result of the step {key!r} is not of its declared type any more: {describe(error)}"
-        ) from None
 
 
 def _stored(function: Callable[..., Any]) -> Stored:
@@ -373,6 +370,19 @@ def _is_data(value: Any) -> bool:
 
 def _type(value: Any) -> str:
     return f"<{type(value).__qualname__}>"
+
+
+def _why(error: Exception) -> str:
+    """Say why a value is not of a type, without repeating the value."""
+    return describe(error) if isinstance(error, ValidationError) else type(error).__name__
+
+
+def _misfit(key: str, error: Exception) -> StepChanged:
+    return StepChanged(
+        f"The recorded result of the step {key!r} is not of its declared type any more: {_why(error)}. Running "
+        "it again would repeat its effect: let the type take what flows under way have recorded, or pass rerun=True if "
+        "the step may run again"
+    )
 
 
 def _moved(key: str, record: Step, digests: dict[str, str]) -> StepChanged:

@@ -32,7 +32,7 @@ from .messages import (
     Seen,
     Started,
 )
-from .redemption import Lease, Redeemer
+from .redemption import Lease
 from .registry import Registry, Tool
 from .results import failed
 from .round import Background
@@ -70,7 +70,6 @@ class Tools:
     Parameters:
         registry: has the tools.
         flows: runs their rounds.
-        redeemer: sees that the states of single-use tools are redeemed once.
         tasks: starts tasks.
         wake_worker: sees that somebody works on them.
         faults: notes what goes wrong on our side.
@@ -81,7 +80,6 @@ class Tools:
         self,
         registry: Registry,
         flows: Flows,
-        redeemer: Redeemer,
         tasks: Tasks,
         wake_worker: Callable[[], None],
         faults: Faults,
@@ -89,7 +87,6 @@ class Tools:
     ) -> None:
         self._registry = registry
         self._flows = flows
-        self._redeemer = redeemer
         self._tasks = tasks
         self._wake_worker = wake_worker
         self._faults = faults
@@ -111,9 +108,19 @@ class Tools:
             return Complete(failed(problems(call.target, misfit)))
         if tool.handler.task is not None and tool.handler.task.required and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
-        if tool.handler.single_use and call.state is not None:
-            return await self._redeem(tool, arguments, call, outlet)
-        return await self._run_tool(tool, arguments, call, outlet)
+        if call.state is None:
+            return await self._run_tool(tool, arguments, call, outlet, None, None)
+
+        async def run(opened: Opened | None, lease: Lease | None) -> Outcome:
+            return await self._run_tool(tool, arguments, call, outlet, opened, lease)
+
+        try:
+            outcome = await self._flows.deliver(tool.handler, call, run)
+        except Exception as error:
+            return self._failed(call, error)
+        if isinstance(outcome, Started) and call.task is None:
+            raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
+        return outcome
 
     async def _run_tool(
         self,
@@ -121,8 +128,8 @@ class Tools:
         arguments: JSON,
         call: Call,
         outlet: Outlet,
-        opened: Opened | None = None,
-        lease: Lease | None = None,
+        opened: Opened | None,
+        lease: Lease | None,
     ) -> Outcome:
         """Run a round of a tool, or start its task."""
         background = None
@@ -150,8 +157,9 @@ class Tools:
         terms = tool.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
         self._wake_worker()
+        once = tool.handler.single_use or journal.single_use
         try:
-            return Started(await self._tasks.start(terms, call, journal, once=tool.handler.single_use))
+            return Started(await self._tasks.start(terms, call, journal, once=once))
         except StoreUnavailable as error:
             raise self._faults.of(call, error) from None
 
@@ -233,18 +241,6 @@ class Tools:
         if isinstance(error, StateRefused):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
         return self._faults.of(replace(call, target=""), error)
-
-    async def _redeem(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
-        """Run a round of a single-use tool that goes on from a state, or give what came of it before."""
-        opened = self._flows.open(tool.handler, call)  # what does not open is not redeemed
-
-        async def run(lease: Lease) -> Outcome:
-            return await self._run_tool(tool, arguments, call, outlet, opened, lease)
-
-        outcome = await self._redeemer.once(call, opened[0].expires, run)
-        if isinstance(outcome, Started) and call.task is None:
-            raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
-        return outcome
 
     def _failed(self, call: Call, error: Exception | Refusal) -> Complete:
         """Give the result of a tool that failed. Raises the errors that are no results."""

@@ -368,8 +368,6 @@ class _AtWork:
             journal.park({key: question.digest for key, question in came.items()})
             await run.end(lambda row: self._tasks.parked(row, journal, came))
         else:
-            if not leaves():  # a pure function that keeps a state, and asks nothing
-                journal.hand_over(self._limits)
             await run.end(lambda row: {"journal": self._tasks.seal_journal(row, journal), "attempts": 0})
 
     def _tell_once(self, what: str) -> None:

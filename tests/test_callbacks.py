@@ -41,7 +41,7 @@ from mrtr_server.auth import TokenUser
 from mrtr_server.base_url import BaseUrl
 from mrtr_server.callbacks import Callbacks, Report, Reports
 from mrtr_server.errors import AnswerMisfit, StoreUnavailable
-from mrtr_server.journal import Answer, Journal
+from mrtr_server.journal import Journal
 from mrtr_server.store import InProcessStore
 from mrtr_server.url_asks import UNFINISHED
 
@@ -1117,7 +1117,7 @@ class TestHoldingEndsEarly:
 
     @pytest.fixture
     def journal(self) -> Journal:
-        return Journal(time.time(), answers={"google": Answer("callback.0.0", OPENED)})
+        return Journal(time.time(), answers={"google": {"callback.0.0": OPENED}})
 
     async def test_at_once_when_it_is_woken(self, callbacks: Callbacks, journal: Journal) -> None:
         leaving = [False]
@@ -1126,12 +1126,12 @@ class TestHoldingEndsEarly:
         leaving[0] = True
         began = time.monotonic()
         await asyncio.to_thread(callbacks.wake)
-        assert (await held).unfinished == ("google",)
+        assert (await held).unfinished == (("google", "callback.0.0"),)
         assert time.monotonic() - began < 0.3
 
     async def test_and_begins_not_at_all(self, callbacks: Callbacks, journal: Journal) -> None:
         began = time.monotonic()
-        assert (await callbacks.wait(journal, lambda: True)).unfinished == ("google",)
+        assert (await callbacks.wait(journal, lambda: True)).unfinished == (("google", "callback.0.0"),)
         assert time.monotonic() - began < 0.1
 
     async def test_being_woken_alone_ends_nothing(self, callbacks: Callbacks, journal: Journal) -> None:
@@ -1144,7 +1144,7 @@ class TestHoldingEndsEarly:
         held.cancel()
 
     async def test_a_journal_without_pages_is_not_looked_at_twice(self, callbacks: Callbacks) -> None:
-        answers = {"page": Answer("url.0.0", OPENED), "login": Answer("callback.0.0", DECLINE)}
+        answers = {"page": {"url.0.0": OPENED}, "login": {"callback.0.0": DECLINE}}
         assert await callbacks.wait(Journal(0, answers=answers)) == Reports()
 
 

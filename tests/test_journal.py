@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mrtr_server import Limits, Principal
 from mrtr_server.digests import digest
 from mrtr_server.errors import OverBudget, StateRefused
-from mrtr_server.journal import UNSET, Answer, Journal, Step, binding
+from mrtr_server.journal import ANSWERS_OF_A_KEY, UNSET, Journal, Step, binding
 from mrtr_server.messages import Call, Question
 
 NOW = 1_700_000_000.0
@@ -39,6 +39,7 @@ objects = st.dictionaries(keys, values, max_size=3)
 digests = st.text("abcdefghijklmnopqrstuvwxyz-_.", max_size=45)
 digested = st.dictionaries(keys, digests, max_size=2)
 steps = st.builds(Step, function=keys, arguments=digested, result=values, failed=st.lists(digested, max_size=2))
+answers = st.dictionaries(digests, objects, min_size=1, max_size=ANSWERS_OF_A_KEY)
 journals = st.builds(
     Journal,
     started=st.floats(min_value=0, max_value=NOW),
@@ -46,10 +47,11 @@ journals = st.builds(
     rounds=st.integers(0, 100),
     state_only=st.integers(0, 100),
     asked=st.dictionaries(keys, digests, max_size=3),
-    answers=st.dictionaries(keys, st.builds(Answer, digests, objects), max_size=3),
+    answers=st.dictionaries(keys, answers, max_size=3),
     steps=st.dictionaries(keys, steps, max_size=3),
     state=st.just(UNSET) | values,
     handed_over=digests,
+    single_use=st.booleans(),
 )
 calls = st.builds(
     Call,
@@ -344,11 +346,11 @@ class TestAnswers:
             (self.OTHER_FORM, False),
             (self.OTHER_KIND, False),
         ):
-            found = journal.answer_of_kind("name", question.kind, question.shape)
-            assert found == ({"action": "accept"} if counts else None)
-        assert journal.answer_of_kind("name", "form", None) == {"action": "accept"}
-        assert journal.answer_of_kind("name", "sample", None) is None
-        assert journal.answer_of_kind("other", "form", None) is None
+            found = journal.newest_answer("name", question.kind, question.shape)
+            assert found == ((self.ASKED.digest, {"action": "accept"}) if counts else None)
+        assert journal.newest_answer("name", "form", None) == (self.ASKED.digest, {"action": "accept"})
+        assert journal.newest_answer("name", "sample", None) is None
+        assert journal.newest_answer("other", "form", None) is None
 
     @given(
         st.dictionaries(st.sampled_from("abcd"), digests, max_size=4),
@@ -358,7 +360,7 @@ class TestAnswers:
         journal = Journal(NOW)
         journal.count_round(dict(asked), LIMITS)
         journal.deliver(sent)
-        assert {key: kept.raw for key, kept in journal.answers.items()} == {k: sent[k] for k in sent if k in asked}
+        assert journal.answers == {key: {asked[key]: sent[key]} for key in sent if key in asked}
         assert all(journal.answer(key, asked[key]) == sent[key] for key in journal.answers)
 
     def test_an_answer_that_is_kept_can_not_be_replaced_by_one_that_was_not_asked_for(self) -> None:
@@ -381,9 +383,9 @@ class TestAnswers:
 
     def test_what_is_forgotten_is_asked_again(self) -> None:
         journal = self.delivered()
-        journal.forget("name")
-        journal.forget("name")
-        assert journal.answer("name", self.ASKED.digest) is None
+        for _ in range(2):
+            journal.forget("name", self.ASKED.digest)
+            assert journal.answers == {}, "the key is free, for a step, say"
 
     @given(st.text(max_size=5), st.text(max_size=5), objects, objects)
     def test_every_part_of_a_question_is_in_its_digest(self, one: str, other: str, form: Any, other_form: Any) -> None:
