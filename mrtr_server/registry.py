@@ -11,6 +11,7 @@ from .content import Icon, ToolAnnotations, icon_entries
 from .errors import SetupError
 from .handlers import Handler, TaskTerms
 from .messages import JSON
+from .raw_schema import RawArguments
 from .results import Write, tool_results
 from .schema import Arguments, HeaderParameter, SignatureArguments, header_parameters
 from .threads import Threads
@@ -109,15 +110,17 @@ def build_tool(
     *,
     annotations: ToolAnnotations | Mapping[str, Any] | None,
     input_schema: Mapping[str, Any] | None,
+    validate: bool = True,
 ) -> Tool:
     """Compile a tool. Raises `SetupError` for what can't be served."""
     arguments: Arguments
     if input_schema is None:
+        if not validate:
+            raise SetupError(f"{about.name}: validate=False is for tools with input_schema=")
         arguments = SignatureArguments(about.name, handler.parameters)
     else:
-        from .raw_schema import RawArguments  # optional: needs jsonschema
-
-        arguments = RawArguments(about.name, input_schema, _raw_parameter(about.name, handler.parameters))
+        parameter = _raw_parameter(about.name, handler.parameters)
+        arguments = RawArguments(about.name, input_schema, parameter, validate=validate)
         ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
         if ours and arguments.by_name:
             raise SetupError(f"{about.name}: {min(ours)!r} is an argument and a parameter of ours; rename it")

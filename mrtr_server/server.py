@@ -400,6 +400,7 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        validate: bool = True,
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
@@ -421,6 +422,7 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        validate: bool = True,
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
@@ -445,6 +447,8 @@ class MRTRServer:
             icons: for people to recognize it by.
             input_schema: a JSON Schema of the arguments, served as it is. The function then takes one dictionary, or
                 `**arguments`. Needs the extra `schemas`.
+            validate: whether arguments are held to `input_schema`; with False it is only served, and the function gets
+                whatever the client sent, which it has to check itself.
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name. Anything but a yes ends the call.
             answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default, and in a task as
@@ -493,7 +497,8 @@ class MRTRServer:
                 )
             if handler.single_use:
                 self._shared.redeems(about.name, needed=single_use)
-            self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
+            tool = build_tool(handler, about, annotations=annotations, input_schema=input_schema, validate=validate)
+            self._registry.add_tool(tool)
             return function
 
         return register if function is None else register(_decorated("tool", function))

@@ -24,8 +24,8 @@ ROWS: list[tuple[int, str]] = [
     (2, "fanout_sql task_store_sql"),
     (2, "store_sql"),
     (2, "stores"),
-    (2, "callbacks forms idempotency raw_schema recorded results dialects.base"),
-    (2, "asks sealed_tasks steps dialects.modern dialects.sep_draft"),
+    (2, "callbacks forms idempotency json_schema recorded results dialects.base"),
+    (2, "asks raw_schema sealed_tasks steps dialects.modern dialects.sep_draft"),
     (2, "dialects faults url_asks"),
     (2, "inputs"),
     (3, "round signals"),
@@ -63,8 +63,7 @@ LAYER = {module: layer for layer, modules in ROWS for module in modules.split()}
 MIGRATIONS = {"migrations.versions.redemptions_and_kept", "migrations.versions.tasks_and_changes"}
 ONLY_IMPORTERS = {
     "cryptography": {"sealed_state"},
-    "jsonschema": {"raw_schema"},
-    "referencing": {"raw_schema"},
+    "jsonschema_rs": {"json_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
     "sqlalchemy": {
@@ -216,7 +215,7 @@ def run(code: str) -> str:
 
 
 class TestImport:
-    EXTRAS = "jsonschema referencing sqlalchemy aiosqlite asyncpg alembic jwt opentelemetry limits uvloop httptools"
+    EXTRAS = "jsonschema_rs sqlalchemy aiosqlite asyncpg alembic jwt opentelemetry limits uvloop httptools"
     OTHERS = "mcp mcp_types fastapi httpx uvicorn hypothesis pytest"
 
     def test_no_extra_is_loaded(self) -> None:
@@ -253,14 +252,14 @@ import sys
 from mrtr_server import MRTRServer
 app = MRTRServer("x", keys=[bytes(32)])
 app.tool(name="raw", input_schema={"type": "object"})(lambda **arguments: None)
-print("jsonschema" in sys.modules)
+print([name for name in ("jsonschema", "jsonschema_rs") if name in sys.modules])
 """
-        assert run(code) == "True"
+        assert run(code) == "['jsonschema_rs']"
 
     def test_without_the_extra_the_error_says_how_to_install_it(self) -> None:
         code = """
 import sys
-sys.modules["jsonschema"] = None
+sys.modules["jsonschema_rs"] = None
 from mrtr_server import MRTRServer, SetupError
 app = MRTRServer("x", keys=[bytes(32)])
 try:
@@ -268,7 +267,20 @@ try:
 except SetupError as error:
     print(error)
 """
-        assert run(code) == "input_schema= needs jsonschema: pip install 'mrtr_server[schemas]'"
+        assert run(code).startswith(
+            "input_schema= needs jsonschema-rs: pip install 'mrtr_server[schemas]'; or say validate="
+        )
+
+    def test_a_raw_schema_that_is_only_served_needs_no_extra(self) -> None:
+        code = """
+import sys
+sys.modules["jsonschema_rs"] = None
+from mrtr_server import MRTRServer
+app = MRTRServer("x", keys=[bytes(32)])
+app.tool(name="raw", input_schema={"type": "object"}, validate=False)(lambda **arguments: None)
+print("served")
+"""
+        assert run(code) == "served"
 
     def test_it_takes_less_than_four_tenths_of_a_second(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # What is installed is compiled.
