@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, f
 from typing_extensions import TypedDict
 
 from .errors import MRTRError, SetupError
+from .patterns import refuse_backtracking
 
 TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
@@ -160,7 +161,8 @@ class SignatureArguments:
         parameters: the parameters that the client fills, with resolved annotations.
 
     Raises:
-        SetupError: an annotation has no JSON Schema, or a parameter can't be filled by name.
+        SetupError: an annotation has no JSON Schema, a parameter can't be filled by name, or a client could stop the
+            server with a pattern.
     """
 
     def __init__(self, where: str, parameters: Mapping[str, Parameter]) -> None:
@@ -171,6 +173,7 @@ class SignatureArguments:
             schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
             raise SetupError(f"{where}: the parameters have no JSON Schema: {error}") from error
+        refuse_backtracking(where, self._adapter.core_schema)
         schema.setdefault("properties", {})
         self.schema = schema
         self._validate = self._adapter.validator.validate_python
