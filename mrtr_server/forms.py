@@ -6,11 +6,12 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import Any
 
-from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, ValidationError
+from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_snake
 
 from .digests import digest
 from .errors import AnswerMisfit, SetupError
+from .patterns import refuse_backtracking
 from .schema import TitleFreeSchema, problems_of
 
 logger = logging.getLogger("mrtr_server")
@@ -46,7 +47,8 @@ class Form:
         model: its fields are the form's fields.
 
     Raises:
-        SetupError: a field is of a kind that no form can show; the message names it.
+        SetupError: a field is of a kind that no form can show, or a client could stop the server with its pattern; the
+            message names it.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
@@ -56,6 +58,7 @@ class Form:
             schema = model.model_json_schema(schema_generator=TitleFreeSchema, mode="validation")
         except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
             raise SetupError(f"{model.__name__} can't be a form: {error}") from error
+        refuse_backtracking(model.__name__, TypeAdapter(model).core_schema)
         definitions = schema.get("$defs", {})
         schema = _resolve(schema, definitions)  # a model that refers to itself is among the definitions, too
         if schema.get("type") != "object":

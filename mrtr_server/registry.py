@@ -13,6 +13,7 @@ from .errors import SetupError
 from .foreign import refuse_foreign_types
 from .handlers import Handler, TaskTerms
 from .messages import JSON
+from .raw_schema import RawArguments
 from .results import Write, tool_results
 from .schema import Arguments, HeaderParameter, SignatureArguments, header_parameters
 from .threads import Threads
@@ -129,20 +130,22 @@ def build_tool(
     input_schema: Mapping[str, Any] | None,
     ignores_unknown: bool = False,
     authorize: Hook | None = None,
+    validate: bool = True,
 ) -> Tool:
     """Compile a tool. Raises `SetupError` for what can't be served."""
     refuse_foreign_types(about.name, handler.parameters.values())
     arguments: Arguments
     names = None
     if input_schema is None:
+        if not validate:
+            raise SetupError(f"{about.name}: validate=False is for tools with input_schema=")
         arguments = signature = SignatureArguments(about.name, handler.parameters, handler.own_parameters)
         if not ignores_unknown:
             names = ArgumentNames(signature, handler.own_parameters)
             arguments.schema.setdefault("additionalProperties", False)
     else:
-        from .raw_schema import RawArguments  # optional: needs jsonschema
-
-        arguments = RawArguments(about.name, input_schema, _raw_parameter(about.name, handler.parameters))
+        parameter = _raw_parameter(about.name, handler.parameters)
+        arguments = RawArguments(about.name, input_schema, parameter, validate=validate)
         ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
         if ours and arguments.by_name:
             raise SetupError(f"{about.name}: {min(ours)!r} is an argument and a parameter of ours; rename it")

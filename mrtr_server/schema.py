@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, f
 from typing_extensions import TypedDict
 
 from .errors import MRTRError, SetupError
+from .patterns import refuse_backtracking
 
 TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
@@ -162,7 +163,8 @@ class SignatureArguments:
         own: the parameters that the server fills.
 
     Raises:
-        SetupError: an annotation has no JSON Schema, or a parameter can't be filled by name.
+        SetupError: an annotation has no JSON Schema, a parameter can't be filled by name, or a client could stop the
+            server with a pattern.
     """
 
     def __init__(self, where: str, parameters: Mapping[str, Parameter], own: Collection[str] = ()) -> None:
@@ -180,6 +182,7 @@ class SignatureArguments:
             schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
             raise SetupError(f"{where}: the parameters have no JSON Schema: {error}") from error
+        refuse_backtracking(where, self._adapter.core_schema)
         schema.setdefault("properties", {})
         self.schema = schema
         self.names = frozenset(schema["properties"]) | _aliases(self._adapter.core_schema)

@@ -434,6 +434,7 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        validate: bool = True,
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
@@ -456,6 +457,7 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        validate: bool = True,
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
@@ -481,6 +483,8 @@ class MRTRServer:
             icons: for people to recognize it by.
             input_schema: a JSON Schema of the arguments, served as it is. The function then takes one dictionary, or
                 `**arguments`. Needs the extra `schemas`.
+            validate: whether arguments are held to `input_schema`; with False it is only served, and the function gets
+                whatever the client sent, which it has to check itself.
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name. Anything but a yes ends the call.
             answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default, and in a task as
@@ -537,6 +541,7 @@ class MRTRServer:
                 about,
                 annotations=annotations,
                 input_schema=input_schema,
+                validate=validate,
                 ignores_unknown=self._ignores_unknown,
                 authorize=hook,
             )

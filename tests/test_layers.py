@@ -18,15 +18,15 @@ ROOT = Path(mrtr_server.__file__).parent
 ROWS: list[tuple[int, str]] = [
     (0, "_version annotations digests errors threads together workers"),
     (1, "extras"),
-    (1, "base_url content foreign keys limits messages sqlite_file tracebacks uri_templates"),
+    (1, "base_url content foreign keys limits messages patterns sqlite_file tracebacks uri_templates"),
     (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),
     (2, "store tables task_waiting"),
     (2, "notices"),
     (2, "fanout_sql task_store_sql"),
     (2, "store_sql"),
     (2, "stores"),
-    (2, "callbacks cursors forms idempotency raw_schema recorded results dialects.base"),
-    (2, "asks sealed_tasks steps dialects.modern dialects.sep_draft"),
+    (2, "callbacks cursors forms idempotency json_schema recorded results dialects.base"),
+    (2, "asks raw_schema sealed_tasks steps dialects.modern dialects.sep_draft"),
     (2, "authorization authorized_changes dialects faults url_asks"),
     (2, "inputs"),
     (3, "round signals"),
@@ -64,8 +64,7 @@ LAYER = {module: layer for layer, modules in ROWS for module in modules.split()}
 MIGRATIONS = {"migrations.versions.redemptions_and_kept", "migrations.versions.tasks_and_changes"}
 ONLY_IMPORTERS = {
     "cryptography": {"sealed_state"},
-    "jsonschema": {"raw_schema"},
-    "referencing": {"raw_schema"},
+    "jsonschema_rs": {"json_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
     "sqlalchemy": {
@@ -217,7 +216,7 @@ def run(code: str) -> str:
 
 
 class TestImport:
-    EXTRAS = "jsonschema referencing sqlalchemy aiosqlite asyncpg alembic jwt opentelemetry limits uvloop httptools"
+    EXTRAS = "jsonschema_rs sqlalchemy aiosqlite asyncpg alembic jwt opentelemetry limits uvloop httptools"
     OTHERS = "mcp mcp_types fastapi httpx uvicorn hypothesis pytest"
 
     def test_no_extra_is_loaded(self) -> None:
@@ -254,14 +253,14 @@ import sys
 from mrtr_server import MRTRServer
 app = MRTRServer("x", keys=[bytes(32)])
 app.tool(name="raw", input_schema={"type": "object"})(lambda **arguments: None)
-print("jsonschema" in sys.modules)
+print([name for name in ("jsonschema", "jsonschema_rs") if name in sys.modules])
 """
-        assert run(code) == "True"
+        assert run(code) == "['jsonschema_rs']"
 
     def test_without_the_extra_the_error_says_how_to_install_it(self) -> None:
         code = """
 import sys
-sys.modules["jsonschema"] = None
+sys.modules["jsonschema_rs"] = None
 from mrtr_server import MRTRServer, SetupError
 app = MRTRServer("x", keys=[bytes(32)])
 try:
@@ -269,10 +268,20 @@ try:
 except SetupError as error:
     print(error)
 """
-        said = run(code)
-        assert said == (
-            "input_schema= needs jsonschema. Install the extra 'schemas', or: pip install 'jsonschema>=4.23'"
+        assert run(code).endswith(
+            "needs jsonschema_rs. Install the extra 'schemas', or: pip install 'jsonschema-rs>=0.60'"
         )
+
+    def test_a_raw_schema_that_is_only_served_needs_no_extra(self) -> None:
+        code = """
+import sys
+sys.modules["jsonschema_rs"] = None
+from mrtr_server import MRTRServer
+app = MRTRServer("x", keys=[bytes(32)])
+app.tool(name="raw", input_schema={"type": "object"}, validate=False)(lambda **arguments: None)
+print("served")
+"""
+        assert run(code) == "served"
 
     def test_it_takes_less_than_four_tenths_of_a_second(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # What is installed is compiled.
