@@ -85,7 +85,7 @@ class _Pool:
                 self._idle -= 1
                 self._handed.put(job)
             elif self._threads < self._limit:
-                threading.Thread(target=self._work, name="mrtr-function", daemon=True).start()
+                threading.Thread(target=self._work, name="mrtr_server", daemon=True).start()
                 self._threads += 1
                 self._handed.put(job)
             else:
