@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from .limits import Limits
+from .shutdown import Shutdown
 
 
 class Admission:
@@ -12,9 +13,11 @@ class Admission:
 
     Parameters:
         limits: its `max_concurrency` and `shed_above` count.
+        shutdown: the end of the server.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, shutdown: Shutdown | None = None) -> None:
+        self.shutdown = Shutdown() if shutdown is None else shutdown
         self._most = limits.max_concurrency or float("inf")
         self._shed_above = limits.shed_above or float("inf")
         self._unlimited = limits.max_concurrency is None and limits.shed_above is None
@@ -45,8 +48,14 @@ class Admission:
         for watching in tuple(self._watching):
             watching.tell()
 
+    def shut_down(self) -> None:
+        """Begin to drain, and to count the time that the server has for its end; as `drain`."""
+        self.shutdown.begin()
+        self.drain()
+
     def reopen(self) -> None:
         """End the draining: the server starts anew."""
+        self.shutdown.reopen()
         self.draining = False
         self.is_open = self._unlimited
 

@@ -10,12 +10,13 @@ from starlette.types import Receive, Scope, Send
 
 from .admission import Admission
 from .auth import principal_of, scopes_of
-from .connection import JSON_TYPE, Connection, Watch, respond
+from .connection import JSON_TYPE, Connection, Watch, respond, running_request
 from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from .dispatcher import Dispatcher
-from .errors import InternalFault, PayloadTooLarge, RequestError, SetupError
+from .errors import CutOff, InternalFault, PayloadTooLarge, RequestError, SetupError
+from .in_flight import InFlight
 from .limits import Limits
-from .messages import JSON, Listening
+from .messages import JSON, Call, Listening
 from .schema import HeaderParameter
 
 logger = logging.getLogger("mrtr_server")
@@ -66,6 +67,7 @@ class Endpoint:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
         self._watch = Watch()
+        self._in_flight = InFlight(admission.shutdown)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -79,7 +81,15 @@ class Endpoint:
         if refusal is not None:
             await respond(send, *refusal)
             return
-        await self._serve(headers, repeated, scope, receive, send)
+        request = running_request()
+        self._in_flight.enter(request)
+        try:
+            await self._serve(headers, repeated, scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._in_flight.forgive(request):  # not even its answer was taken in time
+                raise
+        finally:
+            self._in_flight.leave(request)
 
     def _refuse(self, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
@@ -133,7 +143,9 @@ class Endpoint:
     ) -> None:
         dialect = self._dialects[0]
         connection: Connection | None = None
+        call: Call | None = None
         request_id: str | int | None = None
+        listens = False
         try:
             body = await self._read(headers, receive)
             if body is None:
@@ -159,6 +171,7 @@ class Endpoint:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
                 call.params = {}
+                listens = True
                 await connection.listen(call, outcome)
                 return
             reply = dialect.reply(call, outcome)
@@ -168,14 +181,19 @@ class Endpoint:
             await respond(send, reply.status, reply.body, (b"connection", b"close"))
             return
         except asyncio.CancelledError:
-            if connection is None:
+            if connection is not None and connection.gone:
+                connection.abandon()
+                connection.request.uncancel()  # it was us, and there is nobody left to answer
+                await connection.close()
+                return
+            if listens or self._admission.shutdown.began is None:
+                if connection is not None:
+                    connection.abandon()
                 raise
-            connection.abandon()
-            if not connection.gone:
-                raise
-            connection.request.uncancel()  # it was us, and there is nobody left to answer
-            await connection.close()
-            return
+            # The shutdown has no more time for it, by our own clock or by the web server's.
+            self._in_flight.forgive(running_request())
+            logger.warning("%s was cut off, since the server has to end", _named(call))
+            reply = dialect.error(request_id, CutOff())
         except RequestError as error:
             reply = dialect.error(request_id if request_id is not None else error.request_id, error)
         except Exception as error:
@@ -192,6 +210,10 @@ class Endpoint:
             if dialect.claims(envelope):
                 return dialect
         raise unclaimed(envelope, self._versions)
+
+
+def _named(call: Call | None) -> str:
+    return f"{call.method} {call.target[:200]!r}" if call is not None else "A request that was still coming in"
 
 
 def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:

@@ -6,6 +6,8 @@ import os
 import secrets
 import signal
 import sys
+import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -41,7 +43,7 @@ def worker(app: str, app_dir: str) -> None:
     the code gives them.
 
     SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and go on in other workers.
-    A second one ends it at once.
+    What has not ended after MRTR_SHUTDOWN_SECONDS is left behind. A second signal ends it at once.
     """
     logging.basicConfig(format="%(levelname)s:     %(message)s")
     sys.path.insert(0, app_dir)
@@ -50,6 +52,7 @@ def worker(app: str, app_dir: str) -> None:
         asyncio.run(_work(server))
     except SetupError as error:
         raise click.ClickException(str(error)) from None
+    click.echo("Ended", err=True)
 
 
 def _load(name: str) -> MRTRServer:
@@ -71,6 +74,7 @@ async def _work(server: MRTRServer) -> None:
     before: dict[int, Any] = {}
 
     def end(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=_end_in_time, args=(server.shutdown_seconds,), daemon=True).start()
         for number, handler in before.items():
             signal.signal(number, handler)
         loop.call_soon_threadsafe(ends.set)
@@ -80,7 +84,13 @@ async def _work(server: MRTRServer) -> None:
         click.echo(f"Working on the tasks of {server.name!r} [{os.getpid()}]", err=True)
         await ends.wait()
         click.echo("Handing back what has not ended", err=True)
-    click.echo("Ended", err=True)
+
+
+def _end_in_time(seconds: float) -> None:
+    """End the process, which is ours, where something keeps it: a blocked event loop, or a thread of the tools'."""
+    time.sleep(seconds * 0.97)  # Python itself takes a moment
+    click.echo(f"Something has not ended in {seconds:g} s (MRTR_SHUTDOWN_SECONDS), and is left behind", err=True)
+    os._exit(1)
 
 
 @main.group()

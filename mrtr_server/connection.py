@@ -56,6 +56,11 @@ def _running_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def running_request() -> "asyncio.Task[Any]":
+    """Return the task that runs; there is always one."""
+    return asyncio.current_task(_running_loop())  # type: ignore[return-value]
+
+
 class Connection:
     """The way back to one client: plain JSON until there is something to stream, then a stream.
 

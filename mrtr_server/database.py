@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from .errors import SetupError, StoreUnavailable, WrongVersion
 from .extras import lacking
 from .sqlite_file import SQLiteFile
+from .threads import in_own_thread
 
 try:
     import greenlet  # type: ignore[import-untyped]  # noqa: F401  SQLAlchemy 2.0 misses it only when it connects
@@ -192,7 +193,7 @@ class Database:
         if all(loop.is_closed() for loop in self._connected):  # or others use it
             file, self._file = self._file, None
             if file is not None:
-                await asyncio.to_thread(file.close)
+                await in_own_thread(file.close)
         if connected is not None and connected.life is not None:
             await connected.life.aclose()
 
@@ -262,7 +263,7 @@ class Database:
     async def _try_to_open(self) -> None:
         if self.is_sqlite:
             # Where that fails, aiosqlite would leave a thread that reports to this loop, be it closed or not.
-            await asyncio.to_thread(lambda: sqlite3.connect(str(self._url.database)).close())
+            await in_own_thread(lambda: sqlite3.connect(str(self._url.database)).close())
 
     async def _found(self, connection: AsyncConnection) -> str | None:
         if not await connection.run_sync(lambda sync: inspect(sync).has_table(SCHEMA.name)):

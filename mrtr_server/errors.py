@@ -27,6 +27,7 @@
         ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
         ├── Declined            the user said no, where no tool result can say so
         ├── Busy                draining or overloaded, and the client can't go on elsewhere
+        ├── CutOff              the server had to end before the request did
         └── InternalFault       our side's mistake; the client sees a reference into the log
             └── NothingDone     it came before anything was done, so the same request may come again
 
@@ -276,6 +277,13 @@ class Busy(RequestError):
     def __init__(self, retry_after: float) -> None:
         super().__init__("The server can't take this request now; send it again later")
         self.retry_after = retry_after
+
+
+class CutOff(RequestError):
+    """The server had to end while the request was being served."""
+
+    def __init__(self) -> None:
+        super().__init__("The server had to end before this request did; part of it may have been done")
 
 
 class InternalFault(RequestError):

@@ -15,6 +15,7 @@ from .journal import LEEWAY
 from .messages import Call, Outcome
 from .recorded import read_outcome, write_outcome
 from .sealed_state import SealedCodec
+from .shutdown import Shutdown
 from .store import Redemption, Store
 
 logger = logging.getLogger("mrtr_server")
@@ -130,11 +131,15 @@ class Redeemer:
             raise came
         return came
 
-    async def finish(self) -> None:
-        """Wait for the rounds whose clients have gone, for as long as a lease: they are to be recorded."""
+    async def finish(self, shutdown: Shutdown) -> None:
+        """Wait for the rounds whose clients have gone, since they are to be recorded.
+
+        Parameters:
+            shutdown: the end of the server; it says how long.
+        """
         loop = asyncio.get_running_loop()
         if under_way := [task for task in self._under_way if task.get_loop() is loop]:
-            _, left = await asyncio.wait(under_way, timeout=self._lease)
+            _, left = await asyncio.wait(under_way, timeout=shutdown.until_cut_off() or shutdown.left() / 3)
             if left:
                 logger.error(
                     "The server ends though a single-use round still runs (%d of them): when its request comes again, "

@@ -1,11 +1,12 @@
 """`MRTRServer`: the decorators, the wiring, the ASGI application."""
 
+import asyncio
 import logging
 import math
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from inspect import isasyncgenfunction
@@ -43,6 +44,7 @@ from .redemption import Redeemer
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .sealed_state import Codec, SealedCodec
 from .shared import Shared
+from .shutdown import DEFAULT, Shutdown, read_seconds
 from .signals import drain_on_sigterm, forget_sigterm
 from .store import Store
 from .stores import fanout_of
@@ -52,6 +54,9 @@ from .tool_calls import Tools
 from .worker import Worker
 
 logger = logging.getLogger("mrtr_server")
+
+LIFESPAN = 2 / 3
+"""What part of the seconds that are left at the end of a shutdown is for leaving `lifespan=`."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -113,6 +118,9 @@ class MRTRServer:
             mounted: there it is the outer application that starts and ends.
         lame_duck: how long the server goes on accepting connections after SIGTERM, in seconds, while it says that it is
             not ready and hands calls to other replicas; so that whatever routes requests has time to notice.
+        shutdown_seconds: how long the whole shutdown may take from SIGTERM on, `lame_duck` included, in seconds; less
+            than the orchestrator waits before it kills. What still runs a quarter of that before, or five seconds, is
+            cut off. From `MRTR_SHUTDOWN_SECONDS` if left out, or else 25.
         works: whether this process runs tasks; if not, it starts them and leaves them to others, such as
             `mrtr-server worker`, which share its database.
         debug: show clients what went wrong inside. Not for production.
@@ -155,6 +163,7 @@ class MRTRServer:
         middleware: Sequence[Middleware] = (),
         lifespan: Lifespan | None = None,
         lame_duck: float = 1.0,
+        shutdown_seconds: float | None = None,
         works: bool = True,
         debug: bool = False,
         clock: Callable[[], float] = time.time,
@@ -190,10 +199,11 @@ class MRTRServer:
         self._ignores_unknown = unknown_arguments == "ignore"
         self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
         self._threads = Threads(self._limits.threads)
-        self._admission = Admission(self._limits)
+        self._shared = Shared(name, keys, store, database, clock)
+        self._shutdown = Shutdown(self._read_shutdown(shutdown_seconds, lame_duck))
+        self._admission = Admission(self._limits, self._shutdown)
         self._lame_duck = lame_duck
         self._hears_sigterm = False
-        self._shared = Shared(name, keys, store, database, clock)
         self._fanout: Fanout = fanout or fanout_of(self._shared.store)
         ring = settings["keys"] = self._shared.ring
         self._probes = Probes(self._path, self._why_not_ready)
@@ -357,23 +367,49 @@ class MRTRServer:
     @asynccontextmanager
     async def _living(self, *, works: bool) -> AsyncIterator[None]:
         """Enter `lifespan=`, and run tasks if this process works; at the end drain, and hand them back."""
+        shutdown = self._shutdown
         self._admission.reopen()
         try:
-            async with self._entered(self):
+            async with AsyncExitStack() as stack:
+                entered = self._entered(self)
+                await entered.__aenter__()
+                stack.push_async_exit(
+                    lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self.name}: lifespan=", LIFESPAN)
+                )
                 if works:
                     self._worker.start()
                 try:
                     yield
                 finally:
+                    self._admission.shut_down()
                     self.drain()
-                    await self._worker.close()
-                    await self._redeemer.finish()
-            await self._shared.store.close()
+                    await asyncio.gather(self._worker.close(), self._redeemer.finish(shutdown))  # in the same seconds
+            await shutdown.in_time(self._shared.store.close(), f"{self.name}: the store")
         finally:
+            if busy := self._threads.busy:
+                logger.warning("%s: %d plain functions still run; they end with the process", self.name, busy)
             self._threads.close()
             self._admission.reopen()
 
+    def _read_shutdown(self, given: float | None, lame_duck: float) -> float:
+        try:
+            seconds = read_seconds(given)
+            if lame_duck >= seconds:
+                raise SetupError(
+                    f"lame_duck={lame_duck:g} leaves nothing of the {seconds:g} seconds that the shutdown may take; "
+                    "raise shutdown_seconds="
+                )
+        except SetupError as error:
+            self._shared.refuse(error)
+            return lame_duck + DEFAULT
+        return seconds
+
     # Draining
+
+    @property
+    def shutdown_seconds(self) -> float:
+        """How long a shutdown may take in all, in seconds."""
+        return self._shutdown.seconds
 
     def drain(self) -> None:
         """Begin to drain: readiness turns false, calls are handed to other replicas, open streams end.

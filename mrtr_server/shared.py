@@ -151,10 +151,8 @@ class Shared:
         try:
             return store if store is not None else store_of(database)
         except SetupError as error:
-            if self._workers == 1:
-                raise
+            self.refuse(error)
             self._store_failed = True
-            self._refuse(str(error))
             return None
 
     def _ring(self, keys: KeyRing | Sequence[bytes] | None) -> KeyRing:
@@ -171,9 +169,7 @@ class Shared:
                 return keys
             ring = KeyRing.from_environment() if keys is None else KeyRing(keys)
         except SetupError as error:
-            if self._workers == 1:
-                raise
-            self._refuse(str(error))
+            self.refuse(error)
             return KeyRing.generate()
         if ring is not None:
             return ring
@@ -192,7 +188,15 @@ class Shared:
             )
         return KeyRing.generate()
 
+    def refuse(self, error: SetupError) -> None:
+        """Refuse to start for an error of the setup: by raising it, or with several workers by a failing start.
+
+        Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.
+        """
+        if self._workers == 1:
+            raise error
+        self._refuse(str(error))
+
     def _refuse(self, why: str) -> None:
-        # Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.
         self.refusal = f"{self._name}: {why}"
         logger.error("%s", self.refusal)

@@ -83,7 +83,7 @@ class _Chain:
         self._signalled = True
         longest = max(self._draining.values(), default=0.0)
         for admission in tuple(self._draining):
-            admission.drain()
+            admission.shut_down()
         if waits and longest > 0 and self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame)
         else:

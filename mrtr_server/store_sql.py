@@ -1,6 +1,5 @@
 """The store that a fleet shares: SQLite in a file on one machine, PostgreSQL on many."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from secrets import token_hex
@@ -12,6 +11,7 @@ from .fanout_sql import SQLFanout
 from .store import Redemption
 from .tables import KEPT, REDEMPTIONS, TABLES, TASKS, VERSIONS, sweep
 from .task_store_sql import SQLTasks
+from .threads import in_own_thread
 
 try:
     from sqlalchemy import (
@@ -122,7 +122,7 @@ class SQLStore(SQLTasks):
 
     async def close(self) -> None:
         """Let go of this event loop's connections. The store may be used again afterwards."""
-        await asyncio.to_thread(self.notices.close)
+        await in_own_thread(self.notices.close)
         await self.database.close()
 
     async def _changed(self, statement: Executable, **parameters: Any) -> bool:

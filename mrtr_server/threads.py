@@ -1,42 +1,160 @@
-"""Plain functions beside the event loop."""
+"""Plain functions beside the event loop, in daemon threads.
+
+The threads of `concurrent.futures` are joined when the interpreter exits, and those of a loop's default executor when
+the loop ends, so a function that is still running then would keep the process alive for as long as it likes.
+"""
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Protocol
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+
+class _Job(NamedTuple):
+    """A function, and who waits for it."""
+
+    function: Callable[..., Any]
+    context: Context
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
 
 
 class Threads:
     """Runs plain functions in threads, so that they don't stall the loop.
+
+    A caller that is cancelled waits no longer. Its function runs on, if it has begun, and keeps its thread until it
+    returns; but it keeps no process alive.
 
     Parameters:
         limit: how many run at once; the others wait.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._pool: ThreadPoolExecutor | None = None
-        self._guard = threading.Lock()
+        self._pool = _Pool(limit)
+
+    @property
+    def busy(self) -> int:
+        """How many functions run."""
+        return self._pool.busy
 
     async def __call__(self, function: Callable[..., Any]) -> Any:
         """Run a function in a thread, with the context variables of the caller."""
-        loop, context = asyncio.get_running_loop(), copy_context()
-        with self._guard:  # or another event loop, on which the server ends, closes the pool in between
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._limit, thread_name_prefix="mrtr_server")
-            result = loop.run_in_executor(self._pool, context.run, _contained, function)
-        return await result
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._pool.put(_Job(function, copy_context(), loop, future))
+        try:
+            return await future
+        finally:
+            del future  # what it raises knows this frame, and so would hold itself
 
     def close(self) -> None:
         """Let the threads end when they are done. The next call starts new ones."""
+        self._pool.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Pool:
+    """The threads. They know this object only, so that nothing of theirs keeps a server alive that nobody uses."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._guard = threading.Lock()
+        self._waiting: deque[_Job] = deque()
+        self._handed: SimpleQueue[_Job | None] = SimpleQueue()
+        """For each item one of the threads, which is new or was idle."""
+        self._idle = 0
+        self._threads = 0
+        self._closing = False
+
+    @property
+    def busy(self) -> int:
+        return self._threads - self._idle
+
+    def put(self, job: _Job) -> None:
         with self._guard:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False)
+            self._closing = False
+            if self._idle:
+                self._idle -= 1
+                self._handed.put(job)
+            elif self._threads < self._limit:
+                threading.Thread(target=self._work, name="mrtr_server", daemon=True).start()
+                self._threads += 1
+                self._handed.put(job)
+            else:
+                self._waiting.append(job)
+
+    def close(self) -> None:
+        with self._guard:
+            self._closing = True
+            for _ in range(self._idle):
+                self._handed.put(None)
+            self._threads -= self._idle
+            self._idle = 0
+
+    def _work(self) -> None:
+        going_on = _run(self._handed.get())  # not kept here: it may hold much, and the next one be long in coming
+        while going_on:
+            going_on = _run(self._next())
+
+    def _next(self) -> _Job | None:
+        with self._guard:
+            if self._waiting:
+                return self._waiting.popleft()
+            if self._closing:
+                self._threads -= 1
+                return None
+            self._idle += 1
+        return self._handed.get()
+
+
+async def in_own_thread(function: Callable[[], Any]) -> Any:
+    """Run a function that may take a while in a daemon thread that is there for it alone."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    job = _Job(function, copy_context(), loop, future)
+    threading.Thread(target=_run, args=(job,), name="mrtr-once", daemon=True).start()
+    return await future
+
+
+def _run(job: _Job | None) -> bool:
+    """Run a job; return False if there is none, which is the end of the thread."""
+    if job is None:
+        return False
+    function, context, loop, future = job
+    del job
+    if future.cancelled():  # nobody waits for it any more
+        return True
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        result = context.run(function)
+    except StopIteration as stop:  # a future can't hold one, and whoever waits for it would wait for ever
+        error = RuntimeError("the function raised StopIteration")
+        error.__cause__ = stop
+    except BaseException as raised:
+        error = raised
+    del function, context
+    with suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(_resolve, future, result, error)
+    del future, result, error  # the error knows this frame, and so would hold itself
+    return True
+
+
+def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 class Callee(Protocol):
@@ -71,10 +189,3 @@ async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Th
         raise RuntimeError(f"{callee.name!r} raised CancelledError, but nobody had cancelled it") from error
     except SystemExit as error:  # would end the whole server
         raise RuntimeError(f"{callee.name!r} called sys.exit()") from error
-
-
-def _contained(function: Callable[..., Any]) -> Any:
-    try:
-        return function()
-    except StopIteration as error:  # a future can't hold one, and whoever waits for it would wait for ever
-        raise RuntimeError("the function raised StopIteration") from error

@@ -35,11 +35,8 @@ NOT_HERE_FOR = 2.0
 TAKEN_FOR = 5.0
 """How long a task is this worker's that is stored as taken, in seconds: longer only once it has begun."""
 
-END_WITHIN = 5.0
-"""How long tasks have to come to a boundary when the server ends, in seconds."""
-
-CANCEL_WITHIN = 1.0
-"""How long what is left of them has after that, each time that it is cancelled, in seconds."""
+OF_THE_REST = 1 / 4
+"""How much of the seconds that a shutdown has left after its cut-off each wait for what was cancelled takes."""
 
 _MOST_OVERDUE = 100
 
@@ -132,6 +129,7 @@ class _AtWork:
         self._run_task = run_task
         self._terms = terms
         self._admission = admission
+        self._shutdown = admission.shutdown
         self._limits = limits
         self._name = token_hex(16)
         self._offered: list[str] = []
@@ -155,17 +153,22 @@ class _AtWork:
         self._closing = True
         if not self._claiming:  # what is being claimed has to be handed back
             self._claims.cancel()
-        await asyncio.wait((self._claims,), timeout=END_WITHIN)
+        await asyncio.wait((self._claims,), timeout=self._time_to_end())
         # At first they may come to a boundary; then the handler is cancelled, and then the waiting for its steps.
         late = set(self._tasks_running())
-        for seconds in (END_WITHIN, CANCEL_WITHIN, CANCEL_WITHIN):
+        if late:
+            _, late = await asyncio.wait(late, timeout=self._shutdown.until_cut_off())
+        for _ in range(2):
+            for task in late:
+                task.cancel()
             if late:
-                _, late = await asyncio.wait(late, timeout=seconds)
-                for task in late:
-                    task.cancel()
+                _, late = await asyncio.wait(late, timeout=self._shutdown.left() * OF_THE_REST)
         self._claims.cancel()
         self._heard.cancel()
-        await asyncio.wait((self._claims, self._heard))
+        await asyncio.wait((self._claims, self._heard), timeout=self._shutdown.left() * OF_THE_REST)
+
+    def _time_to_end(self) -> float:
+        return self._shutdown.until_cut_off() or self._shutdown.left() * OF_THE_REST
 
     def _tasks_running(self) -> list["asyncio.Task[None]"]:
         return [task for _, task in self._running.values()]

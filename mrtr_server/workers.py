@@ -1,25 +1,45 @@
 """How many worker processes the server runs in, as far as it can be seen from within one."""
 
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
 
 def worker_count() -> int:
-    """Give the number of workers that uvicorn or gunicorn was told to start; 1 where nothing says otherwise.
+    """Return the number of workers that the web server was told to start; 1 where nothing says otherwise.
 
-    The application is imported while uvicorn's `Config`, or a worker of gunicorn's, loads it, so that one's frame is
-    on the stack. (The parent process says nothing: there is one under `--reload`, too, with a single worker.)
+    The application is imported while the web server loads it in a worker, so the server's own frames are on the
+    stack, and they hold its settings. (The parent process says nothing: with `--reload` there is one for a single
+    worker, too.) What loads it in any other way is not recognized.
     """
+    most = 1
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        owner: Any = frame.f_locals.get("self")
-        packages = {cls.__module__.partition(".")[0] for cls in type(owner).__mro__}
-        workers = getattr(owner, "workers", None)
-        if "uvicorn" in packages and isinstance(workers, int):
-            return 1 if owner.reload else workers
-        workers = getattr(getattr(owner, "cfg", None), "workers", None)
-        if "gunicorn" in packages and isinstance(workers, int):
-            return workers
+        most = max(most, _count_in(frame.f_globals.get("__name__", ""), frame.f_locals))
         frame = frame.f_back
-    return 1
+    return most
+
+
+def _count_in(module: Any, names: Mapping[str, Any]) -> int:
+    """Return the number of workers that one frame knows of; 0 if none.
+
+    Parameters:
+        module: the name of the frame's module.
+        names: its local variables.
+    """
+    owner = names.get("self")
+    modules = {cls.__module__ for cls in type(owner).__mro__}
+    packages = {each.partition(".")[0] for each in modules}
+    found: Any = 0
+    if "uvicorn" in packages:  # its Config
+        found = 1 if getattr(owner, "reload", False) else getattr(owner, "workers", 0)
+    elif "gunicorn" in packages:  # a worker, which has its settings
+        found = getattr(getattr(owner, "cfg", None), "workers", 0)
+    elif "granian.server.mp" in modules:  # its server, where a worker is a fork; one of threads shares our memory
+        found = getattr(owner, "workers", 0)
+    elif module == "granian.server.mp":  # where a worker is a new process: workers are numbered from 1
+        found = names.get("worker_id", 0)
+    elif isinstance(module, str) and module.partition(".")[0] == "hypercorn":
+        found = getattr(names.get("config"), "workers", 0)
+    return found if isinstance(found, int) else 0

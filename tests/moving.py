@@ -15,7 +15,9 @@ from mrtr_server import Context, InputRequired, Inputs, MRTRServer
 
 DIRECTORY = Path(os.environ.get("MOVING", "."))
 
-app = MRTRServer("moving", lame_duck=float(os.environ.get("LAME_DUCK", "0.5")))
+LAME_DUCK = float(os.environ.get("LAME_DUCK", "0.5"))
+
+app = MRTRServer("moving", lame_duck=LAME_DUCK, shutdown_seconds=LAME_DUCK + 25)
 site = Starlette(routes=[Mount("/tools", app)])
 
 

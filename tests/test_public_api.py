@@ -34,6 +34,7 @@ VERBS = """
     Lead Leave Let Look Make Move Name Never Note Offer Open Park Pass Print Put Reach Read Refuse Register
     Remember Respond Return Run Say Seal Send Serve Shut Sign Start Store Take Tell Upgrade Use Validate Wait Wake
     Watch Write
+    Return
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""
 

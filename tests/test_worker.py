@@ -80,7 +80,7 @@ class Tools:
         self.began = asyncio.Event()
         self.gate = asyncio.Event()
         self.store = store
-        self.app = MRTRServer("worker", keys=KEYS, store=store, **settings)
+        self.app = MRTRServer("worker", keys=KEYS, store=store, lame_duck=0, shutdown_seconds=0.8, **settings)
         self.app.tool(task="optional", ttl=600)(self.steps)
         self.app.tool(task="optional")(self.greet)
         self.app.tool(task="optional")(self.says)
@@ -143,7 +143,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         (worker, "LOOK_EVERY", 0.1),
         (worker, "AGAIN_AFTER", 0.02),
         (worker, "NOT_HERE_FOR", 0.05),
-        (worker, "END_WITHIN", 0.5),
         (task_run, "AGAIN_AFTER", 0.02),
         (task_run, "SAY_EVERY", 0.05),
     ):

@@ -14,6 +14,7 @@ from pydantic_core import from_json, to_json
 
 from ..errors import (
     Busy,
+    CutOff,
     Declined,
     HeaderMismatch,
     InternalFault,
@@ -152,6 +153,7 @@ class Dialect(ABC):
         ProtocolError: (200, -32603),
         Declined: (200, DECLINED),
         Busy: (503, BUSY),
+        CutOff: (503, -32603),
         InternalFault: (500, -32603),
         RequestError: (500, -32603),
     }
