@@ -5,7 +5,6 @@ import logging
 from collections.abc import Awaitable, Generator
 from itertools import count
 
-from .messages import NOTHING
 from .response_writer import ResponseWriter
 
 logger = logging.getLogger("mrtr_server")
@@ -47,7 +46,7 @@ class EventStream:
         self._writing = asyncio.get_running_loop().create_task(self._write())
 
     def add_progress(self, data: bytes) -> Awaitable[None]:
-        """Add progress. Awaiting the result gives the client's connection a turn, and never waits for the client."""
+        """Add progress. Awaiting the result gives it the time to be written, and never waits for the client."""
         return self._add(_PROGRESS, data)
 
     def add_message(self, data: bytes) -> Awaitable[None]:
@@ -61,11 +60,10 @@ class EventStream:
         return self._add(next(self._numbers), data)
 
     def _add(self, key: object, data: bytes) -> Awaitable[None]:
-        is_behind = bool(self._backlog)
         self._backlog.pop(key, None)
         self._backlog[key] = data
         self._more.set()
-        return _TURN if is_behind else NOTHING
+        return _TURN
 
     async def end(self, data: bytes) -> None:
         """Add the last event, and see all of them out."""
