@@ -10,13 +10,14 @@ from starlette.types import Receive, Scope, Send
 
 from .admission import Admission
 from .auth import principal_of, scopes_of
-from .connection import JSON_TYPE, Connection, Watch, respond, running_request
+from .connection import Connection, Watch, running_request
 from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from .dispatcher import Dispatcher
 from .errors import CutOff, InternalFault, PayloadTooLarge, RequestError, SetupError
 from .in_flight import InFlight
 from .limits import Limits
 from .messages import JSON, Call, Listening
+from .response_writer import JSON_TYPE, ResponseWriter
 from .schema import HeaderParameter
 
 logger = logging.getLogger("mrtr_server")
@@ -71,20 +72,21 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
+        writer = ResponseWriter(receive, send, self._limits.write_seconds)
         if scope["method"] != "POST":
-            await respond(send, 405, b"", (b"allow", b"POST"))
+            await writer.respond(405, b"", (b"allow", b"POST"))
             return
         listed = scope["headers"]
         headers: dict[bytes, bytes] = dict(listed)
         repeated = _join_repeated(headers, listed) if len(headers) != len(listed) else ""
         refusal = self._refuse(headers)
         if refusal is not None:
-            await respond(send, *refusal)
+            await writer.respond(*refusal)
             return
         request = running_request()
         self._in_flight.enter(request)
         try:
-            await self._serve(headers, repeated, scope, receive, send)
+            await self._serve(headers, repeated, scope, receive, writer)
         except asyncio.CancelledError:
             if not self._in_flight.forgive(request):  # not even its answer was taken in time
                 raise
@@ -139,7 +141,7 @@ class Endpoint:
         return b"".join(parts)
 
     async def _serve(
-        self, headers: Mapping[bytes, bytes], repeated: str, scope: Scope, receive: Receive, send: Send
+        self, headers: Mapping[bytes, bytes], repeated: str, scope: Scope, receive: Receive, writer: ResponseWriter
     ) -> None:
         dialect = self._dialects[0]
         connection: Connection | None = None
@@ -150,11 +152,11 @@ class Endpoint:
             body = await self._read(headers, receive)
             if body is None:
                 return
-            envelope = read_envelope(body, headers, repeated, self._limits.json_depth)
+            envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
             del body  # a stream may stay open for long, and need not hold what opened it
             request_id = envelope.id
             if request_id is None:  # a notification, and there is none that we would act on
-                await respond(send, 202, b"")
+                await writer.respond(202, b"")
                 return
             dialect = self._choose(envelope)
             user = scope.get("user")
@@ -163,7 +165,7 @@ class Endpoint:
             if (credentials := scope.get("auth")) is not None:
                 call.scopes = scopes_of(credentials)
             del envelope
-            connection = Connection(dialect, headers, self._admission, scope, receive, send)
+            connection = Connection(dialect, headers, self._admission, scope, receive, writer)
             self._watch.enter(connection)
             try:
                 outcome = await self._dispatcher.dispatch(call, connection)
@@ -175,10 +177,11 @@ class Endpoint:
                 await connection.listen(call, outcome)
                 return
             reply = dialect.reply(call, outcome)
+            del call, outcome  # the client may take its time to read the reply, and they may be as large
         except PayloadTooLarge as error:
             # What is left of the body stays unread, so the connection can't be used again.
             reply = dialect.error(None, error)
-            await respond(send, reply.status, reply.body, (b"connection", b"close"))
+            await writer.respond(reply.status, reply.body, (b"connection", b"close"))
             return
         except asyncio.CancelledError:
             if connection is not None and connection.gone:
@@ -203,7 +206,7 @@ class Endpoint:
         if connection is not None:
             await connection.finish(reply)
         else:
-            await respond(send, reply.status, reply.body, *reply.headers)
+            await writer.respond(reply.status, reply.body, *reply.headers)
 
     def _choose(self, envelope: Envelope) -> Dialect:
         for dialect in self._dialects:

@@ -26,7 +26,6 @@ from .authorization import Authorize, Authorizer, compile_hook
 from .base_url import BaseUrl
 from .callback_pages import CallbackPages, Identify, Registering, build_callback
 from .callbacks import PATH, Callbacks
-from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
 from .cursors import Cursors
 from .dispatcher import Dispatcher, Registered
@@ -42,6 +41,7 @@ from .messages import Change
 from .probes import Probes
 from .redemption import Redeemer
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
+from .response_writer import closing
 from .sealed_state import Codec, SealedCodec
 from .shared import Shared
 from .shutdown import DEFAULT, Shutdown, read_seconds

@@ -18,7 +18,10 @@ ROOT = Path(mrtr_server.__file__).parent
 ROWS: list[tuple[int, str]] = [
     (0, "_version annotations digests errors threads together workers"),
     (1, "extras"),
-    (1, "base_url content foreign keys limits messages patterns shutdown sqlite_file tracebacks uri_templates"),
+    (
+        1,
+        "base_url content foreign json_size keys limits messages patterns shutdown sqlite_file tracebacks uri_templates",
+    ),
     (1, "in_flight"),
     (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),
     (2, "store tables task_waiting"),
@@ -42,7 +45,9 @@ ROWS: list[tuple[int, str]] = [
     (5, "task_changes task_run"),
     (5, "tool_calls worker"),
     (5, "dispatcher"),
-    (6, "callback_pages connection gate"),
+    (6, "response_writer"),
+    (6, "callback_pages gate sse"),
+    (6, "connection"),
     (6, "asgi probes shared"),
     (7, "server"),
     (8, "upgrade"),
@@ -81,7 +86,10 @@ ONLY_IMPORTERS = {
     "alembic": {*MIGRATIONS, "upgrade"},
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
-    "starlette": {"auth", "callback_pages", "connection", "gate", "asgi", "probes", "server", "testing.transports"},
+    "starlette": {
+        *("auth", "callback_pages", "connection", "gate", "asgi", "probes", "response_writer", "server"),
+        "testing.transports",
+    },
     "uvicorn": {"cli"},
     "http": {"testing.transports"},
 }
