@@ -177,7 +177,8 @@ class Endpoint:
                 await connection.listen(call, outcome)
                 return
             reply = dialect.reply(call, outcome)
-            del call, outcome  # the client may take its time to read the reply, and they may be as large
+            call = None  # the client may take its time to read the reply, and both may be as large
+            del outcome
         except PayloadTooLarge as error:
             # What is left of the body stays unread, so the connection can't be used again.
             reply = dialect.error(None, error)
