@@ -2,12 +2,15 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Protocol
+
+RunInThread = Callable[[Callable[..., Any]], Awaitable[Any]]
+"""Runs a plain function in a thread."""
 
 
 class Threads:
@@ -58,7 +61,7 @@ class Callee(Protocol):
         ...
 
 
-async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Threads) -> Any:
+async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
     """Call a function: on the loop if it is an `async def`, otherwise in a thread."""
     try:
         call = partial(callee.function, **keywords)
