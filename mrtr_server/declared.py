@@ -31,6 +31,10 @@ class Depends:
 
     What is declared is asked and run one after another, in the order of the parameters, up to the first failure.
 
+    A generator with one `yield`, also under `@contextmanager` or `@asynccontextmanager`, gives what it yields. It goes
+    on at the end of the round, before the result or the state goes out: normally, or with the error, the no (`Refusal`)
+    or the cancellation that ended the round.
+
     Parameters:
         function: sync (it runs in a thread) or async.
 
@@ -221,7 +225,7 @@ class _Plan:
 
     def _dependency(self, declaration: Declaration, mark: Depends) -> Node:
         where = f"{declaration.where}: {_name(mark.function)}()"
-        signature = read_signature(mark.function, where, self.namespace)
+        signature = read_signature(mark.function, where, self.namespace, may_yield=True)
         context: str | None = None
         own: dict[str, Declaration] = {}
         plain: dict[str, Parameter] = {}
@@ -248,7 +252,8 @@ class _Plan:
                 sources[name] = self.node(own[name], scope)
             elif name in plain:
                 sources |= self._sources(where, {name: plain[name]}, self.scope)
-        node = Dependency(mark.function, signature.is_async, context, sources, _nodes_of(sources.values()))
+        needs = _nodes_of(sources.values())
+        node = Dependency(mark.function, signature.is_async, signature.yields, context, sources, needs)
         node.name = _free(f"Depends({_name(mark.function)})", {getattr(other, "name", "") for other in self.nodes})
         return node
 

@@ -1,5 +1,6 @@
 """Declared parameters at run time: asks and dependencies, as far as one round can fill them."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,8 @@ from .inputs import InputRequired
 from .messages import JSON, Outlet, Question
 from .round import OPEN, Round
 from .steps import current_dependency
-from .threads import Threads, call_function
+from .teardown import Teardown
+from .threads import RunInThread, call_function
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +46,7 @@ class Dependency:
     Parameters:
         function: the function.
         is_async: whether it is, or wraps, an `async def`.
+        yields: whether it is, or wraps, a generator.
         context: the parameter that takes the `Context`, if there is one.
         sources: where its other parameters come from.
         needs: what must be there first.
@@ -52,6 +55,7 @@ class Dependency:
 
     function: Callable[..., Any]
     is_async: bool
+    yields: bool
     context: str | None
     sources: "Sources"
     needs: tuple["Node", ...]
@@ -85,12 +89,17 @@ class Declared:
     confirms: bool
     may_park: bool = field(init=False)
     """Whether one of the dependencies may ask or run steps."""
+    has_teardown: bool = field(init=False)
+    """Whether one of the dependencies is to be left at the end of a round."""
 
     def __post_init__(self) -> None:
-        parks = any(isinstance(node, Dependency) and node.is_async and node.context for node in self.nodes)
-        object.__setattr__(self, "may_park", parks)
+        dependencies = [node for node in self.nodes if isinstance(node, Dependency)]
+        object.__setattr__(self, "may_park", any(each.is_async and each.context for each in dependencies))
+        object.__setattr__(self, "has_teardown", any(each.yields for each in dependencies))
 
-    async def fill(self, arguments: JSON, round_: Round, outlet: Outlet, threads: Threads) -> JSON | None:
+    async def fill(
+        self, arguments: JSON, round_: Round, outlet: Outlet, threads: RunInThread, teardown: Teardown | None
+    ) -> JSON | None:
         """Ask and run what is declared, one after another, up to the first failure.
 
         An ask that is open holds back the dependencies after it; the asks before those go out in one round.
@@ -100,6 +109,7 @@ class Declared:
             round_: the round.
             outlet: takes the notes of dependencies.
             threads: runs those that are a plain `def`.
+            teardown: takes what is to be left; None if there can be nothing.
 
         Returns:
             The declared parameters of the handler; None if the round ends without it, which the round then says.
@@ -111,7 +121,7 @@ class Declared:
         if self.rest is not None:  # a client may send whatever it likes there
             values[self.rest] = {name: value for name, value in arguments.items() if name not in self.parameters}
         round_.reserved = self.keys
-        filling = _Filling(values, round_, outlet, threads)
+        filling = _Filling(values, round_, outlet, threads, teardown)
         is_open = False
         for node in self.nodes:
             if isinstance(node, Dependency):
@@ -132,11 +142,19 @@ class Declared:
 class _Filling:
     """What is there so far in one round."""
 
-    def __init__(self, values: dict[Any, Any], round_: Round, outlet: Outlet, threads: Threads) -> None:
+    def __init__(
+        self,
+        values: dict[Any, Any],
+        round_: Round,
+        outlet: Outlet,
+        threads: RunInThread,
+        teardown: Teardown | None,
+    ) -> None:
         self._values = values
         self._round = round_
         self._outlet = outlet
         self._threads = threads
+        self._teardown = teardown
 
     def ask(self, asked: Asked) -> bool:
         """Look an answer up, or ask for it; return whether it is there."""
@@ -176,13 +194,18 @@ class _Filling:
             keywords[dependency.context] = Context(self._round, self._outlet, can_await=dependency.is_async)
         outer = current_dependency.set(dependency.name)
         try:
-            value = await call_function(dependency, keywords, self._threads)
+            if dependency.yields and self._teardown is not None:
+                value = await self._teardown.enter(dependency, keywords)
+            else:
+                value = await call_function(dependency, keywords, self._threads)
         except Exception as error:
             if not self._round.closed:  # then it is what it made of the round's end
                 self._round.failure = error
             raise
         finally:
             current_dependency.reset(outer)
+        if self._round.closed:  # it caught the end of the round, which had come in the middle of it
+            raise asyncio.CancelledError("the round has ended")
         if isinstance(value, InputRequired):
             message = (
                 f"The dependency {dependency.name} returned InputRequired, and only a handler can; declare the ask as "

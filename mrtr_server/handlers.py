@@ -56,6 +56,7 @@ class Handler:
         declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
         single_use: whether each of its states is redeemed once.
         task: how its calls become tasks; None if they never do.
+        write: writes its result while its dependencies are still there; None if that can wait.
     """
 
     function: Callable[..., Any]
@@ -71,6 +72,7 @@ class Handler:
     declared: Declared | None = None
     single_use: bool = False
     task: TaskTerms | None = None
+    write: Callable[[Any], Any] | None = None
 
     @property
     def is_simple(self) -> bool:
@@ -88,6 +90,11 @@ class Handler:
         """Whether its first round can end before its effects: it asks first, or its effects are steps."""
         asks_first = self.declared is not None and bool(self.declared.keys)
         return asks_first or self.inputs is not None or (self.is_async and self.context is not None)
+
+    @property
+    def has_teardown(self) -> bool:
+        """Whether one of its dependencies is to be left at the end of a round."""
+        return self.declared is not None and self.declared.has_teardown
 
     @property
     def confirms(self) -> bool:

@@ -1,7 +1,7 @@
 """Tools, prompts, resources and completions as compiled records, and the lists of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, cleandoc
 from typing import Any, Literal
@@ -150,6 +150,8 @@ def build_tool(
         if ours and arguments.by_name:
             raise SetupError(f"{about.name}: {min(ours)!r} is an argument and a parameter of ours; rename it")
     output_schema, write = tool_results(about.name, handler.returns)
+    if handler.has_teardown:  # what a result is made from may be gone afterwards
+        handler, write = replace(handler, write=write), lambda written: written
     hints = annotations.wire() if isinstance(annotations, ToolAnnotations) else annotations
     entry = about.entry(
         inputSchema=arguments.schema, outputSchema=output_schema, annotations=dict(hints) if hints else None

@@ -8,7 +8,7 @@ the code around it catches.
 import asyncio
 import logging
 from collections.abc import Callable, Container, Coroutine
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
 from .callbacks import Callbacks, Reports
@@ -91,6 +91,8 @@ class Round:
         self.parked: list[asyncio.Task[Any]] = []
         self.reserved: Container[str] = ()
         self.closed = False
+        self.end: Literal["", "parked", "cancelled"] = ""
+        self.in_teardown = False
         self.main: asyncio.Task[Any] | None = None
         self.handed_over = False
         self._callbacks = callbacks
@@ -133,6 +135,11 @@ class Round:
         self._woken = asyncio.get_running_loop().create_future()
         await self._woken
 
+    def begin_teardown(self) -> None:
+        """Tell the runner that the handler is over, and its dependencies are being left: that is waited for."""
+        self.in_teardown = True
+        self.wake()
+
     def check_awaited(self) -> None:
         """End the flow if the handler returned without having awaited all that it called."""
         if self._unawaited and not self.asked and not self.ending:
@@ -167,6 +174,9 @@ class Round:
 
     def _refuse(self, what: str) -> None:
         """Refuse an ask or a step where there can be none, and where it can't park either: by an exception."""
+        if self.in_teardown and asyncio.current_task() is self.main:
+            message = f"{what} was called after the yield of a dependency; there the round has ended"
+            raise self.fail(MisplacedCall(message))
         if self.closed:
             logger.error(
                 "%s %r went on after its round had ended: it caught the cancellation and called %s. "

@@ -36,32 +36,40 @@ class Signature:
         parameters: its parameters, with resolved annotations; `Parameter.empty` where there is none.
         returns: its resolved return annotation; `Parameter.empty` if there is none.
         is_async: whether it is, or wraps, an `async def`.
+        yields: whether it is, or wraps, a generator.
     """
 
     parameters: Mapping[str, Parameter]
     returns: Any
     is_async: bool
+    yields: bool = False
 
 
-def read_signature(function: Any, where: str, namespace: Mapping[str, Any]) -> Signature:
+def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, may_yield: bool = False) -> Signature:
     """Read a function's signature.
 
     Parameters:
         function: a function, a method, a class, or an object with `__call__`.
         where: what it is, for errors.
         namespace: the local names where it is used, for annotations that are strings.
+        may_yield: whether it may be a generator.
 
     Raises:
         SetupError: it can't be called, an annotation can't be resolved, or a parameter is marked for another framework.
     """
     layers = list(_layers(function, where))
+    if not may_yield and _yields(layers[0]):
+        raise SetupError(
+            f"{where} is a generator, and what is called gives one result: return a list instead of yielding"
+        )
     hints = _hints(layers[-1], where, namespace)
     parameters = {
         name: parameter.replace(annotation=hints.get(name, Parameter.empty))
         for name, parameter in _parameters(function, where).items()
     }
     refuse_foreign_marks(where, parameters.values())
-    return Signature(parameters, hints.get("return", Parameter.empty), any(map(inspect.iscoroutinefunction, layers)))
+    is_async = any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers)
+    return Signature(parameters, hints.get("return", Parameter.empty), is_async, any(map(_yields, layers)))
 
 
 def own_type(annotation: Any) -> tuple[str | None, Any]:
@@ -117,7 +125,7 @@ def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
     """Give what is called, and what it wraps, down to the function that has the annotations.
 
     Raises:
-        SetupError: it can't be called, or what is called is a generator.
+        SetupError: it can't be called.
     """
     if not callable(function):
         raise SetupError(
@@ -129,14 +137,14 @@ def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
         called = called.func if isinstance(called, partial) else called.__func__
     if not inspect.isroutine(called) and not inspect.isclass(called):
         called = called.__call__
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise SetupError(
-            f"{where} is a generator, and what is called gives one result: return a list instead of yielding"
-        )
     yield called
     while isinstance(called, partial) or hasattr(called, "__wrapped__"):
         called = called.func if isinstance(called, partial) else called.__wrapped__
         yield called
+
+
+def _yields(layer: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer)
 
 
 def _parameters(function: Callable[..., Any], where: str) -> dict[str, Parameter]:

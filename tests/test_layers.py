@@ -32,7 +32,7 @@ ROWS: list[tuple[int, str]] = [
     (2, "authorization authorized_changes dialects faults url_asks"),
     (2, "inputs"),
     (3, "round signals"),
-    (3, "context"),
+    (3, "context teardown"),
     (3, "filling signatures"),
     (3, "declared"),
     (3, "handlers unknown_arguments"),
