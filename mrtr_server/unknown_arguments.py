@@ -23,7 +23,8 @@ class ArgumentNames:
     """
 
     def __init__(self, arguments: SignatureArguments, own: Collection[str]) -> None:
-        self._known = arguments.names
+        self.known = arguments.names
+        """Those that there always may be."""
         self._listed = sorted(arguments.names)
         self._reserved = arguments.reserved
         self._own = frozenset(own)
@@ -31,14 +32,12 @@ class ArgumentNames:
 
     def unknown(self, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return a problem for each argument that is not taken, as (where, what). No value is repeated."""
-        if raw.keys() <= self._known:
-            return []
         if self._is_open:
             unknown = sorted(name for name in self._reserved if name in raw)
             count = len(unknown)
         else:
-            count = len(raw) - sum(name in raw for name in self._known)
-            unknown = list(islice((name for name in raw if name not in self._known), MOST_NAMED))
+            count = len(raw) - sum(name in raw for name in self.known)
+            unknown = list(islice((name for name in raw if name not in self.known), MOST_NAMED))
         named = [problem((_readable(name),), self._what(name)) for name in unknown[:MOST_NAMED]]
         return shortened(named, count - len(named)) if named else []
 
@@ -62,14 +61,13 @@ def read_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mappi
     Raises:
         ArgumentsMisfit: some do not fit, or are unknown; it has the problems of both kinds.
     """
-    unknown = names.unknown(raw) if names is not None else ()
+    if names is None or names.known.issuperset(raw) or not (unknown := names.unknown(raw)):
+        return arguments.read(raw)
     try:
-        read = arguments.read(raw)
+        arguments.read(raw)
     except ArgumentsMisfit as misfit:
-        raise ArgumentsMisfit([*unknown, *misfit.problems]) from None
-    if unknown:
-        raise ArgumentsMisfit([*unknown])
-    return read
+        unknown += misfit.problems
+    raise ArgumentsMisfit(unknown)
 
 
 def _readable(name: str) -> str:

@@ -404,7 +404,7 @@ def schema_of(app: MRTRServer, tool: str) -> dict[str, Any]:
 
 
 class TestNeverAnArgument:
-    """What the model must not invent is not in the schema, and is dropped where it is sent."""
+    """What the model must not invent is not in the schema, and reaches nobody where it is sent."""
 
     async def test_of_a_tool(self, app: MRTRServer) -> None:
         @app.tool
@@ -423,9 +423,14 @@ class TestNeverAnArgument:
         message = modern("tools/call", {"name": "delete", "arguments": planted})
         headers = [*headers_for(message), (b"mcp-param-path", b"x")]
         reply = await exchange(app, json.dumps(message).encode(), headers)
-        assert reply.result["inputRequests"].keys() == {"sure", "login"}
+        assert reply.result["isError"]
+        assert [line for line in reply.text.splitlines() if line.endswith("; leave it out")] == [
+            f"- {name}: not for the caller to fill in; leave it out" for name in ("sure", "login", "stock")
+        ]
 
-    async def test_sent_values_are_dropped(self, app: MRTRServer) -> None:
+    async def test_sent_values_are_dropped_where_unknown_ones_are(self) -> None:
+        app = MRTRServer("lenient", keys=[bytes(32)], unknown_arguments="ignore")
+
         @app.tool
         def delete(path: str, login: Who, sure: Sure, stock: Annotated[int, Depends(lambda: 5)]) -> str:
             return f"{path} {login.name} {stock}"
