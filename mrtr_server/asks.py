@@ -347,7 +347,10 @@ def written(text: Any) -> Any:
 
 
 def _conversation(messages: Any) -> list[JSON]:
-    return [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
+    try:
+        return [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
+    except TypeError as error:
+        raise SetupError(f"A sampling's messages can't be sent: {error}") from None
 
 
 def sampling_message(message: Any) -> JSON:

@@ -1,12 +1,13 @@
 """What a handler receives besides its arguments."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel
 
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
 from .callbacks import Callback, WayBack
+from .hints import CONTEXT, attributes_of
 from .messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
 from .round import Round
 from .url_asks import ElicitUrl
@@ -35,6 +36,9 @@ class Context:
         self._round = round_
         self._outlet = outlet
         self._can_await = can_await
+
+    if not TYPE_CHECKING:  # which knows that they are not there
+        __getattr__ = attributes_of(CONTEXT)
 
     # Asks
 
@@ -173,6 +177,9 @@ class Context:
         return answer
 
     async def _several(self, asks: tuple[Ask[Any], ...], named: dict[str, Ask[Any]]) -> Any:
+        for ask in (*asks, *named.values()):
+            if not isinstance(ask, Ask):
+                raise TypeError(f"ctx.ask(...) takes asks: Elicit(...), Confirm(...) or the like, and not {ask!r:.80}")
         if not named:
             return tuple(await self._round.ask(lambda: [(None, ask) for ask in asks]))
         if asks:

@@ -13,6 +13,7 @@ from .errors import SetupError
 from .foreign import refuse_foreign_types
 from .handlers import Handler, TaskTerms
 from .messages import JSON
+from .option_types import check_registration
 from .raw_schema import RawArguments
 from .results import Write, tool_results
 from .schema import Arguments, HeaderParameter, SignatureArguments, header_parameters
@@ -112,7 +113,8 @@ def described(
     icons: Sequence[Icon | Mapping[str, Any]],
     meta: Mapping[str, Any] | None,
 ) -> Described:
-    """Complete what a decorator was told from the function: its name, and its docstring."""
+    """Complete what a decorator was told from the function: its name, and its docstring. Raises `SetupError`."""
+    check_registration(name=name, title=title, description=description, icons=icons, meta=meta)
     name = name or getattr(function, "__name__", "")
     if not name or not NAME_CHARACTERS.issuperset(name) or len(name) > 128:
         raise SetupError(f"{name!r} is no name: 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name=")
@@ -152,6 +154,8 @@ def build_tool(
     output_schema, write = tool_results(about.name, handler.returns)
     if handler.has_teardown:  # what a result is made from may be gone afterwards
         handler, write = replace(handler, write=write), lambda written: written
+    if annotations is not None and not isinstance(annotations, ToolAnnotations | Mapping):
+        raise SetupError("annotations= takes ToolAnnotations(...), such as ToolAnnotations(read_only_hint=True)")
     hints = annotations.wire() if isinstance(annotations, ToolAnnotations) else annotations
     entry = about.entry(
         inputSchema=arguments.schema, outputSchema=output_schema, annotations=dict(hints) if hints else None

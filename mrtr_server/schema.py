@@ -12,7 +12,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
-from .errors import MRTRError, SetupError
+from .errors import FlowError, MRTRError, SetupError
+from .hints import for_parameter
 from .patterns import refuse_backtracking
 
 TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -29,6 +30,9 @@ MOST_READ = 2000
 
 MOST_CHARACTERS = 200
 """How long each of them, and the path to it, may be."""
+
+_TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
+"""Errors of pydantic's whose message may hold the value."""
 
 _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
@@ -181,7 +185,7 @@ class SignatureArguments:
             self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
             schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
-            raise SetupError(f"{where}: the parameters have no JSON Schema: {error}") from error
+            raise SetupError(_without_schema(where, fields, error)) from error
         refuse_backtracking(where, self._adapter.core_schema)
         schema.setdefault("properties", {})
         self.schema = schema
@@ -246,6 +250,8 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
     if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL):
         raise SetupError(f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter")
     annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
+    if hint := for_parameter(annotation):
+        raise SetupError(f"{where}: a client can't fill parameter {name!r}; take {hint}")
     default = parameter.default
     if default is Parameter.empty:
         return annotation
@@ -262,6 +268,22 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
     except ValueError:  # it is no JSON; a PydanticSerializationError is one
         shown = {}
     return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
+
+
+def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> str:
+    """Say which parameter it is that no client can fill."""
+    for name, field in fields.items():
+        try:
+            TypeAdapter(TypedDict("Argument", {name: field})).json_schema()  # type: ignore[operator]
+        except _NO_SCHEMA as its_own:
+            why = f"{where}: a client can't fill parameter {name!r}, since its type has no JSON Schema"
+            return f"{why} ({_reason(its_own)}); let Depends(...) make it"
+    return f"{where}: the parameters have no JSON Schema: {_reason(error)}"
+
+
+def _reason(error: Exception) -> str:
+    """Return what pydantic says is wrong, without what it says could be done about it."""
+    return str(error).partition("\n")[0].partition(". ")[0]
 
 
 def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
@@ -351,11 +373,20 @@ class Structured:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
             self.schema = self._adapter.json_schema(schema_generator=TitleFreeSchema, mode="serialization")
         except _NO_SCHEMA as error:
-            raise SetupError(f"{where}: results of type {annotation!r} have no JSON Schema: {error}") from error
+            raise SetupError(
+                f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, content, "
+                "a model, a dataclass or what JSON has"
+            ) from error
 
     def write(self, value: Any) -> Any:
-        """Check a result against its type and give it as plain JSON. Raises pydantic's `ValidationError`."""
-        return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
+        """Check a result against its type and give it as plain JSON. Raises `FlowError`, without the value."""
+        try:
+            return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
+            raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}") from None
 
 
 class Stored:

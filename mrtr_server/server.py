@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 from inspect import isasyncgenfunction
 from types import FrameType
-from typing import Any, Literal, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
@@ -35,9 +35,11 @@ from .faults import Faults
 from .flows import Flows
 from .gate import wrap
 from .handlers import Handler, TaskTerms, calls_background, compile_handler
+from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of, options_of
 from .keys import KeyRing
 from .limits import Limits
 from .messages import Change
+from .option_types import check_registration, check_settings
 from .probes import Probes
 from .redemption import Redeemer
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
@@ -130,6 +132,7 @@ class MRTRServer:
         SetupError: something does not fit together; the message says what.
     """
 
+    @options_of(SERVER_OPTIONS, "MRTRServer")
     def __init__(
         self,
         name: str,
@@ -170,6 +173,7 @@ class MRTRServer:
     ) -> None:
         settings = dict(locals())
         del settings["self"]
+        check_settings(settings)
         if not name:
             raise SetupError("MRTRServer needs a name")
         if not path.startswith("/"):
@@ -293,6 +297,9 @@ class MRTRServer:
             body_bytes=self._limits.body_bytes,
         )
         self._pages = wrap(pages, None, middleware)  # a browser has no bearer token
+
+    if not TYPE_CHECKING:  # which knows that they are not there
+        __getattr__ = attributes_of(SERVER)
 
     # ASGI
 
@@ -482,6 +489,7 @@ class MRTRServer:
         authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
+    @options_of(TOOL_OPTIONS, "@app.tool")
     def tool(
         self,
         function: Any = None,
@@ -544,6 +552,7 @@ class MRTRServer:
         """
         if task not in ("never", "optional", "required"):
             raise SetupError(f'task={task!r}: choose from "never", "optional", "required"')
+        check_registration(single_use=single_use, concurrency=concurrency, input_schema=input_schema)
         terms = {"rounds_first": rounds_first, "ttl": ttl, "poll": poll, "concurrency": concurrency}
         for option, value in terms.items():
             if task == "never" and value is not None:
@@ -601,6 +610,7 @@ class MRTRServer:
         authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
+    @options_of(PROMPT_OPTIONS, "@app.prompt")
     def prompt(
         self,
         function: Any = None,
@@ -635,6 +645,7 @@ class MRTRServer:
 
         return register if function is None else register(_decorated("prompt", function))
 
+    @options_of(RESOURCE_OPTIONS, "@app.resource")
     def resource(
         self,
         uri: str,
@@ -674,6 +685,7 @@ class MRTRServer:
 
         if not isinstance(uri, str):
             raise SetupError('A resource needs its URI: use @app.resource("scheme://...")')
+        check_registration(mime_type=mime_type, size=size, ttl=ttl, scope=scope)
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
@@ -804,7 +816,7 @@ def _compile(
     _check_seconds(answer_within=answer_within)
     # The local names where the decorator stands resolve annotations that are strings.
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals is globals():
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__:
         frame = frame.f_back
     namespace = frame.f_locals if frame is not None else {}
     return compile_handler(

@@ -120,6 +120,10 @@ class Steps:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
     ) -> Planned:
         """Name a step when it is called: then steps that are gathered have their keys in the order of the calls."""
+        if not callable(function):
+            raise TypeError(
+                f"ctx.step takes a function and its arguments, as in ctx.step(f, 1); {function!r:.80} is none"
+            )
         planned = Planned(partial(function, *args, **kwargs), _name(function), {}, rerun)
         try:
             planned.digests = _argument_digests(function, args, kwargs)

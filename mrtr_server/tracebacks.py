@@ -99,10 +99,10 @@ class _Cut(traceback.StackSummary):
 
     def _where(self, last: traceback.FrameSummary, own: set[str | None]) -> str:
         origin = _origin(last.filename)
-        if origin is None or origin in own:
-            return ""
+        if origin in (None, "mrtr_server") or origin in own:
+            return ""  # what we raise says itself what is wrong
         parts = Path(last.filename).parts
-        inside = parts[parts.index(origin) :] if origin in parts else parts[-1:]
+        inside = parts[parts.index(str(origin)) :] if origin in parts else parts[-1:]
         return f"; raised in {'/'.join(inside)}, line {last.lineno}, in {last.name}"
 
     def __bool__(self) -> bool:

@@ -16,11 +16,12 @@ ROOT = Path(mrtr_server.__file__).parent
 
 # The layers of the design, and within a layer rows: a module may import from any row above its own, and from no other.
 ROWS: list[tuple[int, str]] = [
-    (0, "_version annotations digests errors threads together workers"),
+    (0, "_version annotations digests errors hints threads together workers"),
     (1, "extras"),
     (1, "base_url content foreign json_size keys limits messages patterns shutdown sqlite_file"),
     (1, "tracebacks uri_templates"),
     (1, "in_flight"),
+    (1, "option_types"),
     (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),
     (2, "store tables task_waiting"),
     (2, "notices"),
@@ -85,7 +86,17 @@ ONLY_IMPORTERS = {
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
     "starlette": {
-        *("auth", "callback_pages", "connection", "gate", "asgi", "probes", "response_writer", "server"),
+        *(
+            "auth",
+            "callback_pages",
+            "connection",
+            "gate",
+            "asgi",
+            "option_types",
+            "probes",
+            "response_writer",
+            "server",
+        ),
         "testing.transports",
     },
     "uvicorn": {"cli"},

@@ -332,7 +332,7 @@ class TestACall:
         flow = await started(client, "add", one=1, other=2)
         reply = await flow.wait()
         assert reply.structured == 3
-        assert reply.result["result"]["resultType"] == "complete"
+        assert reply.result["resultType"] == "complete"
 
     async def test_has_the_request_but_no_headers_and_no_user(self, client: AsyncClient) -> None:
         flow = await started(client, "looks_around")

@@ -360,6 +360,21 @@ app.tool(single_use="yes")  # E
 app.prompt(single_use=True)  # E
 MRTRServer("x", store="sqlite:///x.db")  # E
 app.resource()  # E
+app.run()  # E
+app.streamable_http_app()  # E
+MRTRServer("x", limits={})  # E
+MRTRServer("x", tools=[])  # E
+MRTRServer("x", "instructions")  # E
+app.tool(tags={"x"})  # E
+app.prompt(tags={"x"})  # E
+app.resource("a://b", tags={"x"})  # E
+
+
+async def words_of_others(ctx: Context) -> None:
+    await ctx.report_progress(1, 2)  # E
+    await ctx.info("x")  # E
+    ctx.session  # E
+    await ctx.elicit("?", response_type=GitHubLogin)  # E
 
 
 async def who(caller: Caller, name: str) -> str:
