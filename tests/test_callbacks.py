@@ -42,12 +42,13 @@ from mrtr_server.base_url import BaseUrl
 from mrtr_server.callbacks import Callbacks, Report, Reports
 from mrtr_server.errors import AnswerMisfit, StoreUnavailable
 from mrtr_server.journal import Journal
+from mrtr_server.schema import Stored
 from mrtr_server.store import InProcessStore
 from mrtr_server.url_asks import UNFINISHED
 
 from .direct import Exchange, headers_for, scope_of
 from .serving import KEYS, in_process
-from .walk import CANCEL, DECLINE, Walk, accept
+from .walk import CANCEL, DECLINE, YES, Walk, accept
 from .wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -322,6 +323,39 @@ class TestAFlowThatAsksForALogin:
         page = await Browser(server.app).log_in(asking)
         assert "Nothing was done" in page.text
         assert "declined" in await asking.failure({"google": OPENED})
+
+    async def test_in_a_fleet_of_two_versions_finds_what_was_reported_for_its_own_question(self) -> None:
+        store = InProcessStore()
+        old, new = calendar(store=store), calendar(store=store)
+        for server, message in ((old, "Log in to Google"), (new, "Log in to Google Calendar")):
+
+            def add(server: Calendar = server, message: str = message) -> None:
+                @server.app.tool
+                async def longer(ctx: Context) -> str:
+                    account = await ctx.elicit_url(message, provider, callback=server.google)
+                    await ctx.confirm("Sure?")
+                    return account.name
+
+            add()
+        asking = walk(old.app, new.app, new.app, old.app, target="longer")
+        await asking.questions()
+        await Browser(old.app).log_in(asking, code="ann")
+        assert await asking.questions({"google": OPENED}) == {"google": "Log in to Google Calendar"}
+        await Browser(new.app).log_in(asking, code="eve")
+        assert await asking.questions({"google": OPENED}) == {"confirm": "Sure?"}
+        assert await asking.text({"confirm": YES}) == "ann", "asked by the old version, and answered there"
+
+    async def test_ends_where_a_newer_version_declares_another_type(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The person has been on the page, and what came of it is kept once; nobody could read it."""
+        store = InProcessStore()
+        old, new = calendar(store=store), calendar(store=store)
+        new.google.stored = Stored(Profile)
+        asking = walk(old.app, new.app, target="meeting")
+        await asking.questions()
+        await Browser(old.app).log_in(asking, code="ann")
+        assert "reference" in await asking.failure({"google": OPENED})
+        assert "What the callback 'google' reported is not of its declared type any more: nick: " in caplog.text
+        assert SECRET not in caplog.text
 
     async def test_is_not_asked_of_a_client_that_opens_no_pages(self) -> None:
         asking = walk(calendar().app, capabilities={"elicitation": {"form": {}}})

@@ -588,6 +588,29 @@ class TestEnds:
         assert (await flow.look()).task.status == "completed"
 
 
+class TestHandingOver:
+    """What the worker hands over by itself is no handler that makes no progress, however often it happens."""
+
+    async def test_is_known_from_the_round_and_not_from_how_the_worker_is_afterwards(self) -> None:
+        app = MRTRServer("tasks", keys=[bytes(32)])
+        rounds = 0
+
+        @app.tool(task="required")
+        async def interrupted(ctx: Context) -> str:
+            nonlocal rounds
+            rounds += 1
+            if rounds < 3:
+                app.drain()
+                try:
+                    await ctx.checkpoint()  # ends the round here
+                finally:
+                    app._admission.reopen()
+            return f"done in round {rounds}"
+
+        async with AsyncClient(app, tasks=True) as client:
+            assert (await client.call("interrupted")).text == "done in round 3"
+
+
 class TestTime:
     @pytest.fixture
     def clock(self) -> Clock:
