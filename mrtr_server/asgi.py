@@ -13,9 +13,10 @@ from .auth import principal_of
 from .connection import JSON_TYPE, Connection, Watch, respond
 from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from .dispatcher import Dispatcher
-from .errors import InternalFault, PayloadTooLarge, RequestError, SetupError
+from .errors import InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
 from .limits import Limits
-from .messages import JSON, Listening
+from .messages import JSON, Call, Listening
+from .refusals import RefusalLog
 from .schema import HeaderParameter
 
 logger = logging.getLogger("mrtr_server")
@@ -36,6 +37,7 @@ class Endpoint:
         dialects: the names of the wire forms to serve; None for all.
         allowed_origins: what browsers may call from, besides loopback; `"*"` for anywhere.
         allowed_hosts: what `Host` may be; None for anything.
+        refusals: logs what is turned away.
 
     Raises:
         SetupError: there is no dialect of a name.
@@ -53,6 +55,7 @@ class Endpoint:
         dialects: Sequence[str] | None,
         allowed_origins: Sequence[str],
         allowed_hosts: Sequence[str] | None,
+        refusals: RefusalLog,
     ) -> None:
         if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
             raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
@@ -65,6 +68,7 @@ class Endpoint:
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._refusals = refusals
         self._watch = Watch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,8 +88,16 @@ class Endpoint:
     def _refuse(self, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
+            self._refusals.note(
+                "Refused the origin %r: to let browsers call from there, add it to allowed_origins=",
+                origin.decode("latin-1"),
+            )
             return 403, b'{"error":"Origin not allowed"}'
         if self._hosts is not None and not self._host_allowed(headers.get(b"host", b"").decode("latin-1")):
+            self._refusals.note(
+                "Refused the host %r: if clients reach this server by that name, add it to allowed_hosts=",
+                headers.get(b"host", b"").decode("latin-1"),
+            )
             return 403, b'{"error":"Host not allowed"}'
         kind = headers.get(b"content-type", b"")
         if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE:
@@ -133,6 +145,7 @@ class Endpoint:
     ) -> None:
         dialect = self._dialects[0]
         connection: Connection | None = None
+        call: Call | None = None
         request_id: str | int | None = None
         try:
             body = await self._read(headers, receive)
@@ -175,6 +188,8 @@ class Endpoint:
             await connection.close()
             return
         except RequestError as error:
+            if isinstance(error, MissingCapability):
+                self._note_lacking(call, error)
             reply = dialect.error(request_id if request_id is not None else error.request_id, error)
         except Exception as error:
             reference = secrets.token_hex(4)
@@ -184,6 +199,11 @@ class Endpoint:
             await connection.finish(reply)
         else:
             await respond(send, reply.status, reply.body, *reply.headers)
+
+    def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:
+        what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
+        client = str(call.client.info.get("name") or "") if call is not None else ""
+        self._refusals.note_lacking(what, client, error)
 
     def _choose(self, envelope: Envelope) -> Dialect:
         for dialect in self._dialects:
