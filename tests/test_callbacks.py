@@ -1027,7 +1027,7 @@ class TestThePostOfAForm:
 
     @pytest.mark.parametrize("origins", ["https://a.example", ["a.example"], ["https://a.example/path"], ["*"], [""]])
     def test_names_are_checked_when_the_decorator_runs(self, origins: Any) -> None:
-        with pytest.raises(SetupError, match="one string; give a list|is no origin"):
+        with pytest.raises(SetupError, match=r"one string; give a list|is no origin"):
             MRTRServer("forms", keys=RING).callback("x", methods=["POST"], origins=origins)(lambda request: "x")
 
     def test_names_are_for_what_is_posted(self) -> None:

@@ -17,7 +17,7 @@ ROOT = Path(mrtr_server.__file__).parent
 # The layers of the design, and within a layer rows: a module may import from any row above its own, and from no other.
 ROWS: list[tuple[int, str]] = [
     (0, "_version digests errors threads together workers"),
-    (1, "base_url content keys limits log_text messages patterns refusals sqlite_file uri_templates"),
+    (1, "base_url content keys limits log_text messages patterns refusals sqlite_file sqlite_mode uri_templates"),
     (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),
     (2, "store tables"),
     (2, "notices"),
