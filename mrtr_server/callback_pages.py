@@ -8,6 +8,7 @@ from functools import partial
 from html import escape
 from inspect import Parameter, isawaitable, iscoroutinefunction
 from typing import Any, Protocol, TypeVar, Union, overload
+from urllib.parse import parse_qs
 
 from pydantic import PydanticUserError
 from starlette.authentication import BaseUser
@@ -37,6 +38,7 @@ Identify = Callable[[Request], Identity | Awaitable[Identity]]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_QUERY = 16 * 1024
+_MOST_FIELDS = 1000
 
 _STYLE = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:32rem;margin:20vh auto;padding:0 1rem}"
 
@@ -206,7 +208,7 @@ class CallbackPages:
     async def _serve(self, callback: Callback[Any], request: Request) -> Response:
         if len(request.scope["query_string"]) > _LONGEST_QUERY:
             raise LinkRefused("a query that is too large")
-        tokens = request.query_params.getlist("state")
+        tokens = request.query_params.getlist("state") or await _posted_tokens(request)
         if len(tokens) != 1:
             raise LinkRefused(f"it has {len(tokens)} tokens")
         link = self._callbacks.open(callback, tokens[0])
@@ -264,6 +266,17 @@ class CallbackPages:
         on_loop = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
         result = call() if on_loop else await self._threads(call)
         return await result if isawaitable(result) else result
+
+
+async def _posted_tokens(request: Request) -> list[str]:
+    """Return the tokens in the form of a POST: a provider's `form_post` has them there, and not in the address."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method != "POST" or kind != "application/x-www-form-urlencoded":
+        return []
+    try:
+        return parse_qs((await request.body()).decode("latin-1"), max_num_fields=_MOST_FIELDS).get("state", [])
+    except ValueError:
+        raise LinkRefused("a form that has too many fields") from None
 
 
 def _principal(identity: Any) -> Principal | None:

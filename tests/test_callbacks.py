@@ -1016,6 +1016,22 @@ class TestThePostOfAForm:
         assert await self.post(app, "enter", BASE) == 200
         assert await self.post(app, "enter", "https://evil.example") == 403
 
+    @pytest.mark.parametrize("states", [0, 1, 2])
+    async def test_may_have_the_token_in_it_as_a_provider_sends_it(self, states: int) -> None:
+        """With the response mode form_post there is nothing in the address."""
+        app = self.app()
+        asking = walk(app, target="enter", user=None)
+        await asking.questions()
+        form = {"key": "from the provider", "state": [state_of(url_of(asking, "login"))] * states}
+        page = await Browser(app).client.post("/callbacks/login", data=form, headers={"Origin": self.FORM_POST})
+        assert page.status_code == (200 if states == 1 else 400)
+        if states == 1:
+            assert await asking.text({"login": OPENED}) == "from the provider"
+
+    async def test_of_very_many_fields_is_refused(self) -> None:
+        page = await Browser(self.app()).client.post("/callbacks/login", data={f"f{n}": "" for n in range(2000)})
+        assert page.status_code == 400
+
     async def test_is_taken_without_one_since_no_browser_leaves_it_out(self) -> None:
         assert await self.post(self.app(), "use") == 200
 
