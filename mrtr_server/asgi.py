@@ -13,10 +13,11 @@ from .auth import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from .dispatcher import Dispatcher
-from .errors import CutOff, InternalFault, PayloadTooLarge, RequestError, SetupError
+from .errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
 from .in_flight import InFlight
 from .limits import Limits
 from .messages import JSON, Call, Listening
+from .refusals import RefusalLog
 from .response_writer import JSON_TYPE, ResponseWriter
 from .schema import HeaderParameter
 
@@ -38,6 +39,7 @@ class Endpoint:
         dialects: the names of the wire forms to serve; None for all.
         allowed_origins: what browsers may call from, besides loopback; `"*"` for anywhere.
         allowed_hosts: what `Host` may be; None for anything.
+        refusals: logs what is turned away.
 
     Raises:
         SetupError: there is no dialect of a name.
@@ -55,6 +57,7 @@ class Endpoint:
         dialects: Sequence[str] | None,
         allowed_origins: Sequence[str],
         allowed_hosts: Sequence[str] | None,
+        refusals: RefusalLog,
     ) -> None:
         if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
             raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
@@ -67,6 +70,7 @@ class Endpoint:
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._refusals = refusals
         self._watch = Watch()
         self._in_flight = InFlight(admission.shutdown)
 
@@ -96,8 +100,16 @@ class Endpoint:
     def _refuse(self, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
+            self._refusals.note(
+                "Refused the origin %r: to let browsers call from there, add it to allowed_origins=",
+                origin.decode("latin-1"),
+            )
             return 403, b'{"error":"Origin not allowed"}'
         if self._hosts is not None and not self._host_allowed(headers.get(b"host", b"").decode("latin-1")):
+            self._refusals.note(
+                "Refused the host %r: if clients reach this server by that name, add it to allowed_hosts=",
+                headers.get(b"host", b"").decode("latin-1"),
+            )
             return 403, b'{"error":"Host not allowed"}'
         kind = headers.get(b"content-type", b"")
         if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE:
@@ -199,6 +211,8 @@ class Endpoint:
             logger.warning("%s was cut off, since the server has to end", _named(call))
             reply = dialect.error(request_id, CutOff())
         except RequestError as error:
+            if isinstance(error, MissingCapability):
+                self._note_lacking(call, error)
             reply = dialect.error(request_id if request_id is not None else error.request_id, error)
         except Exception as error:
             reference = secrets.token_hex(4)
@@ -208,6 +222,11 @@ class Endpoint:
             await connection.finish(reply)
         else:
             await writer.respond(reply.status, reply.body, *reply.headers)
+
+    def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:
+        what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
+        client = str(call.client.info.get("name") or "") if call is not None else ""
+        self._refusals.note_lacking(what, client, error)
 
     def _choose(self, envelope: Envelope) -> Dialect:
         for dialect in self._dialects:

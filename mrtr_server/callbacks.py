@@ -79,6 +79,7 @@ class Callback(Generic[T_co]):
         returns: the type of what it reports.
         stored: how that goes to JSON and back.
         methods: the HTTP methods that it takes.
+        origins: from where browsers may POST to it, besides its own.
         page: makes the page that the person sees when it is done; None for a plain one.
     """
 
@@ -91,6 +92,7 @@ class Callback(Generic[T_co]):
         returns: Any,
         stored: Stored,
         methods: frozenset[str],
+        origins: frozenset[str],
         page: Callable[..., Any] | None,
     ) -> None:
         self.name = name
@@ -99,6 +101,7 @@ class Callback(Generic[T_co]):
         self.returns = returns
         self.stored = stored
         self.methods = methods
+        self.origins = origins
         self.page = page
 
     def __call__(self, *args: Any) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from inspect import isasyncgenfunction
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
+from urllib.parse import quote
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
@@ -38,10 +39,12 @@ from .handlers import Handler, TaskTerms, calls_background, compile_handler
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of, options_of
 from .keys import KeyRing
 from .limits import Limits
+from .log_text import PlainText, plain
 from .messages import Change
 from .option_types import check_registration, check_settings
 from .probes import Probes
 from .redemption import Redeemer
+from .refusals import RefusalLog
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .response_writer import closing
 from .sealed_state import Codec, SealedCodec
@@ -56,6 +59,7 @@ from .tool_calls import Tools
 from .worker import Worker
 
 logger = logging.getLogger("mrtr_server")
+logger.addFilter(PlainText())  # here, since it goes behind the filters of the modules above
 
 LIFESPAN = 2 / 3
 """What part of the seconds that are left at the end of a shutdown is for leaving `lifespan=`."""
@@ -63,6 +67,9 @@ LIFESPAN = 2 / 3
 
 F = TypeVar("F", bound=Callable[..., Any])
 Icons = Sequence[Icon | Mapping[str, Any]]
+_UNESCAPED = "/:@!$&'()*+,;="
+"""What a path has as it is (RFC 3986, section 3.3), besides letters, digits and what is in no need of it anywhere."""
+
 Lifespan = Callable[["MRTRServer"], AbstractAsyncContextManager[Any]]
 
 
@@ -80,7 +87,8 @@ class MRTRServer:
         instructions: how a model should use the server.
         website_url: where people can read about it.
         icons: for people to recognize it by.
-        path: where the MCP endpoint is. Where the application is mounted, the mount's root is the endpoint, too.
+        path: where the MCP endpoint is, with a slash behind it or without. Where the application is mounted, the
+            mount's root is the endpoint, too.
         keys: the key ring: a `KeyRing`, or 32-byte secrets with the sealing one first. From `MRTR_KEYS` if left out.
         audience: what sealed states are bound to; the same on all replicas. The name if left out.
         auth: a Starlette authentication backend; with one, a request that it does not authenticate gets a 401. If
@@ -198,6 +206,7 @@ class MRTRServer:
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
         self.name = name
         self._path = path.rstrip("/")
+        self._raw_path = quote(self._path, safe=_UNESCAPED).encode()
         self._limits = limits or Limits()
         self._settings = settings
         self._ignores_unknown = unknown_arguments == "ignore"
@@ -276,6 +285,7 @@ class MRTRServer:
             list_scope=list_scope or ("private" if auth is not None else "public"),
             registers_later=frozenset(registers_later),
         )
+        refusals = RefusalLog()
         endpoint = Endpoint(
             dispatcher,
             info,
@@ -286,8 +296,9 @@ class MRTRServer:
             dialects=dialects,
             allowed_origins=allowed_origins,
             allowed_hosts=allowed_hosts,
+            refusals=refusals,
         )
-        self._stack = wrap(endpoint, auth, middleware)
+        self._stack = wrap(endpoint, auth, middleware, refusals)
         pages = CallbackPages(
             self._registry.callbacks,
             self._callbacks,
@@ -295,8 +306,9 @@ class MRTRServer:
             base,
             identify=identify,
             body_bytes=self._limits.body_bytes,
+            refusals=refusals,
         )
-        self._pages = wrap(pages, None, middleware)  # a browser has no bearer token
+        self._pages = wrap(pages, None, middleware, refusals)  # a browser has no bearer token
 
     if not TYPE_CHECKING:  # which knows that they are not there
         __getattr__ = attributes_of(SERVER)
@@ -334,16 +346,18 @@ class MRTRServer:
             await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
 
     def _is_endpoint(self, scope: Scope) -> bool:
-        path = scope["path"]
-        if path == self._path and not scope.get("root_path"):
+        # Escaped or not, a path is the same to us; to a gateway that lets paths through by their name it is another.
+        raw = scope.get("raw_path") or None
+        if scope["path"] == self._path and not scope.get("root_path") and raw in (None, self._raw_path):
             return True
-        route = _route(scope).rstrip("/")
-        if route == self._path:
-            return True
+        route = _route(scope)
         routed = scope.get("endpoint") is self  # by a Route or a Mount of Starlette
         if routed and "app_root_path" not in scope:
             return True  # a Route: whatever path it has is the endpoint's
-        return route == "" and (routed or bool(scope.get("root_path")))
+        mounted = routed or bool(scope.get("root_path"))
+        if route not in (self._path, f"{self._path}/") and not (mounted and route in ("", "/")):
+            return False
+        return raw is None or raw.partition(b"?")[0].endswith(quote(route, safe=_UNESCAPED).encode())
 
     def _is_callback(self, scope: Scope) -> bool:
         route = _route(scope)
@@ -362,7 +376,7 @@ class MRTRServer:
                 phase = "shutdown"
                 await receive()
         except Exception as error:
-            message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
+            message = plain(f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}")
             logger.error("%s", message, exc_info=error)
             await send({"type": f"lifespan.{phase}.failed", "message": message})
         else:
@@ -740,6 +754,7 @@ class MRTRServer:
         name: str,
         *,
         methods: Iterable[Literal["GET", "POST"]] = ("GET",),
+        origins: Iterable[str] = (),
         page: Callable[[Request], Response | Awaitable[Response]] | None = None,
     ) -> Registering:
         """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
@@ -752,6 +767,8 @@ class MRTRServer:
         Parameters:
             name: names it in its address.
             methods: what it takes; with POST, a form that it returned can be sent to it.
+            origins: from where else browsers may POST to it, such as `"https://login.example.com"` for a provider that
+                answers with a form (OAuth's `form_post`). `"null"` is what a page sends that keeps its origin back.
             page: makes the page that the person sees when it is done; a plain one by default.
 
         Raises:
@@ -766,7 +783,7 @@ class MRTRServer:
             )
 
         def register(function: Callable[..., Any]) -> Any:
-            callback = build_callback(_compile(function, name), methods, page)
+            callback = build_callback(_compile(function, name), methods, origins, page)
             self._registry.add_callback(callback)
             self._shared.keeps(f"the callback {name!r}")
             return callback

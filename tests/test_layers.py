@@ -18,8 +18,8 @@ ROOT = Path(mrtr_server.__file__).parent
 ROWS: list[tuple[int, str]] = [
     (0, "_version annotations digests errors hints threads together workers"),
     (1, "extras"),
-    (1, "base_url content foreign json_size keys limits messages patterns shutdown sqlite_file"),
-    (1, "tracebacks uri_templates"),
+    (1, "base_url content foreign json_size keys limits log_text messages patterns refusals shutdown"),
+    (1, "sqlite_file sqlite_mode tracebacks uri_templates"),
     (1, "in_flight"),
     (1, "option_types"),
     (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),

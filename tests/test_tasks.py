@@ -411,12 +411,16 @@ class TestAsks:
         reply = await flow.finish(confirm=no, size={"size": 1}, login={"name": "Ann"})
         assert "declined" in reply.failure
 
-    async def test_of_what_the_client_can_not_do_fail_the_task(self, server: MRTRServer) -> None:
+    async def test_of_what_the_client_can_not_do_fail_the_task(
+        self, server: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
         client = AsyncClient(server, tasks=True, capabilities={})
         flow = await started(client, "greet")
         reply = await flow.wait()
         assert reply.task.status == "failed"
         assert reply.error.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+        (line,) = [each.getMessage() for each in caplog.records if "the capability" in each.getMessage()]
+        assert line.startswith("'a task of greet' was refused: ")
 
     @pytest.mark.parametrize("params", [{}, {"inputResponses": None}, {"inputResponses": {"login": "Ann"}}], ids=str)
     async def test_need_answers_in_the_right_shape(self, client: AsyncClient, params: dict[str, Any]) -> None:
