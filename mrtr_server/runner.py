@@ -168,7 +168,8 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
     left to waste away: its owner would take a cancellation for a result.
     """
     round_.closed = True
-    if not task.done():
+    had_ended = task.done()
+    if not had_ended:
         task.cancel()
         for _ in range(END_TICKS):
             if task.done():
@@ -179,7 +180,7 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
     if not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         logger.error("%r does not end when it is cancelled; it is left behind", round_.name)
-    elif not task.cancelled() and task.exception() is None:
+    elif not had_ended and not task.cancelled() and task.exception() is None:
         logger.warning("%r caught the end of its round and returned a value; the value is dropped", round_.name)
     _leave(round_)
 

@@ -1,7 +1,7 @@
 """Tools that take a minute, for servers and workers that are told to end meanwhile.
 
-`ENDING` names a directory: what a tool does, it writes there. `ENDING_SLOW_EXIT` makes the lifespan's end take a minute;
-with `ENDING_LEFT_TO_OTHERS`, a server only starts tasks.
+`ENDING` names a directory: what a tool does, it writes there. `ENDING_SLOW_EXIT` makes the lifespan's end take a
+minute; with `ENDING_LEFT_TO_OTHERS`, a server only starts tasks.
 """
 
 import asyncio
