@@ -359,7 +359,13 @@ class _AtWork:
     async def _run_round(self, run: TaskRun) -> None:
         row, sealed = run.row, self._tasks.sealed
         if row.attempts > self._limits.task_attempts:
-            logger.error("A task of %r has ended its worker %d times, and is failed", row.name, row.attempts - 1)
+            logger.error(
+                "A task of %r was begun %d times and came to no step, question or end, and is failed: each time its "
+                "worker ended, or was silent for longer than its lease of %g s, as one whose event loop is blocked is",
+                row.name,
+                row.attempts - 1,
+                self._limits.lease_seconds,
+            )
             raise ProtocolError("The task was given up: it could not be run to its end")
         call = sealed.call(row)
         run.journal = journal = sealed.journal(row, self._tasks.now())
@@ -385,7 +391,16 @@ class _AtWork:
     # What happens meanwhile
 
     async def _be_heard(self) -> bool:
+        before = time.monotonic()
         await asyncio.sleep(HEARD_EVERY)
+        stood_still = time.monotonic() - before - HEARD_EVERY
+        if stood_still > self._limits.lease_seconds:
+            logger.error(
+                "The event loop stood still for %.1f s, longer than the lease of %g s, so that other workers may have "
+                "begun its tasks anew. Something blocked it that had better be in a plain `def`, or the machine slept",
+                stood_still,
+                self._limits.lease_seconds,
+            )
         ids = list(self._running)
         if ids:
             await self._renew(ids)

@@ -95,6 +95,7 @@ class Fleet:
         self._started = 0
         self.environment = {
             "MRTR_KEYS": KEYS,
+            "MRTR_SHUTDOWN_SECONDS": "8",
             "TASKS_DIR": str(directory),
             "TASKS_DATABASE": database,
             "TASKS_LEASE": str(lease),

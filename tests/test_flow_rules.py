@@ -88,6 +88,19 @@ async def slow_effect(what: str) -> str:
     return what
 
 
+def _one_body(body: bytes) -> tuple[Any, Any]:
+    """Give the `receive` and the `send` of a request whose client stays."""
+    coming: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        return coming.pop() if coming else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        pass
+
+    return receive, send
+
+
 @pytest.fixture
 def app() -> MRTRServer:
     return MRTRServer("rules", keys=KeyRing.generate())
@@ -741,6 +754,26 @@ class TestRule5AnUnansweredAskParks:
         await Walk(app, target="stubborn").questions()
         assert EFFECTS == []
         assert "went on after its round had ended" in caplog.text
+
+    async def test_one_that_has_just_finished_is_not_said_to_have_caught_anything(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gate, last = asyncio.Event(), asyncio.Event()
+
+        @app.tool
+        async def finishing(ctx: Context) -> str:
+            await gate.wait()
+            last.set()
+            return "done"
+
+        message = modern("tools/call", {"name": "finishing", "arguments": {}})
+        request = asyncio.create_task(app(scope_of(headers_for(message)), *_one_body(json.dumps(message).encode())))
+        gate.set()
+        await last.wait()  # the handler returns in this turn of the loop, and its round hears of it in the next
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert caplog.messages == []
 
     async def test_a_plain_def_is_told_to_use_another_style(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture

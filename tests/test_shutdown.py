@@ -1,5 +1,6 @@
 """One deadline for the whole shutdown, which real processes hold whatever runs in them."""
 
+import asyncio
 import os
 import re
 import signal
@@ -15,6 +16,10 @@ from typing import Any
 
 import pytest
 
+from mrtr_server import MRTRServer, SetupError
+from mrtr_server.in_flight import InFlight
+from mrtr_server.shutdown import DEFAULT, Shutdown, read_seconds
+
 from .fleet import Client
 from .serving import KEYS, PATIENCE, ROOT, Process, in_process, wait_until
 from .wire import JSON, Reply, Wire, modern
@@ -23,6 +28,7 @@ SECONDS = 6.0
 """How long the processes here may take to end. What they run takes a minute."""
 
 APP = "tests.ending_app:app"
+PORT = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
 
 
 class Place:
@@ -137,9 +143,11 @@ MODES = {"one process": (), "workers": ("--workers", "2")}
 
 
 class TestUvicorn:
-    @pytest.mark.parametrize("mode", MODES)
-    @pytest.mark.parametrize("tool", ["plain", "waits", "steps"])
-    def test_it_ends_within_the_deadline_and_says_what_it_cut_off(self, place: Place, mode: str, tool: str) -> None:
+    @pytest.mark.parametrize(
+        ("tool", "mode"),
+        [("plain", "one process"), ("waits", "one process"), ("steps", "one process"), ("plain", "workers")],
+    )
+    def test_it_ends_within_the_deadline_and_says_what_it_cut_off(self, place: Place, tool: str, mode: str) -> None:
         server = place.serve(*MODES[mode])
         calling = Calling(server.port, tool)
         place.wait_for(tool)
@@ -209,11 +217,10 @@ class TestUvicorn:
 
     def test_as_pid_1_which_no_signal_ends(self, place: Place) -> None:
         server = place.run("-m", "tests.ending_app")
-        found: list[str] = []
-        wait_until(
-            lambda: found or found.extend(re.findall(r"running on http://127\.0\.0\.1:(\d+)", server.text)), "it to run"
-        )
-        calling = Calling(int(found[0]), "plain")
+        wait_until(lambda: PORT.search(server.text) or server.process.poll() is not None, "it to run")
+        found = PORT.search(server.text)
+        assert found, server.text
+        calling = Calling(int(found[1]), "plain")
         place.wait_for("plain")
         assert ends_in_time(server) == 0
         assert_cut_off(calling.reply)
@@ -239,3 +246,97 @@ class TestWorker:
             place.wait_for("blocks")
             assert ends_in_time(worker) == 1
         assert "Something has not ended in 6 s (MRTR_SHUTDOWN_SECONDS), and is left behind" in worker.text
+
+
+class TestTheDeadline:
+    def test_is_25_seconds_unless_the_author_or_the_operator_says_otherwise(self) -> None:
+        assert read_seconds(None, {}) == DEFAULT == 25
+        assert read_seconds(None, {"MRTR_SHUTDOWN_SECONDS": " 8 "}) == 8
+        assert read_seconds(3, {"MRTR_SHUTDOWN_SECONDS": "8"}) == 3
+
+    @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])
+    def test_must_be_a_positive_number(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_SHUTDOWN_SECONDS", text)
+        with pytest.raises(SetupError, match=r"MRTR_SHUTDOWN_SECONDS='.*' must be a positive number of seconds"):
+            MRTRServer("a", keys=[bytes(32)])
+        with pytest.raises(SetupError, match="shutdown_seconds=0 must be"):
+            MRTRServer("a", keys=[bytes(32)], shutdown_seconds=0)
+
+    def test_of_a_worker_among_several_lets_the_start_fail(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where an error at import would make the web server start a new one for ever."""
+        monkeypatch.setattr("mrtr_server.shared.worker_count", lambda: 4)
+        app = MRTRServer("a", keys=[bytes(32)], shutdown_seconds=0)
+        assert "shutdown_seconds=0 must be" in app._shared.refusal
+
+    def test_must_be_after_the_lame_duck(self) -> None:
+        with pytest.raises(SetupError, match="lame_duck=30 leaves nothing of the 25 seconds"):
+            MRTRServer("a", keys=[bytes(32)], lame_duck=30)
+        assert MRTRServer("a", keys=[bytes(32)], lame_duck=30, shutdown_seconds=40).shutdown_seconds == 40
+
+    def test_is_counted_from_its_beginning_and_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = [1000.0]
+        monkeypatch.setattr("mrtr_server.shutdown.time.monotonic", lambda: now[0])
+        shutdown, told = Shutdown(40), list[str]()
+        shutdown.on_begin(lambda: told.append("begun"))
+        assert (shutdown.until_cut_off(), shutdown.left()) == (35, 39)
+        for _ in range(2):
+            shutdown.begin()
+            now[0] += 10
+        assert told == ["begun"]
+        assert (shutdown.until_cut_off(), shutdown.left()) == (15, 19)
+        now[0] += 30
+        assert (shutdown.until_cut_off(), shutdown.left()) == (0, 0)
+        shutdown.reopen()
+        assert (shutdown.until_cut_off(), shutdown.left()) == (35, 39)
+
+    def test_of_a_short_one_leaves_a_part_for_the_end(self) -> None:
+        assert (Shutdown(4).until_cut_off(), Shutdown(4).left()) == (3, 3.6)
+
+    @pytest.mark.anyio
+    async def test_what_ends_late_is_cancelled_and_named(self, caplog: pytest.LogCaptureFixture) -> None:
+        shutdown = Shutdown(0.1)
+        assert await shutdown.in_time(asyncio.sleep(0, "done"), "it") == "done"
+        assert caplog.messages == []
+        shutdown.begin()
+        assert await shutdown.in_time(asyncio.sleep(60, "late"), "the store") is None
+        assert caplog.messages[0].startswith("the store did not end in the 0.1 s")
+
+    @pytest.mark.anyio
+    async def test_a_timeout_of_its_own_is_passed_on(self) -> None:
+        async def fails() -> None:
+            raise TimeoutError("mine")
+
+        with pytest.raises(TimeoutError, match="mine"):
+            await Shutdown(1).in_time(fails(), "it")
+
+
+@pytest.mark.anyio
+class TestRequestsInFlight:
+    async def test_those_of_an_earlier_shutdown_cut_off_nothing_in_a_later_one(self) -> None:
+        shutdown = Shutdown(0.2)
+        in_flight = InFlight(shutdown)
+        gate = asyncio.Event()
+
+        async def serve() -> bool:
+            request = asyncio.current_task()
+            assert request is not None
+            in_flight.enter(request)
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                return in_flight.forgive(request)
+            finally:
+                in_flight.leave(request)
+            return False
+
+        shutdown.begin()
+        early = asyncio.create_task(serve())
+        await asyncio.sleep(0.05)
+        shutdown.reopen()
+        shutdown.begin()
+        await asyncio.sleep(0.12)  # past the first cut-off, and before the second
+        assert not early.done()
+        assert await early, "the second shutdown cuts it off, though it began before"
+        assert early.cancelling() == 0
+        gate.set()
+        assert not await asyncio.create_task(serve())

@@ -709,9 +709,10 @@ class TestTheEndOfTheServer:
         assert await walk.text() == "paid and mailed"
         assert EFFECTS == ["paid", " and mailed"]
 
-    async def test_waits_no_longer_than_a_lease(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    async def test_waits_no_longer_than_the_shutdown_may_take(
+        self, store: Watched, caplog: pytest.LogCaptureFixture
     ) -> None:
+        app = MRTRServer("bank", keys=[KEY], store=store, lame_duck=0, shutdown_seconds=1)
         never = asyncio.Event()
 
         async def stuck(what: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
@@ -400,7 +401,18 @@ class TestALease:
         tools.app._worker.start()
         reply = await flow.wait()
         assert "given up" in reply.error.message
-        assert "has ended its worker 2 times" in caplog.text
+        assert "was begun 2 times and came to no step, question or end, and is failed" in caplog.text
+        assert "as one whose event loop is blocked is" in caplog.text, "its worker need not have ended"
+        await tools.app._worker.close()
+
+    async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
+        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        flow = await tools.start("greet")
+        await flow.wait()
+        assert "stood still" not in caplog.text
+        time.sleep(0.5)  # noqa: ASYNC251  as a tool that should be a plain `def`
+        await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
+        assert "The event loop stood still for 0." in caplog.text
         await tools.app._worker.close()
 
 
