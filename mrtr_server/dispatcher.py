@@ -23,6 +23,7 @@ from .fanout import Fanout
 from .faults import Faults, problems, refused
 from .flows import Flows
 from .handlers import Handler
+from .limits import LONGEST_KEY, LONGEST_NAME, check_length
 from .messages import (
     JSON,
     NEEDS_TASKS,
@@ -198,6 +199,8 @@ class Dispatcher:
             start = 0
             cursor = call.params.get("cursor")
             if cursor is not None:
+                if isinstance(cursor, str):
+                    check_length(cursor, LONGEST_NAME, "cursor")
                 offset = self._cursors.read(listing, cursor)
                 if offset is None:
                     raise InvalidParams("The cursor is not one of this list; start again without it")
@@ -269,6 +272,8 @@ def _completion_params(params: Mapping[str, Any]) -> tuple[str, str, str, str, d
     argument_name, value = argument.get("name"), argument.get("value")
     if kind is None or not all(isinstance(text, str) for text in (name, argument_name, value)):
         raise InvalidParams("completion/complete needs a ref of a prompt or resource, and an argument's name and value")
+    check_length(str(name), LONGEST_NAME, "ref")
+    check_length(str(argument_name), LONGEST_KEY, "argument.name")
     context = params.get("context")
     known = context.get("arguments") if isinstance(context, dict) else None
     known = known if isinstance(known, dict) else {}
@@ -291,5 +296,7 @@ def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:
             raise InvalidParams(f"notifications.{field} must be a list of strings")
         if len(named) > _MOST_EACH or sum(map(len, named)) > _MOST_EACH * 100:
             raise OverBudget(f"More than {_MOST_EACH} {field}", field, _MOST_EACH)
+        for name in named:
+            check_length(name, LONGEST_NAME, field)
         wanted |= {Change(kind_of_each, name) for name in named}
     return frozenset(wanted)

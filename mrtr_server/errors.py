@@ -131,10 +131,13 @@ class InvalidRequest(RequestError):
     Parameters:
         message: one sentence for the client.
         request_id: the message's id, where it could be read.
+        data: details that help the client to mend its request; plain JSON.
     """
 
-    def __init__(self, message: str, request_id: str | int | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, request_id: str | int | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, data)
         self.request_id = request_id
 
 

@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 from ..errors import InvalidParams, InvalidRequest, MissingCapability, RequestError, UnknownMethod
+from ..limits import LONGEST_NAME, check_length
 from ..messages import (
     ASKING_METHODS,
     JSON,
@@ -135,7 +136,7 @@ class SepDraftDialect(Dialect):
             answer = _meta(params)[_RESPONSE]
             if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
                 raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
-            answers = {answer["elicitationId"]: answer}
+            answers = read_answers({answer["elicitationId"]: answer})
         return self._about_task(envelope, method, task_id, answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
@@ -275,6 +276,7 @@ def _task_id(*holders: JSON) -> str:
         raise InvalidParams(f"taskId must be a string; or _meta.{_RELATED} an object that has it")
     if len(set(named)) > 1:
         raise InvalidParams("The message names two tasks")
+    check_length(named[0], LONGEST_NAME, "taskId")
     return str(named[0])
 
 
