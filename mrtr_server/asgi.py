@@ -10,12 +10,13 @@ from starlette.types import Receive, Scope, Send
 
 from .admission import Admission
 from .auth import principal_of
-from .connection import JSON_TYPE, Connection, Watch, respond
+from .connection import Connection, Watch
 from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from .dispatcher import Dispatcher
 from .errors import InternalFault, PayloadTooLarge, RequestError, SetupError
 from .limits import Limits
-from .messages import JSON, Listening
+from .messages import JSON, Client, Listening
+from .response_writer import JSON_TYPE, ResponseWriter
 from .schema import HeaderParameter
 
 logger = logging.getLogger("mrtr_server")
@@ -69,17 +70,18 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
+        writer = ResponseWriter(receive, send, self._limits.write_seconds)
         if scope["method"] != "POST":
-            await respond(send, 405, b"", (b"allow", b"POST"))
+            await writer.respond(405, b"", (b"allow", b"POST"))
             return
         listed = scope["headers"]
         headers: dict[bytes, bytes] = dict(listed)
         repeated = _join_repeated(headers, listed) if len(headers) != len(listed) else ""
         refusal = self._refuse(headers)
         if refusal is not None:
-            await respond(send, *refusal)
+            await writer.respond(*refusal)
             return
-        await self._serve(headers, repeated, scope, receive, send)
+        await self._serve(headers, repeated, scope, receive, writer)
 
     def _refuse(self, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
@@ -129,7 +131,7 @@ class Endpoint:
         return b"".join(parts)
 
     async def _serve(
-        self, headers: Mapping[bytes, bytes], repeated: str, scope: Scope, receive: Receive, send: Send
+        self, headers: Mapping[bytes, bytes], repeated: str, scope: Scope, receive: Receive, writer: ResponseWriter
     ) -> None:
         dialect = self._dialects[0]
         connection: Connection | None = None
@@ -138,32 +140,33 @@ class Endpoint:
             body = await self._read(headers, receive)
             if body is None:
                 return
-            envelope = read_envelope(body, headers, repeated, self._limits.json_depth)
+            envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
             del body  # a stream may stay open for long, and need not hold what opened it
             request_id = envelope.id
             if request_id is None:  # a notification, and there is none that we would act on
-                await respond(send, 202, b"")
+                await writer.respond(202, b"")
                 return
             dialect = self._choose(envelope)
             user = scope.get("user")
             call = dialect.read(envelope, principal_of(user), user)
             call.root = scope.get("root_path", "")
             del envelope
-            connection = Connection(dialect, headers, self._admission, scope, receive, send)
+            connection = Connection(dialect, headers, self._admission, scope, receive, writer)
             self._watch.enter(connection)
             try:
                 outcome = await self._dispatcher.dispatch(call, connection)
             finally:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
-                call.params = {}
+                call.params, call.client = {}, Client()
                 await connection.listen(call, outcome)
                 return
             reply = dialect.reply(call, outcome)
+            del call, outcome  # the client may take its time to read the reply, and they may be as large
         except PayloadTooLarge as error:
             # What is left of the body stays unread, so the connection can't be used again.
             reply = dialect.error(None, error)
-            await respond(send, reply.status, reply.body, (b"connection", b"close"))
+            await writer.respond(reply.status, reply.body, (b"connection", b"close"))
             return
         except asyncio.CancelledError:
             if connection is None:
@@ -183,7 +186,7 @@ class Endpoint:
         if connection is not None:
             await connection.finish(reply)
         else:
-            await respond(send, reply.status, reply.body, *reply.headers)
+            await writer.respond(reply.status, reply.body, *reply.headers)
 
     def _choose(self, envelope: Envelope) -> Dialect:
         for dialect in self._dialects:

@@ -24,7 +24,6 @@ from .asks import Text
 from .base_url import BaseUrl
 from .callback_pages import CallbackPages, Identify, Registering, build_callback
 from .callbacks import PATH, Callbacks
-from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
 from .dispatcher import Dispatcher
 from .errors import SetupError
@@ -39,6 +38,7 @@ from .messages import Change
 from .probes import Probes
 from .redemption import Redeemer
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
+from .response_writer import closing
 from .sealed_state import Codec, SealedCodec
 from .shared import Shared
 from .signals import drain_on_sigterm, forget_sigterm
