@@ -16,7 +16,7 @@ from .dispatcher import Dispatcher
 from .errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
 from .in_flight import InFlight
 from .limits import Limits
-from .messages import JSON, Call, Listening
+from .messages import JSON, Call, Client, Listening
 from .refusals import RefusalLog
 from .response_writer import JSON_TYPE, ResponseWriter
 from .schema import HeaderParameter
@@ -184,7 +184,7 @@ class Endpoint:
             finally:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
-                call.params = {}
+                call.params, call.client = {}, Client()
                 listens = True
                 await connection.listen(call, outcome)
                 return

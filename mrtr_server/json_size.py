@@ -8,7 +8,7 @@ def has_more_values(body: bytes, most: int) -> bool:
 
     Parameters:
         body: what is to be parsed; it need not be JSON.
-        most: how many values are allowed, an array or object counting twice.
+        most: how many values are allowed, an empty array or object counting twice.
 
     Returns:
         True if there are more. Text that could not hold as many, by its length alone, is not looked at.
@@ -25,5 +25,5 @@ def has_more_values(body: bytes, most: int) -> bool:
 
 
 def _bound(body: bytes) -> int:
-    """Return how many values there are at most: one more than commas, in each array and object, and the outermost."""
+    """Return how many values there are at most: the outermost, and in each array or object one more than commas."""
     return 1 + body.count(b",") + body.count(b"[") + body.count(b"{")

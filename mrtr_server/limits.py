@@ -13,6 +13,9 @@ LONGEST_NAME = 2048
 LONGEST_RESPONSE_ID = 4096
 """Characters of the id of a response: it may be one that a server sealed."""
 
+LARGEST_META = 64 * 1024
+"""Bytes of all that a task keeps of its request besides the arguments: its `_meta` above all."""
+
 _LARGEST_KEY = 10**LONGEST_KEY
 
 
@@ -43,7 +46,7 @@ class Limits:
     Parameters:
         body_bytes: size of a request body, in bytes.
         json_depth: how deep arrays and objects may nest in a request; 200 at most.
-        values: how many JSON values a request may hold, an array or object counting twice.
+        values: how many JSON values a request may hold, an empty array or object counting twice.
         answers: how many `inputResponses` one request may carry.
         rounds: how often a flow may ask for input. The official clients give up after 10.
         state_only_rounds: how often a flow may hand its state over without a question.

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 
 from .auth import read_user, write_user
-from .errors import RequestError, StateRefused
+from .errors import OverBudget, RequestError, StateRefused
 from .journal import Journal
 from .keys import KeyRing
-from .limits import Limits
+from .limits import LARGEST_META, Limits
 from .messages import JSON, Call, Client, Complete, Principal
 from .recorded import read_outcome, write_outcome
 from .sealed_state import SealedCodec
@@ -58,7 +58,7 @@ class SealedTasks:
         return [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
 
     def seal_call(self, place: Place, call: Call) -> bytes:
-        """Seal the request that a task comes from: what its handler may need of it."""
+        """Seal the request that a task comes from: what its handler may need of it. Raises `OverBudget`."""
         return self._seal(place, "call", _write_call(call))
 
     def call(self, row: TaskRow) -> Call:
@@ -121,20 +121,21 @@ def _bound(place: Place, column: str) -> bytes:
 
 def _write_call(call: Call) -> bytes:
     who = call.principal
-    return to_json(
-        {
-            "method": call.method,
-            "target": call.target,
-            "arguments": call.arguments,
-            "meta": call.params.get("_meta"),
-            "client": [call.client.info, call.client.capabilities],
-            "principal": None if who is None else [who.subject, who.issuer, who.client_id],
-            "user": write_user(call.user),
-            "scopes": sorted(call.scopes),
-            "host": call.headers.get(b"host", b"").decode("latin-1"),
-            "root": call.root,
-        }
-    )
+    about: JSON = {
+        "method": call.method,
+        "target": call.target,
+        "meta": call.params.get("_meta"),
+        "client": [call.client.info, call.client.capabilities],
+        "principal": None if who is None else [who.subject, who.issuer, who.client_id],
+        "user": write_user(call.user),
+        "scopes": sorted(call.scopes),
+        "host": call.headers.get(b"host", b"").decode("latin-1"),
+        "root": call.root,
+    }
+    if len(to_json(about)) > LARGEST_META:
+        message = f"What a task keeps of its request besides the arguments is over {LARGEST_META} bytes"
+        raise OverBudget(message, "_meta", LARGEST_META)
+    return to_json({**about, "arguments": call.arguments})
 
 
 def _named_by(who: list[str] | None) -> list[Any] | None:

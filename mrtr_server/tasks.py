@@ -124,7 +124,7 @@ class Tasks:
 
         Raises:
             StoreUnavailable: it could not be kept.
-            OverBudget: its journal is too large.
+            OverBudget: its journal is too large, or what comes with its request.
         """
         if call.principal is None and not self._told:
             self._told = True

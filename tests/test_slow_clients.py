@@ -57,7 +57,8 @@ class TestWhatWaits:
         """Call the tool; read nothing until it is done."""
 
         async def scene() -> Reply:
-            under_way = Unread(app, modern("tools/call", {"name": "tool"}, **wanted)).start()
+            under_way = Unread(app, modern("tools/call", {"name": "tool"}, **wanted))
+            under_way.start()
             async with asyncio.timeout(10):
                 await done.wait()
             under_way.reads.set()
