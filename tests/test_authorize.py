@@ -346,20 +346,17 @@ class TestListening:
             app.notify_tools_changed()
             assert bob.next()["method"] == "notifications/tools/list_changed"
 
-    def test_loses_nothing_while_a_slow_hook_is_asked_and_the_stream_is_kept_alive(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_asks_a_slow_hook_once_while_the_stream_is_kept_alive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A comment cancels whoever waits for a change, also in the middle of the question."""
         monkeypatch.setattr("mrtr_server.connection.KEEP_ALIVE", 0.02)
         asked = 0
-        again, released = asyncio.Event(), asyncio.Event()
+        begun, released = asyncio.Event(), asyncio.Event()
 
         async def hook(caller: Caller, uri: str) -> bool:
             nonlocal asked
             asked += 1
-            if asked == 3:
-                again.set()  # the question before was cancelled
-            if asked > 1:
+            if asked > 1:  # the first is for the listen itself
+                begun.set()
                 await released.wait()
             return True
 
@@ -372,11 +369,48 @@ class TestListening:
             await under_way.until(b"acknowledged")
             app.notify_resource_updated("doc://x")
             async with asyncio.timeout(5):
-                await again.wait()
+                await begun.wait()
+            comments = under_way.reply.body.count(b":\n\n") + 2
+            await under_way.until(b":\n\n" * comments)
             released.set()
             await under_way.until(b"resources/updated")
+            assert asked == 2
             under_way.disconnect()
             await under_way.end()
+
+        asyncio.run(scene())
+
+    @pytest.mark.parametrize("ends", ["client", "server"])
+    def test_ends_while_a_hook_hangs(self, ends: str) -> None:
+        agreed, hanging, cancelled = False, asyncio.Event(), asyncio.Event()
+
+        async def hook(caller: Caller, uri: str) -> bool:
+            if agreed:
+                hanging.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.set()
+            return True
+
+        app = MRTRServer("hangs", keys=[bytes(32)], authorize=hook)
+        app.resource("doc://x", name="x")(lambda: "")
+
+        async def scene() -> None:
+            nonlocal agreed
+            message = modern("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["doc://x"]}})
+            under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
+            await under_way.until(b"acknowledged")
+            agreed = True
+            app.notify_resource_updated("doc://x")
+            async with asyncio.timeout(5):
+                await hanging.wait()
+            under_way.disconnect() if ends == "client" else app.drain()
+            reply = await under_way.end()
+            assert (b'"resultType":"complete"' in reply.body) is (ends == "server")
+            assert b"resources/updated" not in reply.body
+            async with asyncio.timeout(5):
+                await cancelled.wait()
 
         asyncio.run(scene())
 
