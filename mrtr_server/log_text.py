@@ -28,10 +28,11 @@ class PlainText(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Clean a record. Every record passes."""
-        message = record.getMessage()
-        if len(message) > LONGEST or _CONTROL.search(message):
-            record.msg, record.args = plain(message), ()
+        """Take out of a record what is not plain. Every record passes."""
+        with suppress(TypeError, ValueError):  # arguments that do not fit, of which `logging` tells itself
+            message = record.getMessage()
+            if len(message) > LONGEST or _CONTROL.search(message):
+                record.msg, record.args = plain(message), ()
         if record.exc_info and record.exc_info[1] is not None:
             text = record.exc_text or "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             record.exc_text = _plain_traceback(text, record.exc_info[1])  # handlers take it instead of their own

@@ -111,6 +111,11 @@ def test_an_exception_that_can_not_say_anything_is_logged_all_the_same(log: io.S
     assert "Mute" in logged(log, "It failed", error=raised(Mute()))
 
 
+def test_a_message_whose_arguments_do_not_fit_breaks_nothing() -> None:
+    record = logging.LogRecord("mrtr_server", logging.ERROR, "x", 1, "%d and %s", ("one",), None)
+    assert PlainText().filter(record)
+
+
 def test_nothing_is_endless(log: io.StringIO) -> None:
     written = logged(log, "The name is %s", "x" * 5_000_000, error=raised(ValueError("y" * 5_000_000)))
     assert LONGEST < len(written) < 3 * LONGEST
