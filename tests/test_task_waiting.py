@@ -460,6 +460,7 @@ def test_who_waits_at_a_server_that_ends_goes_on_at_another(tmp_path: Path) -> N
         replies.append(wire.draft(request("tasks/result", {"taskId": task, **state})))
 
     with fleet(tmp_path) as processes, ExitStack() as stack:
+        processes.environment["TASKS_LAME_DUCK"] = "2"  # so that the request is taken, however slow its thread
         ending, staying = (processes.serve(works=works)[0] for works in (False, True))
         first, second = (Wire(f"http://127.0.0.1:{server.port}/mcp") for server in (ending, staying))
         for wire in (first, second):
