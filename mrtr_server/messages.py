@@ -58,7 +58,7 @@ class Client:
     """The client behind a request, as it describes itself. Fine for display, never for a security decision.
 
     Parameters:
-        info: its `Implementation`: name, version and so on, as sent.
+        info: its `Implementation`: name, version and so on, as sent; any of it may be missing.
         capabilities: what it declared, in the shape of `ClientCapabilities`; None where the dialect has no
             declarations and everything counts as supported.
     """

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import logging
+import signal
+import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from mrtr_server.testing import replica
 
 from .databases import PostgreSQL
 from .direct import Exchange, exchange, scope_of
-from .wire import JSON, PREFIX, Reply, accept, request
+from .fleet import fleet
+from .wire import JSON, PREFIX, Reply, Wire, accept, request
 
 pytestmark = pytest.mark.anyio
 
@@ -335,6 +338,21 @@ class TestWaitingIsBounded:
             assert {(await each.end()).text for each in waiting} == {"a is done"}
             assert (await small.send("tasks/result", {"taskId": task})).text == "a is done"
 
+    async def test_and_holds_no_place_among_the_calls_that_run(self) -> None:
+        async with AsyncExitStack() as stack:
+            narrow = await _replicas(stack, None, limits=Limits(max_concurrency=1, first_ask_seconds=600))
+            task = await narrow.start("held", name="a")
+            call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
+            waiting = [narrow.opening("tasks/result", {"taskId": task}), narrow.opening("tools/call", call)]
+            for each in waiting:
+                each.start()
+            await narrow.until_waiting(2)
+            gate("b").set()
+            assert (await narrow.send("tools/call", {"name": "held", "arguments": {"name": "b"}})).text == "b is done"
+            gate("a").set()
+            for each in waiting:
+                assert (await each.end()).status == 200
+
     async def test_and_holds_no_connection_to_the_database(self, postgresql: PostgreSQL) -> None:
         url = postgresql.url(await postgresql.new_database())
         async with AsyncExitStack() as stack:
@@ -432,3 +450,34 @@ async def test_only_methods_that_give_states_take_them(alone: Replicas) -> None:
     )
     assert (reply.status, reply.code) == (400, -32602)
     assert "requestState is not valid" in reply.error["message"]
+
+
+def test_who_waits_at_a_server_that_ends_goes_on_at_another(tmp_path: Path) -> None:
+    """Real processes: SIGTERM ends the wait with a state, and the request comes again elsewhere, with it."""
+    replies: list[Reply] = []
+
+    def ask(wire: Wire, **state: str) -> None:
+        replies.append(wire.draft(request("tasks/result", {"taskId": task, **state})))
+
+    with fleet(tmp_path) as processes, ExitStack() as stack:
+        processes.environment["TASKS_LAME_DUCK"] = "2"  # so that the request is taken, however slow its thread
+        ending, staying = (processes.serve(works=works)[0] for works in (False, True))
+        first, second = (Wire(f"http://127.0.0.1:{server.port}/mcp") for server in (ending, staying))
+        for wire in (first, second):
+            stack.callback(wire.close)
+        with processes.held():
+            call = {"name": "work", "arguments": {"parts": 1}, "task": {"ttl": 60000}}
+            task = first.draft(request("tools/call", call)).result["task"]["taskId"]
+            processes.wait_for("part")
+            waiting = threading.Thread(target=ask, args=(first,))
+            waiting.start()
+            ending.process.send_signal(signal.SIGTERM)
+            waiting.join(PATIENCE)
+            (handed_over,) = replies
+            assert handed_over.result.keys() == {"requestState", "_meta"}
+            assert handed_over.headers["connection"] == "close"
+            ending.wait(PATIENCE)  # nobody holds it up
+            again = threading.Thread(target=ask, args=(second,), kwargs={"requestState": handed_over.state})
+            again.start()
+        again.join(PATIENCE)
+        assert replies[1].text == str(staying.process.pid)
