@@ -14,6 +14,7 @@ from mrtr_server import MRTRServer, SetupError
 from mrtr_server.dialects import DIALECTS, Dialect, Surface
 from mrtr_server.errors import (
     Busy,
+    CutOff,
     Declined,
     HeaderMismatch,
     InternalFault,
@@ -189,6 +190,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (ProtocolError("x"), 200, -32603, None),
     (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
     (Busy(1.5), 503, -31002, None),
+    (CutOff(), 503, -32603, None),
     (InternalFault("abcd"), 500, -32603, {"reference": "abcd"}),
     (NothingDone("abcd"), 500, -32603, {"reference": "abcd"}),
 ]
