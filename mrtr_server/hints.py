@@ -177,13 +177,6 @@ _CONTEXT_OPTIONS: Mapping[str, str] = {
 }
 """What the methods of their contexts take, and those of `Context` do not."""
 
-_PARAMETERS: Mapping[str, str] = {
-    "Context": "mrtr_server.Context",
-    "Request": "mrtr_server.Context, which has headers, user and principal",
-    "HTTPConnection": "mrtr_server.Context, which has headers, user and principal",
-    **dict.fromkeys(("ServerSession", "ServerRequestContext", "RequestContext"), "mrtr_server.Context"),
-    "Progress": "mrtr_server.Context, which has progress()",
-}
 _RESULTS: Mapping[str, str] = {
     **dict.fromkeys(("CallToolResult", "ToolResult"), "mrtr_server.ToolResult"),
     "Image": "mrtr_server.ImageContent(data=...)",
@@ -250,11 +243,6 @@ def _instead(option: str, words: Mapping[str, str], known: Iterable[str]) -> str
         return f": {words[option]}"
     close = get_close_matches(option, known, 1)
     return f"; did you mean {close[0]}=?" if close else ""
-
-
-def for_parameter(annotation: Any) -> str:
-    """Return what to write instead of a type that only another framework fills; empty for all others."""
-    return _of_type(annotation, _PARAMETERS)
 
 
 def for_result(annotation: Any) -> str:
