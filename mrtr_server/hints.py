@@ -36,7 +36,7 @@ SERVER: Mapping[str, str] = {
     **dict.fromkeys(("add_completion_handler",), 'use @app.completion("argument", prompt="...")'),
     **dict.fromkeys(("remove_tool", "remove_prompt", "enable", "disable"), _ENABLED),
     **dict.fromkeys(
-        ("mount", "import_server", "add_provider", "add_transform", "add_extension"),
+        ("mount", "import_server", "add_provider", "add_transform", "wrap_transform", "add_extension"),
         "a server holds no others; mount it in a Starlette or FastAPI application: outer.mount('/tools', app)",
     ),
     **dict.fromkeys(
@@ -45,12 +45,23 @@ SERVER: Mapping[str, str] = {
     ),
     "add_middleware": "give MRTRServer Starlette's: middleware=[Middleware(...)]",
     **dict.fromkeys(
-        ("call_tool", "get_prompt", "render_prompt", "read_resource", "get_tool", "get_resource"), _NOT_CALLED
+        (
+            "call_tool",
+            "get_prompt",
+            "render_prompt",
+            "read_resource",
+            "get_tool",
+            "get_resource",
+            "get_resource_template",
+        ),
+        _NOT_CALLED,
     ),
     **dict.fromkeys(
         ("list_tools", "list_prompts", "list_resources", "list_resource_templates"),
         'ask as a client does: mrtr_server.testing.Client(app).request("tools/list")',
     ),
+    **dict.fromkeys(("get_tasks", "docket"), 'tasks are for each tool to have: @app.tool(task="optional")'),
+    **dict.fromkeys(("from_openapi", "from_fastapi", "as_proxy"), "there is no import; write a function for each tool"),
     "get_context": "a handler gets it by a parameter: ctx: Context",
 }
 """What their servers have, and `MRTRServer` has not."""
