@@ -6,15 +6,26 @@
 # MRTR_APP          the application, as module:name; put your own modules into /app
 # MRTR_KEYS         the keys, which all workers and all replicas share: docker run --rm mrtr-server mrtr-server keygen
 # WEB_CONCURRENCY   how many worker processes; more than one need MRTR_KEYS
+# HEALTH_PATH       what the health check asks: /health, unless path= of the server or a mount says otherwise
+#
+# What is to outlive a container goes into /data, which the user may write to:
+#
+#   docker run -p 8000:8000 -v tools:/data -e MRTR_DATABASE_URL=sqlite:////data/store.db -e MRTR_KEYS=... mrtr-server
+#
+# A worker serves nothing that could be asked for its health:
+#
+#   docker run --no-healthcheck -v tools:/data -e ... mrtr-server mrtr-server worker examples.report:app
 
 FROM python:3.13-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY mrtr_server ./mrtr_server
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir ".[fast,schemas,postgres]"
+# httpx is what examples/login.py needs.
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir ".[fast,schemas,postgres]" "httpx>=0.28"
 
 FROM python:3.13-slim
-RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin server
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin server \
+    && install --directory --owner=10001 --group=10001 --mode=0700 /data
 COPY --from=build /venv /venv
 WORKDIR /app
 COPY examples ./examples
@@ -22,10 +33,12 @@ ENV PATH="/venv/bin:$PATH" \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     MRTR_APP=examples.weather:app \
-    WEB_CONCURRENCY=1
+    WEB_CONCURRENCY=1 \
+    HEALTH_PATH=/health
 USER 10001
+VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
-    CMD ["python", "-c", "import socket; socket.create_connection(('127.0.0.1', 8000), 2).close()"]
+    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', 8000, timeout=2); c.request('GET', os.environ['HEALTH_PATH']); sys.exit(c.getresponse().status != 200)"]
 # Streams that are still open when the container is stopped get six seconds; Docker waits for ten.
 CMD ["sh", "-c", "exec uvicorn \"$MRTR_APP\" --host 0.0.0.0 --port 8000 --timeout-graceful-shutdown 6"]

@@ -36,7 +36,7 @@ SERVER: Mapping[str, str] = {
     **dict.fromkeys(("add_completion_handler",), 'use @app.completion("argument", prompt="...")'),
     **dict.fromkeys(("remove_tool", "remove_prompt", "enable", "disable"), _ENABLED),
     **dict.fromkeys(
-        ("mount", "import_server", "add_provider", "add_transform", "add_extension"),
+        ("mount", "import_server", "add_provider", "add_transform", "wrap_transform", "add_extension"),
         "a server holds no others; mount it in a Starlette or FastAPI application: outer.mount('/tools', app)",
     ),
     **dict.fromkeys(
@@ -45,12 +45,23 @@ SERVER: Mapping[str, str] = {
     ),
     "add_middleware": "give MRTRServer Starlette's: middleware=[Middleware(...)]",
     **dict.fromkeys(
-        ("call_tool", "get_prompt", "render_prompt", "read_resource", "get_tool", "get_resource"), _NOT_CALLED
+        (
+            "call_tool",
+            "get_prompt",
+            "render_prompt",
+            "read_resource",
+            "get_tool",
+            "get_resource",
+            "get_resource_template",
+        ),
+        _NOT_CALLED,
     ),
     **dict.fromkeys(
         ("list_tools", "list_prompts", "list_resources", "list_resource_templates"),
         'ask as a client does: mrtr_server.testing.Client(app).request("tools/list")',
     ),
+    **dict.fromkeys(("get_tasks", "docket"), 'tasks are for each tool to have: @app.tool(task="optional")'),
+    **dict.fromkeys(("from_openapi", "from_fastapi", "as_proxy"), "there is no import; write a function for each tool"),
     "get_context": "a handler gets it by a parameter: ctx: Context",
 }
 """What their servers have, and `MRTRServer` has not."""
@@ -104,7 +115,6 @@ SERVER_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("host", "port", "log_level", "transport", "stateless_http", "json_response"), _UVICORN),
     **dict.fromkeys(("streamable_http_path", "sse_path", "message_path", "mount_path"), 'use path="/mcp"'),
     **dict.fromkeys(("token_verifier", "auth_server_provider"), _AUTH),
-    "description": "use instructions=",
     "tasks": 'say it of each tool: @app.tool(task="optional")',
     **dict.fromkeys(("request_state_security", "request_state_codec"), "states are always sealed; keys= has the keys"),
     **dict.fromkeys(
@@ -177,13 +187,6 @@ _CONTEXT_OPTIONS: Mapping[str, str] = {
 }
 """What the methods of their contexts take, and those of `Context` do not."""
 
-_PARAMETERS: Mapping[str, str] = {
-    "Context": "mrtr_server.Context",
-    "Request": "mrtr_server.Context, which has headers, user and principal",
-    "HTTPConnection": "mrtr_server.Context, which has headers, user and principal",
-    **dict.fromkeys(("ServerSession", "ServerRequestContext", "RequestContext"), "mrtr_server.Context"),
-    "Progress": "mrtr_server.Context, which has progress()",
-}
 _RESULTS: Mapping[str, str] = {
     **dict.fromkeys(("CallToolResult", "ToolResult"), "mrtr_server.ToolResult"),
     "Image": "mrtr_server.ImageContent(data=...)",
@@ -250,11 +253,6 @@ def _instead(option: str, words: Mapping[str, str], known: Iterable[str]) -> str
         return f": {words[option]}"
     close = get_close_matches(option, known, 1)
     return f"; did you mean {close[0]}=?" if close else ""
-
-
-def for_parameter(annotation: Any) -> str:
-    """Return what to write instead of a type that only another framework fills; empty for all others."""
-    return _of_type(annotation, _PARAMETERS)
 
 
 def for_result(annotation: Any) -> str:

@@ -180,7 +180,8 @@ def _in_full(result: ToolResult) -> JSON:
 
 def _prompt_message(item: Any) -> JSON:
     if isinstance(item, Mapping):
-        return dict(item)
+        content = item.get("content")
+        return {**item, "content": block(content)} if isinstance(content, str) else dict(item)
     role = getattr(item, "role", "user")
     return {"role": role, "content": block(item.content if hasattr(item, "role") else item)}
 

@@ -13,7 +13,6 @@ from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, f
 from typing_extensions import TypedDict
 
 from .errors import FlowError, MRTRError, SetupError
-from .hints import for_parameter
 from .patterns import refuse_backtracking
 
 TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -250,8 +249,6 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
     if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL):
         raise SetupError(f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter")
     annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
-    if hint := for_parameter(annotation):
-        raise SetupError(f"{where}: a client can't fill parameter {name!r}; take {hint}")
     default = parameter.default
     if default is Parameter.empty:
         return annotation

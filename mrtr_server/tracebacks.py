@@ -14,7 +14,7 @@ from typing import Any
 from .errors import FlowError
 
 _OURS = str(Path(__file__).parent) + os.sep
-_CALLERS = (_OURS + "threads.py", _OURS + "steps.py")
+_CALLERS = {f"{_OURS}{each}.py" for each in ("threads", "steps", "filling", "registry", "callbacks")}
 """Our modules that call functions of the author's."""
 
 _STANDARD = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep

@@ -171,23 +171,25 @@ def readme_app(tmp_path: Path) -> Path:
 def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> None:
     commands = blocks(ROOT / "README.md", "sh")
     serve = next(block for block in commands if block.strip() == "uvicorn weather:app").strip()
-    calls = [block for block in commands if block.startswith("curl")]
+    calls = [block for block in commands if "curl" in block]
     printed = [json.loads(re.sub(r"\n\s*", "", block)) for block in blocks(ROOT / "README.md", "json")]
     assert len(calls) == len(printed) == 2
+    assert "$state" in calls[1]
     port = free_port()
+
+    def type_in(*lines: str) -> tuple[Any, Any]:
+        """Type both commands into one shell; give what each of them printed."""
+        shown = "\n".join(lines).replace("localhost:8000", f"127.0.0.1:{port}")
+        done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, timeout=30, check=True)
+        return json.loads(done.stderr), json.loads(done.stdout)
+
     with running(serve, readme_app, port):
-        for call, expected in zip(calls, printed, strict=True):
-            done = subprocess.run(
-                ["bash", "-c", call.replace("localhost:8000", f"127.0.0.1:{port}")],
-                capture_output=True,
-                text=True,
-                timeout=30,
-                check=True,
-            )
-            reply = json.loads(done.stdout)
-            if "requestState" in expected["result"]:
-                expected["result"]["requestState"] = reply["result"]["requestState"]
-            assert reply == expected
+        asked, told = type_in(*calls)
+        printed[0]["result"]["requestState"] = asked["result"]["requestState"]
+        assert [asked, told] == printed
+        # It is sent, and it counts: another one does not open.
+        _, refused = type_in(calls[0], """state='"requestState":"AR"'""", calls[1])
+        assert refused["error"]["code"] == -32602
 
 
 def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Path) -> None:

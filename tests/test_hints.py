@@ -13,7 +13,6 @@ from mcp.server.mcpserver import Image as TheirImage
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError as TheirToolError
 from pydantic import BaseModel
-from starlette.requests import Request
 
 import mrtr_server
 from mrtr_server import BearerTokens, Context, Elicit, Elicited, InputRequired, Limits, MRTRServer, SetupError
@@ -246,22 +245,6 @@ class TestOptions:
 
 
 class TestTypesOfOthers:
-    @pytest.mark.parametrize("annotation", [TheirContext, TheirContext[Any, Any], TheirContext | None])
-    def test_their_context_is_not_an_argument_that_a_client_fills(self, app: MRTRServer, annotation: Any) -> None:
-        def work(ctx: Any) -> str:
-            return "done"
-
-        work.__annotations__["ctx"] = annotation
-        with pytest.raises(SetupError, match=r"work: a client can't fill parameter 'ctx'; take mrtr_server\.Context"):
-            app.tool(work)
-
-    def test_nor_is_a_request(self, app: MRTRServer) -> None:
-        with pytest.raises(SetupError, match=r"'request'; take mrtr_server\.Context, which has headers, user"):
-
-            @app.tool
-            def work(request: Request) -> str:
-                return "done"
-
     def test_a_parameter_of_no_json_is_named_in_one_line(self, app: MRTRServer) -> None:
         class Opaque:
             pass

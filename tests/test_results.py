@@ -439,6 +439,7 @@ class TestPrompts:
             ),
             ((TEXT, "hello"), [user(HELLO), user(HELLO)]),
             ({"role": "assistant", "content": HELLO}, [{"role": "assistant", "content": HELLO}]),
+            ({"role": "assistant", "content": "hello"}, [{"role": "assistant", "content": HELLO}]),
             ([], []),
             (mcp.types.TextContent(type="text", text="hello"), [user(HELLO)]),
             (
