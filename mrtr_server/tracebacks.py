@@ -14,7 +14,8 @@ from typing import Any
 from .errors import FlowError
 
 _OURS = str(Path(__file__).parent) + os.sep
-_CALLERS = {f"{_OURS}{each}.py" for each in ("threads", "steps", "filling", "registry", "callbacks")}
+_CALLING = ("authorization", "callbacks", "filling", "registry", "steps", "teardown", "threads")
+_CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
 """Our modules that call functions of the author's."""
 
 _STANDARD = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep

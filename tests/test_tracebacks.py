@@ -66,7 +66,7 @@ class TestOnlyTheAuthorsCallsAreShown:
         assert lines[2] == f"  {HERE} {divide.__code__.co_firstlineno + 2}, in divide"
         assert lines[3] == "    return 1 // by"
         assert lines[-2].startswith("  (")
-        assert lines[-2].endswith("calls in mrtr_server, concurrent left out)")
+        assert lines[-2].endswith("calls in mrtr_server left out)")
         assert lines[-1] == "ZeroDivisionError: integer division or modulo by zero"
         assert len(failed.log.text.splitlines()) <= 7  # with the marks under the line
 
