@@ -1029,3 +1029,30 @@ class TestTasks:
             await left.wait()
         assert happened == ["CancelledError"]
         await app._worker.close()
+
+    async def test_one_that_runs_elsewhere_by_now_gets_it_too(
+        self, app: MRTRServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker, "HEARD_EVERY", 30.0)  # so that a step hears of it first
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool(task="required")
+        async def run(session: SESSION, ctx: Context) -> str:
+            await ctx.step(work)
+            return note("handler")
+
+        flow = AsyncClient(app, tasks=True).flow("run")
+        await flow.start()
+        async with asyncio.timeout(10):
+            await began.wait()
+            await flow.cancel()
+            gate.set()
+            while len(happened) < 3:  # noqa: ASYNC110  what it waits for has no event
+                await asyncio.sleep(0.01)
+        assert happened == ["enter session", "step", "session got CancelledError"]
+        await app._worker.close()
