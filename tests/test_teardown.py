@@ -644,7 +644,8 @@ class TestCancellation:
         assert happened == ["enter session", "thread", *left, "session got CancelledError"]
         assert "left behind" not in caplog.text
 
-    async def test_a_client_that_leaves_does_not_cut_a_teardown(self, app: MRTRServer) -> None:
+    @pytest.mark.parametrize("target", ["result", "parks"])
+    async def test_a_client_that_leaves_does_not_cut_a_teardown(self, app: MRTRServer, target: str) -> None:
         began, gate = asyncio.Event(), asyncio.Event()
 
         async def slow() -> AsyncIterator[None]:
@@ -654,16 +655,46 @@ class TestCancellation:
             note("left")
 
         @app.tool
-        def run(slow: Annotated[None, Depends(slow)]) -> str:
+        def result(slow: Annotated[None, Depends(slow)]) -> str:
             return "ran"
 
-        exchange = started(app, "run")
+        @app.tool
+        async def parks(slow: Annotated[None, Depends(slow)], ctx: Context) -> str:
+            await ctx.elicit("who?", Login)
+            return "ran"
+
+        exchange = started(app, target)
         async with asyncio.timeout(5):
             await began.wait()
             await leave(exchange)
             gate.set()
             await exchange.end()
         assert happened == ["left"]
+
+    async def test_a_second_cancellation_leaves_what_a_step_still_uses(self, app: MRTRServer) -> None:
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool
+        async def run(session: SESSION, ctx: Context) -> str:
+            return await ctx.step(work)
+
+        exchange = started(app, "run")
+        async with asyncio.timeout(5):
+            await began.wait()
+            await leave(exchange)
+            assert happened == ["enter session"]
+            assert exchange._task is not None
+            exchange._task.cancel()  # a server that must end
+            await exchange.end()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert happened == ["enter session", "session got CancelledError"]
+            gate.set()
 
     async def test_a_teardown_that_fails_then_is_logged(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
