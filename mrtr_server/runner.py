@@ -253,7 +253,7 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
 
 
 async def _end_of_teardown(task: asyncio.Task[Any], round_: Round) -> None:
-    """Wait for the end of a teardown, however long it takes. The client's leaving does not cut it; a second end does."""
+    """Wait for the end of a teardown, however long it takes; of cancellations, only a second one cuts it."""
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:
