@@ -159,10 +159,12 @@ async def _torn_down(handler: Handler, round_: Round, work: Work, teardown: Tear
 
 async def _leave_dependencies(round_: Round, teardown: Teardown, error: BaseException | None) -> None:
     round_.begin_teardown()
-    await _finish_steps(round_)
     fault = round_.fault
-    with suppress(CallEnded):  # an ask or a step after the yield; the round knows
-        await teardown.leave(error)
+    try:
+        await _finish_steps(round_)
+    finally:
+        with suppress(CallEnded):  # an ask or a step after the yield; the round knows
+            await teardown.leave(error)
     if error is None and round_.fault is not fault and round_.fault is not None:
         raise round_.fault
 
@@ -201,14 +203,14 @@ async def _run_asking(handler: Handler, round_: Round, coroutine: Coroutine[Any,
             elif await _settled(task, round_):
                 break
         await _finish_steps(round_)
+        if not task.done():
+            round_.end = "parked"
+            await _end(task, round_)
     except asyncio.CancelledError:  # the client is gone
         round_.end = "cancelled"
         await _end(task, round_)
         await _finish_steps(round_)
         raise
-    if not task.done():
-        round_.end = "parked"
-        await _end(task, round_)
     _leave(round_)
     return task.result() if task.done() else conclude(handler, round_, None, None)
 
@@ -236,7 +238,7 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
     """
     round_.closed = True
     if not task.done():
-        if not round_.in_teardown:
+        if not (round_.in_teardown or task.cancelling()):
             task.cancel()
         for _ in range(END_TICKS):
             if task.done() or round_.in_teardown:
@@ -248,7 +250,7 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
                     while not (task.done() or round_.in_teardown):
                         await round_.changed()
         if round_.in_teardown:
-            await _end_of_teardown(task)
+            await _end_of_teardown(task, round_)
     if not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         logger.error("%r does not end when it is cancelled; it is left behind", round_.name)
@@ -257,12 +259,13 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
     _leave(round_)
 
 
-async def _end_of_teardown(task: asyncio.Task[Any]) -> None:
-    """Wait for the end of a teardown, however long it takes; a further cancellation goes on to it."""
+async def _end_of_teardown(task: asyncio.Task[Any], round_: Round) -> None:
+    """Wait for the end of a teardown, however long it takes; of cancellations, only a second one cuts it."""
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:
-        task.cancel()
+        if round_.end == "cancelled":
+            task.cancel()
         raise
 
 

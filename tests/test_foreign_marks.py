@@ -125,7 +125,7 @@ class TestMarks:
         with pytest.raises(SetupError, match="'it' has Depends of FastAPI"):
             app.tool(name="bad")(with_parameters({"it": annotation}))
 
-    @pytest.mark.parametrize("decorate", ["tool", "raw tool", "prompt", "resource", "completion"])
+    @pytest.mark.parametrize("decorate", ["tool", "raw tool", "prompt", "resource", "completion", "callback"])
     def test_wherever_functions_are_registered(self, app: MRTRServer, decorate: str) -> None:
         def function(it: Annotated[str, fastapi.Depends(current_user)]) -> str:
             return f"secrets of {it}"
@@ -136,6 +136,7 @@ class TestMarks:
             "prompt": app.prompt,
             "resource": app.resource("secrets://{it}"),
             "completion": app.completion("it", prompt="letter"),
+            "callback": app.callback("signed_in"),
         }
         with pytest.raises(SetupError, match="parameter 'it' has Depends of FastAPI"):
             register[decorate](function)

@@ -32,9 +32,8 @@ VERBS = """
     Add Answer Ask Begin Bring Call Cancel Carry Change Check Collect Compile Complete Connect Count Decode
     Decrypt Derive Describe Digest Drop Encrypt End Fail Fill Find Follow Forget Format Get Give Go Hand Hear Hold Keep
     Lead Leave Let Log Look Make Move Name Never Note Offer Open Park Pass Print Put Reach Read Refuse Register
-    Remember Respond Return Run Say Seal Send Serve Shut Sign Start Store Take Tell Upgrade Use Validate Wait Wake
-    Watch Write
-    Return
+    Remember Respond Resume Return Run Say Seal Send Serve Shut Sign Start Store Take Tell Upgrade Use Validate Wait
+    Wake Watch Write Yield
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""
 

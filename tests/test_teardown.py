@@ -644,7 +644,8 @@ class TestCancellation:
         assert happened == ["enter session", "thread", *left, "session got CancelledError"]
         assert "left behind" not in caplog.text
 
-    async def test_a_client_that_leaves_does_not_cut_a_teardown(self, app: MRTRServer) -> None:
+    @pytest.mark.parametrize("target", ["result", "parks"])
+    async def test_a_client_that_leaves_does_not_cut_a_teardown(self, app: MRTRServer, target: str) -> None:
         began, gate = asyncio.Event(), asyncio.Event()
 
         async def slow() -> AsyncIterator[None]:
@@ -654,16 +655,46 @@ class TestCancellation:
             note("left")
 
         @app.tool
-        def run(slow: Annotated[None, Depends(slow)]) -> str:
+        def result(slow: Annotated[None, Depends(slow)]) -> str:
             return "ran"
 
-        exchange = started(app, "run")
+        @app.tool
+        async def parks(slow: Annotated[None, Depends(slow)], ctx: Context) -> str:
+            await ctx.elicit("who?", Login)
+            return "ran"
+
+        exchange = started(app, target)
         async with asyncio.timeout(5):
             await began.wait()
             await leave(exchange)
             gate.set()
             await exchange.end()
         assert happened == ["left"]
+
+    async def test_a_second_cancellation_leaves_what_a_step_still_uses(self, app: MRTRServer) -> None:
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool
+        async def run(session: SESSION, ctx: Context) -> str:
+            return await ctx.step(work)
+
+        exchange = started(app, "run")
+        async with asyncio.timeout(5):
+            await began.wait()
+            await leave(exchange)
+            assert happened == ["enter session"]
+            assert exchange._task is not None
+            exchange._task.cancel()  # a server that must end
+            await exchange.end()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert happened == ["enter session", "session got CancelledError"]
+            gate.set()
 
     async def test_a_teardown_that_fails_then_is_logged(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -1028,4 +1059,31 @@ class TestTasks:
             await flow.cancel()
             await left.wait()
         assert happened == ["CancelledError"]
+        await app._worker.close()
+
+    async def test_one_that_runs_elsewhere_by_now_gets_it_too(
+        self, app: MRTRServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker, "HEARD_EVERY", 30.0)  # so that a step hears of it first
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool(task="required")
+        async def run(session: SESSION, ctx: Context) -> str:
+            await ctx.step(work)
+            return note("handler")
+
+        flow = AsyncClient(app, tasks=True).flow("run")
+        await flow.start()
+        async with asyncio.timeout(10):
+            await began.wait()
+            await flow.cancel()
+            gate.set()
+            while len(happened) < 3:  # noqa: ASYNC110  what it waits for has no event
+                await asyncio.sleep(0.01)
+        assert happened == ["enter session", "step", "session got CancelledError"]
         await app._worker.close()
