@@ -199,24 +199,26 @@ class _Heard:
 
     def __init__(self, changes: Subscription) -> None:
         self._changes = changes
-        self._ending = False
+        self._ends: float | None = None
         self._patience: asyncio.Timeout | None = None
 
     async def next(self) -> list[Change] | None:
         """Wait for changes. Gives none when the subscription has ended, and None when it is quiet."""
+        until = asyncio.get_running_loop().time() + KEEP_ALIVE if self._ends is None else self._ends
         try:
-            async with asyncio.timeout(CLOSE_WITHIN if self._ending else KEEP_ALIVE) as self._patience:
+            async with asyncio.timeout_at(until) as self._patience:
                 return await self._changes.next()
         except TimeoutError:
-            return [] if self._ending else None
+            return None if self._ends is None else []
 
     def end(self) -> None:
         """End the subscription."""
-        self._ending = True
+        if self._ends is None:
+            self._ends = asyncio.get_running_loop().time() + CLOSE_WITHIN
         self._changes.close()
         if self._patience is not None:
             with suppress(RuntimeError):  # it has just run out
-                self._patience.reschedule(asyncio.get_running_loop().time() + CLOSE_WITHIN)
+                self._patience.reschedule(self._ends)
 
 
 class Watch:

@@ -247,6 +247,8 @@ class Context:
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
         """Tell the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
 
+        It never waits for the client: where that reads slowly, newer progress takes the place of older.
+
         Parameters:
             progress: grows with each note.
             total: what `progress` will be at the end, if that is known.
@@ -271,6 +273,8 @@ class Context:
 
     def log(self, data: Any, *, level: LogLevel = "info", logger: str | None = None) -> Awaitable[None]:
         """Send a message to the client's log, if it wants messages of that level. In a plain `def`, don't await it.
+
+        It never waits for the client: where that reads too slowly, messages are dropped.
 
         Parameters:
             data: text or plain JSON; nothing secret.

@@ -60,7 +60,11 @@ BINDINGS = ("audience", "principal", "method", "target", "arguments")
 
 
 def binding(audience: str, call: Call) -> list[str]:
-    """Give what a call's state is bound to: a string for each of the `BINDINGS`."""
+    """Give what a call's state is bound to: a string for each of the `BINDINGS`.
+
+    All arguments count, as they were sent: were it only those that the handler takes, a flow would end where another
+    version takes one more or one fewer. What no handler takes is refused before it comes here, or costs its length.
+    """
     who = call.principal
     return [
         audience,

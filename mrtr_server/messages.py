@@ -405,5 +405,9 @@ class Outlet(Protocol):
     """Where a running call sends its notes."""
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note. It is on its way when this returns; awaiting the result waits while the client is behind."""
+        """Send a note. It is on its way when this returns.
+
+        Awaiting the result gives it the time to be written, and never waits for the client: one that reads too slowly
+        gets the newest progress in the place of older, and loses log messages.
+        """
         ...

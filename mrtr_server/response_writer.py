@@ -36,31 +36,32 @@ class ResponseWriter:
             what is still written goes nowhere.
     """
 
-    __slots__ = ("_raw_send", "_receive", "_seconds", "_send", "stalled")
+    stalled = False
+    """Whether the client has read nothing for too long."""
 
     def __init__(self, receive: Receive, send: Send, seconds: float) -> None:
         self._receive = receive
-        self._raw_send = self._send = send
+        self._send = send
         self._seconds = seconds
-        self.stalled = False
-        """Whether the client has read nothing for too long."""
 
     def close_after(self, scope: Scope) -> None:
         """Make the client use another connection for its next request; to be called before anything is written."""
         self._send = closing(scope, self._send)
 
-    async def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
-        await self._put(_start(status, body, headers))
         if len(body) <= PIECE:
-            await self._put({"type": "http.response.body", "body": body})
-        else:
-            await self.write(body)
-            await self.end()
+            return self._in_time(respond(self._send, status, body, *headers))
+        return self._respond_in_pieces(status, body, headers)
+
+    async def _respond_in_pieces(self, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        await self._in_time(self._send(_start(status, body, headers)))
+        await self.write(body)
+        await self.end()
 
     async def start_stream(self) -> None:
         """Begin a response that is a stream of server-sent events."""
-        await self._put({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+        await self._in_time(self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS}))
 
     async def write_event(self, data: bytes) -> None:
         """Write one event; `data` is one line of JSON."""
@@ -73,17 +74,18 @@ class ResponseWriter:
     async def write(self, data: bytes) -> None:
         """Write a part of the body."""
         for start in range(0, len(data), PIECE):
+            if self.stalled:
+                return
             part = data[start : start + PIECE]
-            await self._put({"type": "http.response.body", "body": part, "more_body": True})
+            await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": True}))
 
     async def end(self) -> None:
         """End a response that was written in parts."""
-        await self._put({"type": "http.response.body", "body": b""})
+        if not self.stalled:
+            await self._in_time(self._send({"type": "http.response.body", "body": b""}))
 
-    async def _put(self, message: Message) -> None:
-        if self.stalled:
-            return
-        sending = self._send(message).__await__()
+    async def _in_time(self, what: Awaitable[None]) -> None:
+        sending = what.__await__()
         # Nearly always it is written at once. A deadline costs more than that, so only what has to wait gets one.
         try:
             waits_for = next(sending)
@@ -96,7 +98,7 @@ class ResponseWriter:
             if not deadline.expired():
                 raise
             self.stalled = True
-            logger.warning("A client read nothing for %g s, and was disconnected", self._seconds)
+            logger.warning("A client read nothing for %g s, so its response ends here", self._seconds)
             await self._cut()
 
     async def _cut(self) -> None:
@@ -105,7 +107,7 @@ class ResponseWriter:
         The application's end or failure would not do: uvicorn closes the connection then, and that waits, without an
         end, for the client to read what is written.
         """
-        for function in (self._receive, self._raw_send):
+        for function in (self._receive, self._send):
             abort = getattr(getattr(getattr(function, "__self__", None), "transport", None), "abort", None)
             if abort is not None:
                 abort()

@@ -56,7 +56,9 @@ class TaskChanges:
         # What is waited for stays until it is told: whoever waits may be cancelled, and come again.
         told: list[Change] = []
         late: list[Change] = []
-        for change in self._waiting:
+        left = list(self._waiting)
+        while left:
+            change = left.pop(0)
             if change.kind != "task":
                 told.append(change)
                 continue
@@ -71,9 +73,10 @@ class TaskChanges:
                 continue
             if task is not None and self._last.get(task.id) != _seen(task):
                 told.append(replace(change, task=task))
+                break  # the others stay where they are until this one is sent: each may have a large result
         if late and not told:
             await asyncio.sleep(AGAIN_AFTER)
-        self._waiting = dict.fromkeys(late)
+        self._waiting = dict.fromkeys((*left, *late))
         self._last |= {change.uri: _seen(change.task) for change in told if change.task is not None}
         return told
 

@@ -491,3 +491,23 @@ def test_a_version_that_asks_nothing_finishes_what_the_other_began(state_only: b
         return InputRequired(state=1) if state_only else InputRequired(login=Elicit("Who?", Login))
 
     assert upgraded(old, lambda: "bought").text == "bought"
+
+
+@pytest.mark.parametrize("upgrade", [True, False], ids=["takes one fewer", "takes one more"])
+def test_a_version_that_takes_other_arguments_goes_on_with_those_that_were_sent(upgrade: bool) -> None:
+    """A state is bound to all of them, whichever of them a version takes."""
+
+    async def with_note(item: str, ctx: Context, note: str = "") -> str:
+        await ctx.confirm(f"Buy {item}?")
+        return f"{item} {note}".rstrip()
+
+    async def without(item: str, ctx: Context) -> str:
+        await ctx.confirm(f"Buy {item}?")
+        return item
+
+    old, new = (with_note, without) if upgrade else (without, with_note)
+    sent = {"item": "tea", "note": "soon"} if upgrade else {"item": "tea"}
+    flow = Client(version(old)).flow("buy", **sent)
+    flow.start()
+    flow.move_to(version(new))
+    assert flow.answer({"confirm": yes}).text == "tea"

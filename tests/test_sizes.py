@@ -35,6 +35,12 @@ def length(text: str) -> int:
     return len(text)
 
 
+@app.resource("notes://all")
+async def notes(ctx: Context) -> str:
+    await ctx.confirm("Read them?")
+    return "notes"
+
+
 @app.tool(task="required")
 async def work(ctx: Context) -> str:
     return "done"
@@ -254,6 +260,13 @@ class TestValues:
         assert not has_more_values(body, 10**6)
 
 
-def test_the_drafts_and_the_ratified_protocol_agree() -> None:
-    assert in_modern(modern("tools/call", {"name": "greet"}, capabilities=EVERYTHING)).state
-    assert in_draft(request("tools/call", {"name": "greet"})).state
+@pytest.mark.parametrize("arguments", [{}, {"left": "over"}, [1, 2]], ids=str)
+def test_what_has_no_arguments_is_not_bound_to_any(arguments: Any) -> None:
+    """A resource is its URI; what comes beside it is not even looked at."""
+
+    def sent(**more: Any) -> Reply:
+        return in_modern(modern("resources/read", {"uri": "notes://all", **more}, capabilities=EVERYTHING))
+
+    state = sent(arguments={"other": 1}).state
+    read = sent(arguments=arguments, inputResponses={"confirm": accept(confirm=True)}, requestState=state)
+    assert read.result["contents"][0]["text"] == "notes"

@@ -43,6 +43,9 @@ METHODS = ASKING_METHODS | {
 }
 """The methods of every version. Each dialect has a list of its own, since there are those that only another one has."""
 
+WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
+"""The methods that have arguments. What others send under that name is neither kept nor bound to anything."""
+
 METHOD_HEADER = b"mcp-method"
 NAME_HEADER = b"mcp-name"
 VERSION_HEADER = b"mcp-protocol-version"
