@@ -49,11 +49,12 @@ class Limits:
         values: how many JSON values a request may hold, an empty array or object counting twice.
         answers: how many `inputResponses` one request may carry.
         rounds: how often a flow may ask for input. The official clients give up after 10.
-        state_only_rounds: how often a flow may hand its state over without a question.
+        state_only_rounds: how often the server may hand a flow over without a question. What a handler does of its own
+            accord, by keeping another state, is not counted here.
         state_bytes: size of a journal before it is sealed, in bytes.
         state_seconds: how long a sealed state can be redeemed, in seconds; a tool's `answer_within` overrides it.
         flow_seconds: how long a whole flow may take in rounds, and how long an answer in a task, in seconds.
-        lease_seconds: how long a replica that runs a `single_use` round or a task may be silent before another one may
+        lease_seconds: how long a replica that runs a single-use round or a task may be silent before another one may
             run it, in seconds. While it runs, it is heard every third of that.
         write_seconds: how long a client may read nothing of what is sent to it, in seconds, before it is disconnected.
         hold_seconds: how long a client is held that comes back before a page has reported, in seconds. Below what the

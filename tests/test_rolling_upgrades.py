@@ -97,6 +97,21 @@ class TestAnswersAreKeptByKeyAndQuestion:
 
         assert upgraded(buy(3), buy(300), sure=yes).questions == {"sure": "Pay 300?"}
 
+    def test_one_that_a_newer_version_takes_no_more_is_asked_for_again_with_the_reason(self) -> None:
+        class LongLogin(Login):
+            @field_validator("name")
+            @classmethod
+            def long(cls, name: str) -> str:
+                if len(name) < 3:
+                    raise ValueError("three letters at least")
+                return name
+
+        async def stricter(ctx: Context) -> str:
+            return (await ctx.elicit("Who are you?", LongLogin, key="who")).name
+
+        asked = upgraded(self.buy, stricter, who=Login(name="al"))
+        assert asked.questions == {"who": "name: Value error, three letters at least\n\nWho are you?"}
+
     def test_a_rollback_finds_the_answer_that_it_had(self) -> None:
         async def reworded(ctx: Context) -> str:
             who = await ctx.elicit("Who pays?", Login, key="who")
