@@ -109,6 +109,8 @@ class MRTRServer:
         shutdown_seconds: how long the whole shutdown may take from SIGTERM on, `lame_duck` included, in seconds; less
             than the orchestrator waits before it kills. What still runs a quarter of that before, or five seconds, is
             cut off. From `MRTR_SHUTDOWN_SECONDS` if left out, or else 25.
+        ready_needs_store: whether `/ready` turns to 503 while the store that replicas share is away. Its body says so
+            in any case; calls that need no store are served all the same.
         works: whether this process runs tasks; if not, it starts them and leaves them to others, such as
             `mrtr-server worker`, which share its database.
         debug: show clients what went wrong inside. Not for production.
@@ -148,6 +150,7 @@ class MRTRServer:
         lifespan: Lifespan | None = None,
         lame_duck: float = 1.0,
         shutdown_seconds: float | None = None,
+        ready_needs_store: bool = False,
         works: bool = True,
         debug: bool = False,
         clock: Callable[[], float] = time.time,
@@ -184,7 +187,7 @@ class MRTRServer:
         self._hears_sigterm = False
         self._fanout: Fanout = fanout or fanout_of(self._shared.store)
         ring = settings["keys"] = self._shared.ring
-        self._probes = Probes(self._path, self._why_not_ready)
+        self._probes = Probes(self._path, self._why_not_ready, self._shared.is_usable, needs_store=ready_needs_store)
         self._entered = lifespan or nullcontext
         optional: dict[str, Any] = {
             "title": title,
@@ -198,7 +201,7 @@ class MRTRServer:
         self._callbacks = Callbacks(
             self._registry.callbacks,
             ring,
-            self._shared.store,
+            self._shared.watched,
             audience=audience or name,
             base=base,
             identifies=identify is not None,
@@ -215,7 +218,7 @@ class MRTRServer:
             clock=clock,
         )
         redeemer = self._redeemer = Redeemer(
-            self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
+            self._shared.watched, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         self._tasks = Tasks(
             self._shared.tasks, ring, self._fanout, self._limits, answer_within=self._answer_within, clock=clock

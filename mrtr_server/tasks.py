@@ -171,8 +171,8 @@ class Tasks:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 0.2)
                 row = await self.store.find_task(row.id) or row
-        except StoreUnavailable as error:  # the client may yet ask for it
-            logger.warning("A task that has begun can't be looked at: %s", error)
+        except StoreUnavailable:
+            pass  # the client may yet ask for it
         except asyncio.CancelledError:  # the client has left, and nobody else will ever know the id
             with suppress(StoreUnavailable, UnknownTarget):
                 await self._cancel(row.id, row.owner)
