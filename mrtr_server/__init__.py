@@ -43,6 +43,7 @@ from .inputs import Inputs as Inputs
 from .inputs import State as State
 from .keys import KeyRing as KeyRing
 from .limits import Limits as Limits
+from .messages import Caller as Caller
 from .messages import Client as Client
 from .messages import Principal as Principal
 from .schema import Header as Header

@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from starlette.types import Receive, Scope, Send
 
 from .admission import Admission
-from .auth import principal_of
-from .connection import JSON_TYPE, Connection, Watch, respond, running_request
+from .auth import principal_of, scopes_of
+from .connection import Connection, Watch, running_request
 from .dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from .dispatcher import Dispatcher
-from .errors import CutOff, InternalFault, PayloadTooLarge, RequestError, SetupError
+from .errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
 from .in_flight import InFlight
 from .limits import Limits
-from .messages import JSON, Call, Listening
+from .messages import JSON, Call, Client, Listening
+from .refusals import RefusalLog
+from .response_writer import JSON_TYPE, ResponseWriter
 from .schema import HeaderParameter
 
 logger = logging.getLogger("mrtr_server")
@@ -37,6 +39,7 @@ class Endpoint:
         dialects: the names of the wire forms to serve; None for all.
         allowed_origins: what browsers may call from, besides loopback; `"*"` for anywhere.
         allowed_hosts: what `Host` may be; None for anything.
+        refusals: logs what is turned away.
 
     Raises:
         SetupError: there is no dialect of a name.
@@ -54,6 +57,7 @@ class Endpoint:
         dialects: Sequence[str] | None,
         allowed_origins: Sequence[str],
         allowed_hosts: Sequence[str] | None,
+        refusals: RefusalLog,
     ) -> None:
         if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
             raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
@@ -66,25 +70,27 @@ class Endpoint:
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._refusals = refusals
         self._watch = Watch()
         self._in_flight = InFlight(admission.shutdown)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
+        writer = ResponseWriter(receive, send, self._limits.write_seconds)
         if scope["method"] != "POST":
-            await respond(send, 405, b"", (b"allow", b"POST"))
+            await writer.respond(405, b"", (b"allow", b"POST"))
             return
         listed = scope["headers"]
         headers: dict[bytes, bytes] = dict(listed)
         repeated = _join_repeated(headers, listed) if len(headers) != len(listed) else ""
         refusal = self._refuse(headers)
         if refusal is not None:
-            await respond(send, *refusal)
+            await writer.respond(*refusal)
             return
         request = running_request()
         self._in_flight.enter(request)
         try:
-            await self._serve(headers, repeated, scope, receive, send)
+            await self._serve(headers, repeated, scope, receive, writer)
         except asyncio.CancelledError:
             if not self._in_flight.forgive(request):  # not even its answer was taken in time
                 raise
@@ -94,8 +100,16 @@ class Endpoint:
     def _refuse(self, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
+            self._refusals.note(
+                "Refused the origin %r: to let browsers call from there, add it to allowed_origins=",
+                origin.decode("latin-1"),
+            )
             return 403, b'{"error":"Origin not allowed"}'
         if self._hosts is not None and not self._host_allowed(headers.get(b"host", b"").decode("latin-1")):
+            self._refusals.note(
+                "Refused the host %r: if clients reach this server by that name, add it to allowed_hosts=",
+                headers.get(b"host", b"").decode("latin-1"),
+            )
             return 403, b'{"error":"Host not allowed"}'
         kind = headers.get(b"content-type", b"")
         if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE:
@@ -139,7 +153,7 @@ class Endpoint:
         return b"".join(parts)
 
     async def _serve(
-        self, headers: Mapping[bytes, bytes], repeated: str, scope: Scope, receive: Receive, send: Send
+        self, headers: Mapping[bytes, bytes], repeated: str, scope: Scope, receive: Receive, writer: ResponseWriter
     ) -> None:
         dialect = self._dialects[0]
         connection: Connection | None = None
@@ -150,33 +164,37 @@ class Endpoint:
             body = await self._read(headers, receive)
             if body is None:
                 return
-            envelope = read_envelope(body, headers, repeated, self._limits.json_depth)
+            envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
             del body  # a stream may stay open for long, and need not hold what opened it
             request_id = envelope.id
             if request_id is None:  # a notification, and there is none that we would act on
-                await respond(send, 202, b"")
+                await writer.respond(202, b"")
                 return
             dialect = self._choose(envelope)
             user = scope.get("user")
             call = dialect.read(envelope, principal_of(user), user)
             call.root = scope.get("root_path", "")
+            if (credentials := scope.get("auth")) is not None:
+                call.scopes = scopes_of(credentials)
             del envelope
-            connection = Connection(dialect, headers, self._admission, scope, receive, send)
+            connection = Connection(dialect, headers, self._admission, scope, receive, writer)
             self._watch.enter(connection)
             try:
                 outcome = await self._dispatcher.dispatch(call, connection)
             finally:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
-                call.params = {}
+                call.params, call.client = {}, Client()
                 listens = True
                 await connection.listen(call, outcome)
                 return
             reply = dialect.reply(call, outcome)
+            call = None  # the client may take its time to read the reply, and both may be as large
+            del outcome
         except PayloadTooLarge as error:
             # What is left of the body stays unread, so the connection can't be used again.
             reply = dialect.error(None, error)
-            await respond(send, reply.status, reply.body, (b"connection", b"close"))
+            await writer.respond(reply.status, reply.body, (b"connection", b"close"))
             return
         except asyncio.CancelledError:
             if connection is not None and connection.gone:
@@ -193,6 +211,8 @@ class Endpoint:
             logger.warning("%s was cut off, since the server has to end", _named(call))
             reply = dialect.error(request_id, CutOff())
         except RequestError as error:
+            if isinstance(error, MissingCapability):
+                self._note_lacking(call, error)
             reply = dialect.error(request_id if request_id is not None else error.request_id, error)
         except Exception as error:
             reference = secrets.token_hex(4)
@@ -201,7 +221,12 @@ class Endpoint:
         if connection is not None:
             await connection.finish(reply)
         else:
-            await respond(send, reply.status, reply.body, *reply.headers)
+            await writer.respond(reply.status, reply.body, *reply.headers)
+
+    def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:
+        what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
+        client = str(call.client.info.get("name") or "") if call is not None else ""
+        self._refusals.note_lacking(what, client, error)
 
     def _choose(self, envelope: Envelope) -> Dialect:
         for dialect in self._dialects:

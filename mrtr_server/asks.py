@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from .content import blocks
 from .errors import AnswerMisfit, SetupError
 from .forms import Form, describe, form
-from .journal import UNSET
+from .journal import CONFIRMATION, UNSET
 from .messages import JSON, Question
 
 T = TypeVar("T")
@@ -205,6 +205,8 @@ class Elicit(Ask[T]):
 class Confirm(Ask[bool]):
     """Ask the person for a yes. Anything but an accepted, true answer ends the call.
 
+    From there on each state of the flow is redeemed once, so one yes lets the rest of the call run once.
+
     Parameters:
         message: what will happen, in words for the person; for a parameter, also a function as for `Elicit`.
         key: see `Ask`; `confirm` by default.
@@ -221,7 +223,7 @@ class Confirm(Ask[bool]):
         """Give the ask as it goes to the client."""
         params = {"message": written(self.message), **_CONFIRMATION}
         # A kind of its own: no answer to a form that looks the same can be taken for a yes.
-        return Question("confirm", "elicitation/create", params, "elicitation.form")
+        return Question(CONFIRMATION, "elicitation/create", params, "elicitation.form")
 
     def read(self, raw: JSON) -> bool:
         """Read an answer; see `Ask.read`. What is read is always True."""
@@ -345,7 +347,10 @@ def written(text: Any) -> Any:
 
 
 def _conversation(messages: Any) -> list[JSON]:
-    return [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
+    try:
+        return [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
+    except TypeError as error:
+        raise SetupError(f"A sampling's messages can't be sent: {error}") from None
 
 
 def sampling_message(message: Any) -> JSON:

@@ -3,13 +3,12 @@
 import logging
 import re
 import secrets
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from hashlib import sha256
 from html import escape
 from inspect import Parameter, isawaitable, iscoroutinefunction
 from typing import Any, Protocol, TypeVar, Union, overload
+from urllib.parse import parse_qs
 
 from pydantic import PydanticUserError
 from starlette.authentication import BaseUser
@@ -17,14 +16,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from .annotations import union_members
 from .asks import Refusal
 from .auth import principal_of
-from .base_url import BaseUrl
+from .base_url import BaseUrl, origins_of
 from .callbacks import PATH, Callback, Callbacks, owner
 from .errors import FlowError, LinkRefused, PayloadTooLarge, SetupError, StoreUnavailable, ToolError, Unavailable
 from .handlers import Handler
 from .messages import Principal
-from .results import union_members
+from .refusals import RefusalLog
 from .schema import Stored
 from .signing import Link
 from .threads import Threads
@@ -38,16 +38,21 @@ Identify = Callable[[Request], Identity | Awaitable[Identity]]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_QUERY = 16 * 1024
+_MOST_FIELDS = 1000
 
 _STYLE = "body{font:1.1rem/1.5 system-ui,sans-serif;max-width:32rem;margin:20vh auto;padding:0 1rem}"
-_STYLE_DIGEST = b64encode(sha256(_STYLE.encode()).digest()).decode()
-_CSP = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
 
-_SAFE = {
+_DEFAULTS = {
     "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",  # the address has the token, and a provider's code
+    # The address has the token, and a provider's code. With no-referrer, a form would be sent with `Origin: null`.
+    "Referrer-Policy": "strict-origin",
     "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
 }
+"""What every page is sent with, unless its response says otherwise."""
 
 
 class Registering(Protocol):
@@ -60,13 +65,17 @@ class Registering(Protocol):
 
 
 def build_callback(
-    handler: Handler, methods: Iterable[str], page: Callable[[Request], Response | Awaitable[Response]] | None
+    handler: Handler,
+    methods: Iterable[str],
+    origins: Iterable[str],
+    page: Callable[[Request], Response | Awaitable[Response]] | None,
 ) -> Callback[Any]:
     """Compile a callback. Raises `SetupError` for what can't be one.
 
     Parameters:
         handler: the function, and its name.
         methods: the HTTP methods that it takes: GET, POST.
+        origins: from where browsers may POST to it, besides the server's own.
         page: makes the page that the person sees when it is done.
     """
     name = handler.name
@@ -77,6 +86,9 @@ def build_callback(
     taken = frozenset({methods} if isinstance(methods, str) else methods)
     if not taken or taken - {"GET", "POST"}:
         raise SetupError(f"{name}: methods= of a callback are GET, POST, or both")
+    others = origins_of(f"{name}: origins", origins)
+    if others and "POST" not in taken:
+        raise SetupError(f'{name}: origins= are for what is POSTed; give methods=["POST"], too')
     members = [each for each in union_members(handler.returns) if not _is_response(each)]
     if not members:
         raise SetupError(f"{name} only returns responses, so it never reports anything; return what is waited for, too")
@@ -87,7 +99,14 @@ def build_callback(
         raise SetupError(f"{name}: what it returns can't be kept as {returns!r}: {error}") from error
     two = len(handler.parameters) == 2
     return Callback(
-        name, handler.function, takes_way_back=two, returns=returns, stored=stored, methods=taken, page=page
+        name,
+        handler.function,
+        takes_way_back=two,
+        returns=returns,
+        stored=stored,
+        methods=taken,
+        origins=others,
+        page=page,
     )
 
 
@@ -105,6 +124,7 @@ class CallbackPages:
         base: where browsers reach the server.
         identify: says whose browser sent a request; None where nobody is known.
         body_bytes: how large the body of a POST may be, in bytes.
+        refusals: logs what is turned away.
     """
 
     def __init__(
@@ -116,6 +136,7 @@ class CallbackPages:
         *,
         identify: Identify | None,
         body_bytes: int,
+        refusals: RefusalLog,
     ) -> None:
         self._known = known
         self._callbacks = callbacks
@@ -123,12 +144,13 @@ class CallbackPages:
         self._base = base
         self._identify = identify
         self._body_bytes = body_bytes
+        self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request to a callback."""
         callback = self._known[scope["path"].rpartition(PATH)[2]]
         response = await self._respond(callback, Request(scope, _capped(receive, self._body_bytes)))
-        for name, value in _SAFE.items():
+        for name, value in _DEFAULTS.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)
 
@@ -160,18 +182,36 @@ class CallbackPages:
         headers = request.headers
         if request.method not in callback.methods:
             return Response(status_code=405, headers={"Allow": ", ".join(sorted(callback.methods))})
-        if not self._base.is_of(headers.get("host", "")):
-            logger.warning("Callback %r: refused the host %.200r", callback.name, headers.get("host", ""))
+        host = headers.get("host", "")
+        if not self._base.is_of(host):
+            self._refusals.note(
+                "Callback %r: refused the host %r: if browsers reach this server by that name, set base_url=",
+                callback.name,
+                host,
+            )
             return _page(403, "This address is not served here", "")
+        # A browser sends it with every POST; what has none comes from no page that somebody was lured to.
+        origins = headers.getlist("origin") if request.method == "POST" else []
+        if origins and not self._takes_from(callback, ", ".join(origins), host):
+            self._refusals.note(
+                "Callback %r: refused a POST from the origin %r: if it comes from there rightly, add it to origins= of "
+                "the callback (null is what pages send whose Referrer-Policy is no-referrer)",
+                callback.name,
+                ", ".join(origins),
+            )
+            return _page(403, "This was sent from another site", "Go back to where you got the link, and try again.")
         purpose = f"{headers.get('sec-purpose', '')} {headers.get('purpose', '')} {headers.get('x-moz', '')}".lower()
         if "prefetch" in purpose or "preview" in purpose:
             return _page(403, "This page is not opened ahead of time", "")
         return None
 
+    def _takes_from(self, callback: Callback[Any], origin: str, host: str) -> bool:
+        return origin.lower() in callback.origins or self._base.is_origin(origin, host)
+
     async def _serve(self, callback: Callback[Any], request: Request) -> Response:
         if len(request.scope["query_string"]) > _LONGEST_QUERY:
             raise LinkRefused("a query that is too large")
-        tokens = request.query_params.getlist("state")
+        tokens = request.query_params.getlist("state") or await _posted_tokens(request)
         if len(tokens) != 1:
             raise LinkRefused(f"it has {len(tokens)} tokens")
         link = self._callbacks.open(callback, tokens[0])
@@ -231,6 +271,17 @@ class CallbackPages:
         return await result if isawaitable(result) else result
 
 
+async def _posted_tokens(request: Request) -> list[str]:
+    """Return the tokens in the form of a POST: a provider's `form_post` has them there, and not in the address."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method != "POST" or kind != "application/x-www-form-urlencoded":
+        return []
+    try:
+        return parse_qs((await request.body()).decode("latin-1"), max_num_fields=_MOST_FIELDS).get("state", [])
+    except ValueError:
+        raise LinkRefused("a form that has too many fields") from None
+
+
 def _principal(identity: Any) -> Principal | None:
     if isinstance(identity, str):
         identity = Principal(identity)
@@ -263,4 +314,4 @@ def _page(status: int, title: str, text: str) -> Response:
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1><p>{text}</p></html>\n"
     )
-    return HTMLResponse(html, status, {"Content-Security-Policy": f"{_CSP}; frame-ancestors 'none'"})
+    return HTMLResponse(html, status)

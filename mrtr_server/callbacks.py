@@ -79,6 +79,7 @@ class Callback(Generic[T_co]):
         returns: the type of what it reports.
         stored: how that goes to JSON and back.
         methods: the HTTP methods that it takes.
+        origins: from where browsers may POST to it, besides its own.
         page: makes the page that the person sees when it is done; None for a plain one.
     """
 
@@ -91,6 +92,7 @@ class Callback(Generic[T_co]):
         returns: Any,
         stored: Stored,
         methods: frozenset[str],
+        origins: frozenset[str],
         page: Callable[..., Any] | None,
     ) -> None:
         self.name = name
@@ -99,6 +101,7 @@ class Callback(Generic[T_co]):
         self.returns = returns
         self.stored = stored
         self.methods = methods
+        self.origins = origins
         self.page = page
 
     def __call__(self, *args: Any) -> Any:
@@ -118,12 +121,12 @@ class Reports:
     """What is known of the pages that a person agreed to open.
 
     Parameters:
-        found: the reports that are there, by the ask's key.
-        unfinished: the keys of those that are not.
+        found: the reports that are there, by the ask's key and the digest of its question.
+        unfinished: the same of those that are not.
     """
 
-    found: dict[str, Report] = field(default_factory=dict)
-    unfinished: tuple[str, ...] = ()
+    found: dict[tuple[str, str], Report] = field(default_factory=dict)
+    unfinished: tuple[tuple[str, str], ...] = ()
 
 
 class Callbacks:
@@ -161,7 +164,7 @@ class Callbacks:
         self._identifies = identifies
         self._limits = limits
         self._clock = clock
-        self._held: dict[asyncio.Future[None], Mapping[str, str]] = {}
+        self._held: dict[asyncio.Future[None], Mapping[Any, str]] = {}
 
     def __bool__(self) -> bool:
         """Say whether there are any."""
@@ -272,20 +275,21 @@ class Callbacks:
             leaves: says whether the call is to go on elsewhere, which ends the waiting; see `wake`, too.
         """
         waiting = {
-            key: self._id(journal, key, kept.digest)
-            for key, kept in journal.answers.items()
-            if kept.digest.startswith(f"{KIND}.") and kept.raw.get("action") == "accept"
+            (key, question): self._id(journal, key, question)
+            for key, answers in journal.answers.items()
+            for question, raw in answers.items()
+            if question.startswith(f"{KIND}.") and raw.get("action") == "accept"
         }
         reports = Reports()
         if not waiting:
             return reports
         deadline, pause = time.monotonic() + self._limits.hold_seconds, FIRST_PAUSE
         while True:
-            for key, id in list(waiting.items()):
+            for asked, id in list(waiting.items()):
                 report = await self.find(id)
                 if report is not None:
-                    reports.found[key] = report
-                    del waiting[key]
+                    reports.found[asked] = report
+                    del waiting[asked]
             left = deadline - time.monotonic()
             if not waiting or left <= 0 or leaves():
                 reports.unfinished = tuple(waiting)
@@ -300,7 +304,7 @@ class Callbacks:
                 with suppress(RuntimeError):  # its loop is closed
                     future.get_loop().call_soon_threadsafe(_resolve, future)
 
-    async def _pause(self, seconds: float, waiting: Mapping[str, str]) -> None:
+    async def _pause(self, seconds: float, waiting: Mapping[Any, str]) -> None:
         future = asyncio.get_running_loop().create_future()
         self._held[future] = waiting
         try:

@@ -2,20 +2,20 @@
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from .admission import Admission
 from .dialects import Dialect, Reply
 from .errors import InvalidRequest, RequestError
-from .messages import NOTHING, Call, Change, Listening, Note, Subscription
+from .messages import NOTHING, Call, Change, Listening, Note, Progress, Subscription
+from .response_writer import ResponseWriter
+from .sse import EventStream
 
-JSON_TYPE = b"application/json"
 SSE_TYPE = b"text/event-stream"
 
 KEEP_ALIVE = 15.0
@@ -24,19 +24,8 @@ KEEP_ALIVE = 15.0
 WATCH_AFTER = 0.05
 """How long a call runs before anything watches for the client's leaving, in seconds."""
 
-BACKLOG = 64
-"""How many notes may wait for a slow client before the handler that sends them waits, too."""
-
 CLOSE_WITHIN = 1.0
 """How long a subscription may take to end when it is told to, in seconds."""
-
-_CLOSE_HEADER = (b"connection", b"close")
-_JSON_HEADER = (b"content-type", JSON_TYPE)
-_SSE_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
 
 
 class _Known(threading.local):
@@ -68,7 +57,8 @@ class Connection:
         dialect: writes the notes.
         headers: of the request; without `text/event-stream` in `Accept`, notes are dropped.
         admission: says whether the server is draining.
-        scope, receive, send: of the ASGI application.
+        scope, receive: of the ASGI application.
+        writer: of the response.
     """
 
     def __init__(
@@ -78,16 +68,16 @@ class Connection:
         admission: Admission,
         scope: Scope,
         receive: Receive,
-        send: Send,
+        writer: ResponseWriter,
     ) -> None:
         self._dialect = dialect
         self._headers = headers
         self._admission = admission
         self._scope = scope
         self._receive = receive
-        self._send = send
+        self._writer = writer
         self.loop = _running_loop()
-        self._stream: _Stream | None = None
+        self._stream: EventStream | None = None
         self._watcher: asyncio.Task[None] | None = None
         self.request: asyncio.Task[Any] = asyncio.current_task(self.loop)  # type: ignore[assignment]  # in one always
         self.gone = False
@@ -107,26 +97,28 @@ class Connection:
         except RuntimeError:
             on_loop = False
         if not on_loop:  # a plain `def` in its thread
-            self.loop.call_soon_threadsafe(self._add, data)
+            self.loop.call_soon_threadsafe(self._add, note, data)
             return NOTHING
-        return self._add(data)
+        return self._add(note, data)
 
-    def _add(self, data: bytes) -> Awaitable[None]:
+    def _add(self, note: Note, data: bytes) -> Awaitable[None]:
         if self.finishing:  # by now, while a thread was at it
             return NOTHING
         if self._stream is None:
-            self._stream = _Stream(self._starting())
-        return self._stream.add(data)
+            self._stream = EventStream(self._starting())
+        return self._stream.add_progress(data) if isinstance(note, Progress) else self._stream.add_message(data)
 
-    def _starting(self) -> Send:
-        """Give the `send` for a response that starts now."""
-        return closing(self._scope, self._send) if self._admission.draining else self._send
+    def _starting(self) -> ResponseWriter:
+        """Return the writer of a response that starts now."""
+        if self._admission.draining:
+            self._writer.close_after(self._scope)
+        return self._writer
 
     async def finish(self, reply: Reply) -> None:
         """Send the reply: as the stream's last event if there is a stream, otherwise as JSON."""
         self.finishing = True
         if self._stream is None:
-            await respond(self._starting(), reply.status, reply.body, *reply.headers)
+            await self._starting().respond(reply.status, reply.body, *reply.headers)
         else:
             await self._stream.end(reply.body)
 
@@ -140,7 +132,7 @@ class Connection:
         """Respond to a client that is gone: middleware around the server takes no response for a failure."""
         if self._stream is None:
             with suppress(OSError):
-                await respond(self._send, 499, b"")
+                await self._writer.respond(499, b"")
 
     # The client's leaving
 
@@ -176,26 +168,27 @@ class Connection:
         except RequestError as error:
             changes.close()
             refusal = self._dialect.error(call.request_id, error)
-            await respond(self._send, refusal.status, refusal.body)
+            await self._writer.respond(refusal.status, refusal.body)
             return
         heard = _Heard(changes)
         watcher = self.loop.create_task(self._wait_until_gone(changes.close))
         try:
-            await start_stream(self._starting())
-            await send_event(self._send, writer.opened())
+            response = self._starting()
+            await response.start_stream()
+            await response.write_event(writer.opened())
             with self._admission.on_drain(heard.end):
-                while not self.gone:
+                while not (self.gone or response.stalled):
                     happened = await heard.next()
                     if happened is None:
-                        await self._send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+                        await response.write(b":\n\n")
                         continue
                     if not happened:
                         break
                     for change in happened:
-                        await send_event(self._send, writer.changed(change))
+                        await response.write_event(writer.changed(change))
             if not self.gone:
-                await send_event(self._send, writer.closed())
-            await self._send({"type": "http.response.body", "body": b""})
+                await response.write_event(writer.closed())
+            await response.end()
         finally:
             watcher.cancel()
             changes.close()
@@ -224,54 +217,6 @@ class _Heard:
         if self._patience is not None:
             with suppress(RuntimeError):  # it has just run out
                 self._patience.reschedule(asyncio.get_running_loop().time() + CLOSE_WITHIN)
-
-
-class _Stream:
-    """A stream of server-sent events. One task writes it, so that who sends a note need not wait for the client."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._backlog: deque[bytes] = deque()
-        self._more = asyncio.Event()
-        self._drained = asyncio.Event()
-        self._ending = False
-        self._writer = asyncio.get_running_loop().create_task(self._write())
-
-    def __await__(self) -> Generator[Any, None, None]:
-        """Wait until the client has caught up. Unlike a coroutine, it may also be left alone."""
-        yield from self._drained.wait().__await__()
-
-    def add(self, data: bytes) -> Awaitable[None]:
-        """Add an event. The result waits while the client is far behind."""
-        self._backlog.append(data)
-        self._more.set()
-        if len(self._backlog) <= BACKLOG:
-            return NOTHING
-        self._drained.clear()
-        return self
-
-    async def end(self, data: bytes) -> None:
-        """Add the last event, and see all of them out."""
-        self._backlog.append(data)
-        self._ending = True
-        self._more.set()
-        await self._writer
-        await self._send({"type": "http.response.body", "body": b""})
-
-    def abandon(self) -> None:
-        """Leave the rest unsent."""
-        self._writer.cancel()
-
-    async def _write(self) -> None:
-        await start_stream(self._send)
-        while True:
-            while self._backlog:
-                await send_event(self._send, self._backlog.popleft())
-            self._drained.set()
-            if self._ending:
-                return
-            await self._more.wait()
-            self._more.clear()
 
 
 class Watch:
@@ -324,37 +269,3 @@ class _Calls:
         self._ticking = bool(self._old)
         if self._ticking:
             loop.call_later(WATCH_AFTER, self._tick, loop)
-
-
-def closing(scope: Scope, send: Send) -> Send:
-    """Give a `send` that makes the client use another connection for its next request."""
-    if not scope["http_version"].startswith("1"):
-        return send  # later versions have no such header
-
-    def send_closing(message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            kept = [header for header in message.get("headers", ()) if header[0].lower() != b"connection"]
-            message = {**message, "headers": [*kept, _CLOSE_HEADER]}
-        return send(message)
-
-    return send_closing
-
-
-async def start_stream(send: Send) -> None:
-    """Begin a response that is a stream of server-sent events."""
-    await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
-
-
-async def send_event(send: Send, data: bytes) -> None:
-    """Send one event; `data` is one line of JSON."""
-    body = b"event: message\ndata: " + data + b"\n\n"
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    """Send a whole response."""
-    listed = [(b"content-length", b"%d" % len(body)), *headers]
-    if body:
-        listed.append(_JSON_HEADER)
-    await send({"type": "http.response.start", "status": status, "headers": listed})
-    await send({"type": "http.response.body", "body": body})

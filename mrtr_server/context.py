@@ -1,12 +1,13 @@
 """What a handler receives besides its arguments."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel
 
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
 from .callbacks import Callback, WayBack
+from .hints import CONTEXT, attributes_of
 from .messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
 from .round import Round
 from .url_asks import ElicitUrl
@@ -36,6 +37,9 @@ class Context:
         self._outlet = outlet
         self._can_await = can_await
 
+    if not TYPE_CHECKING:  # which knows that they are not there
+        __getattr__ = attributes_of(CONTEXT)
+
     # Asks
 
     @overload
@@ -57,6 +61,8 @@ class Context:
 
     def confirm(self, message: str, *, key: str | None = None) -> Ongoing[bool]:
         """Ask the person for a yes. Anything else ends the call; nothing after it runs.
+
+        One yes lets what comes after it run once: see `Confirm`.
 
         Parameters:
             message: what will happen, in words for the person.
@@ -171,6 +177,9 @@ class Context:
         return answer
 
     async def _several(self, asks: tuple[Ask[Any], ...], named: dict[str, Ask[Any]]) -> Any:
+        for ask in (*asks, *named.values()):
+            if not isinstance(ask, Ask):
+                raise TypeError(f"ctx.ask(...) takes asks: Elicit(...), Confirm(...) or the like, and not {ask!r:.80}")
         if not named:
             return tuple(await self._round.ask(lambda: [(None, ask) for ask in asks]))
         if asks:
@@ -287,8 +296,20 @@ class Context:
 
     @property
     def user(self) -> Any:
-        """What the authentication layer made of the credentials (Starlette's `request.user`); None without one."""
+        """What the authentication layer made of the credentials (Starlette's `request.user`); None without one.
+
+        In a task, what is kept of it: `identity`, `display_name`, `is_authenticated`, and `issuer` and `client_id` if
+        it had them. An identity that is neither text nor an integer is text there.
+        """
         return self._round.call.user
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """What the credentials are good for (Starlette's `request.auth.scopes`); empty without authentication.
+
+        In rounds those of the round's own request, in a task those of the request that created it.
+        """
+        return self._round.call.scopes
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -1,25 +1,31 @@
 """A database by its URL: an engine for each event loop, the tables, and errors in an operator's words."""
 
 import asyncio
+import logging
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import SetupError, StoreUnavailable, WrongVersion
+from .extras import lacking
 from .sqlite_file import SQLiteFile
+from .sqlite_mode import make_private, open_to_others
 from .threads import in_own_thread
 
 try:
+    import greenlet  # type: ignore[import-untyped]  # noqa: F401  SQLAlchemy 2.0 misses it only when it connects
     from sqlalchemy import Column, Connection, Executable, MetaData, String, Table, event, func, inspect, select
     from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import DBAPIError, OperationalError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 except ImportError as error:  # pragma: no cover  tests run with every extra
-    raise SetupError("A database needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+    raise lacking("A database", "tasks", error) from error
+
+logger = logging.getLogger("mrtr_server")
 
 PATIENCE = 10.0
 """How long one operation may take in all, in seconds."""
@@ -92,6 +98,7 @@ class Database:
         self._versions = versions
         self._version = versions[-1]
         self._file: SQLiteFile | None = None
+        self._told_mode = False
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
 
     @property
@@ -261,7 +268,19 @@ class Database:
     async def _try_to_open(self) -> None:
         if self.is_sqlite:
             # Where that fails, aiosqlite would leave a thread that reports to this loop, be it closed or not.
-            await in_own_thread(lambda: sqlite3.connect(str(self._url.database)).close())
+            await in_own_thread(lambda: self._open_privately(str(self._url.database)))
+
+    def _open_privately(self, path: str) -> None:
+        with suppress(OSError):  # which SQLite says itself, in words that have a hint
+            make_private(path)
+        sqlite3.connect(path).close()
+        if not self._told_mode and (files := open_to_others(path)):
+            self._told_mode = True
+            logger.warning(
+                "%s: others on this machine may read or write %s: `chmod 600` them, unless that is meant",
+                self.name,
+                ", ".join(files),
+            )
 
     async def _found(self, connection: AsyncConnection) -> str | None:
         if not await connection.run_sync(lambda sync: inspect(sync).has_table(SCHEMA.name)):
@@ -357,9 +376,7 @@ def _read(url: str) -> URL:
     try:
         read.get_dialect().import_dbapi()
     except ImportError as error:
-        raise SetupError(
-            f"{backend}:// needs {DRIVERS[backend]}: pip install 'mrtr_server[{EXTRAS[backend]}]'"
-        ) from error
+        raise lacking(f"{backend}://", EXTRAS[backend], error) from error
     if backend != "sqlite":
         return read
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:

@@ -1,23 +1,23 @@
 """Declared parameters: asks and dependencies in a signature, compiled when the decorator runs."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, isclass, iscoroutinefunction, signature
 from itertools import count
 from types import NoneType
 from typing import Any, cast, get_args, get_origin
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from .annotations import metadata_within, resolved, union_members
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Refusal, Root, Sample, Sampled, Text
 from .errors import SetupError
 from .filling import Asked, Declared, Dependency, Node, Sources
+from .foreign import refuse_foreign_marks, refuse_foreign_types
 from .journal import UNSET
 from .messages import JSON
-from .results import union_members
-from .signatures import BY_NAME, own_type, read_signature
+from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
 from .url_asks import ElicitUrl
 
 
@@ -28,6 +28,12 @@ class Depends:
     The function's parameters are filled by name with the call's arguments and with the handler's other declared
     parameters. It may declare asks and dependencies itself, and take the `Context`. It runs at most once a round, and
     again in every round: what must happen once in a flow goes into `ctx.step`.
+
+    What is declared is asked and run one after another, in the order of the parameters, up to the first failure.
+
+    A generator with one `yield`, also under `@contextmanager` or `@asynccontextmanager`, gives what it yields. It goes
+    on at the end of the round, before the result or the state goes out: normally, or with the error, the no (`Refusal`)
+    or the cancellation that ended the round.
 
     Parameters:
         function: sync (it runs in a thread) or async.
@@ -77,13 +83,13 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
     if _is_mark(default):
         kind = _name(default)
         raise SetupError(f"{where} has {kind} for its default; write {name}: Annotated[..., {kind}(...)]")
-    annotation = _resolved(parameter.annotation)
-    members = [_resolved(member) for member in union_members(annotation) if member is not NoneType]
+    annotation = resolved(parameter.annotation)
+    members = [resolved(member) for member in union_members(annotation) if member is not NoneType]
     optional = len(members) < len(union_members(annotation))
     annotation = members[0] if len(members) == 1 else annotation
     marks = [mark for mark in getattr(annotation, "__metadata__", ()) if _is_mark(mark)]
     bare = get_args(annotation)[0] if marks else annotation
-    for hidden in _marks_within(bare):
+    for hidden in filter(_is_mark, metadata_within(bare)):
         raise SetupError(
             f"{where} has {_name(hidden)} deep in its annotation; write Annotated[..., {_name(hidden)}(...)]"
         )
@@ -96,11 +102,11 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
         raise SetupError(f"{where} has the class {_name(mark)} for a mark; write {_name(mark)}(...)")
     if parameter.kind not in BY_NAME:
         raise SetupError(f"{where} can't be filled by name; make it an ordinary parameter")
-    bare = _resolved(bare)
+    bare = resolved(bare)
     if isinstance(mark, Ask):
         kept = [member for member in union_members(bare) if member is not NoneType]
         optional = optional or len(kept) < len(union_members(bare))
-        bare = _resolved(kept[0]) if len(kept) == 1 else bare
+        bare = resolved(kept[0]) if len(kept) == 1 else bare
     otherwise = default if default is not Parameter.empty else (None if optional else UNSET)
     return Declaration(name, where, bare, mark, otherwise)
 
@@ -219,7 +225,7 @@ class _Plan:
 
     def _dependency(self, declaration: Declaration, mark: Depends) -> Node:
         where = f"{declaration.where}: {_name(mark.function)}()"
-        signature = read_signature(mark.function, where, self.namespace)
+        signature = read_signature(mark.function, where, self.namespace, may_yield=True)
         context: str | None = None
         own: dict[str, Declaration] = {}
         plain: dict[str, Parameter] = {}
@@ -229,6 +235,8 @@ class _Plan:
                 continue
             kind, _ = own_type(parameter.annotation)
             if kind is None:
+                if self.scope.find(name) is None:
+                    refuse_unannotated(where, parameter)
                 plain[name] = parameter
             elif kind != "context":
                 raise SetupError(f"{where} takes the {kind}, and only a handler can; declare an ask instead")
@@ -236,10 +244,16 @@ class _Plan:
                 raise SetupError(f"{where}: parameter {name!r} can't take the context; one ordinary parameter can")
             else:
                 context = name
-        sources = dict(self._sources(where, plain, self.scope))
+        refuse_foreign_types(where, plain.values())
+        sources: dict[str, str | Node] = {}
         scope = _Scope(own, self.scope)
-        sources |= {name: self.node(declared, scope) for name, declared in own.items()}
-        node = Dependency(mark.function, signature.is_async, context, sources, _nodes_of(sources.values()))
+        for name in signature.parameters:  # what it needs is there in its own order
+            if name in own:
+                sources[name] = self.node(own[name], scope)
+            elif name in plain:
+                sources |= self._sources(where, {name: plain[name]}, self.scope)
+        needs = _nodes_of(sources.values())
+        node = Dependency(mark.function, signature.is_async, signature.yields, context, sources, needs)
         node.name = _free(f"Depends({_name(mark.function)})", {getattr(other, "name", "") for other in self.nodes})
         return node
 
@@ -336,9 +350,11 @@ def _free(base: str, taken: Any) -> str:
 
 def _text_parameters(function: Callable[..., Any], what: str) -> Mapping[str, Parameter]:
     try:
-        return signature(function).parameters
+        parameters = signature(function).parameters
     except ValueError as error:
         raise SetupError(f"{what} has no signature to read; write a lambda") from error
+    refuse_foreign_marks(what, parameters.values())
+    return parameters
 
 
 def _refuse_braces(where: str, text: Any, known: list[str]) -> None:
@@ -366,29 +382,6 @@ def _has_default(parameter: Parameter) -> bool:
 
 def _is_mark(value: Any) -> bool:
     return isinstance(value, Ask | Depends) or (isclass(value) and issubclass(value, Ask | Depends))
-
-
-def _resolved(annotation: Any) -> Any:
-    """Give what a `type` alias stands for. (There are two classes of them: Python's own, and typing_extensions'.)"""
-    while hasattr(annotation, "__value__"):
-        annotation = annotation.__value__
-    return annotation
-
-
-def _marks_within(annotation: Any, seen: tuple[Any, ...] = ()) -> Iterator[Any]:
-    """Give the marks that are anywhere in an annotation: in the items of a list, in the fields of a model."""
-    if any(annotation is each for each in seen):  # it refers to itself
-        return
-    seen = (*seen, annotation)
-    annotation = _resolved(annotation)
-    yield from (mark for mark in getattr(annotation, "__metadata__", ()) if _is_mark(mark))
-    for each in get_args(annotation):
-        if not _is_mark(each):
-            yield from _marks_within(each, seen)
-    if isclass(annotation) and issubclass(annotation, BaseModel):
-        for model_field in annotation.model_fields.values():
-            yield from (mark for mark in model_field.metadata if _is_mark(mark))
-            yield from _marks_within(model_field.annotation, (*seen, annotation))
 
 
 def _identity(function: Callable[..., Any]) -> Any:

@@ -3,6 +3,8 @@
 Two values have one digest exactly when a JSON reader would take them for the same value: the order of keys does not
 count, nor whether a whole number is written 1 or 1.0. RFC 8785 draws the same line; its form is not used, since it
 refuses whole numbers past 2**53 and is several times slower.
+
+The form of a value is about as long as the value itself: 1e308 is not written with all of its digits.
 """
 
 from hashlib import sha256
@@ -13,11 +15,24 @@ from pydantic_core import to_json
 
 def _normal(value: Any) -> Any:
     kind = type(value)
+    if kind is str:
+        return value
     if kind is dict:
         return {key: _normal(value[key]) for key in sorted(value)}
     if kind is list:
         return [_normal(item) for item in value]
-    return int(value) if kind is float and value.is_integer() else value
+    # RFC 8785, too, writes whole numbers from 1e21 on with an exponent.
+    if kind is int:
+        return value if -(10**21) < value < 10**21 else _shortest(value)
+    return int(value) if kind is float and -1e21 < value < 1e21 and value.is_integer() else value
+
+
+def _shortest(number: int) -> int | float:
+    """Return a large number as the float that it equals, or else as it is."""
+    try:
+        return as_float if (as_float := float(number)) == number else number
+    except OverflowError:
+        return number
 
 
 def canonical(value: Any) -> bytes:

@@ -6,7 +6,7 @@
     │   └── NotFound            raised by a resource's handler: the URI names nothing
     ├── FlowError               a flow can't go on because of the handler's code; for the author
     │   ├── KeyConflict         one key for two different things
-    │   ├── StepChanged         a recorded step was called with other arguments
+    │   ├── StepChanged         a recorded step was called with other arguments, or another type
     │   └── MisplacedCall       an ask or step where there can be none
     ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
     ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
@@ -35,7 +35,7 @@
 Errors carry meaning; each dialect chooses the codes and statuses for its wire.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 
@@ -67,7 +67,7 @@ class KeyConflict(FlowError):
 
 
 class StepChanged(FlowError):
-    """A step that has already run was called with other arguments."""
+    """A step that has already run was called with other arguments, or its result is not of its type any more."""
 
 
 class MisplacedCall(FlowError):
@@ -136,10 +136,13 @@ class InvalidRequest(RequestError):
     Parameters:
         message: one sentence for the client.
         request_id: the message's id, where it could be read.
+        data: details that help the client to mend its request; plain JSON.
     """
 
-    def __init__(self, message: str, request_id: str | int | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, request_id: str | int | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, data)
         self.request_id = request_id
 
 
@@ -233,8 +236,26 @@ class MissingCapability(RequestError):
         required: the missing capabilities, in the shape of `ClientCapabilities`.
     """
 
+    _NAMES: ClassVar = {
+        ("elicitation",): "elicitation",
+        ("elicitation", "form"): "form elicitation",
+        ("elicitation", "url"): "URL elicitation",
+        ("sampling", "tools"): "sampling with tools",
+        ("sampling", "context"): "sampling with context",
+    }
+
     def __init__(self, required: dict[str, Any]) -> None:
-        super().__init__("The client lacks a capability that this request needs", {"requiredCapabilities": required})
+        # Named in the message, too: most clients show nothing else of an error.
+        names = ", ".join(self._NAMES.get(path, ".".join(path).rpartition("/")[2]) for path in _paths(required))
+        super().__init__(
+            f"The client did not declare what this request needs: {names}", {"requiredCapabilities": required}
+        )
+
+
+def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Return the way to each capability that holds no others."""
+    for name, below in required.items():
+        yield from _paths(below, (*above, name)) if below else [(*above, name)]
 
 
 class ProtocolError(RequestError):

@@ -53,9 +53,8 @@ class SQLFanout(InProcessFanout):
         if not digest:
             super().publish(Change(kind, uri))
             return
-        wanted = {change for listener in tuple(self._listeners) for change in listener.wanted if change.kind == kind}
-        for change in wanted:
-            if len(change.uri) > LONGEST // ESCAPED and _digest(change.uri) == digest:
+        for change in tuple(self._listeners_to):
+            if change.kind == kind and len(change.uri) > LONGEST // ESCAPED and _digest(change.uri) == digest:
                 super().publish(change)
 
     def _missed(self) -> None:

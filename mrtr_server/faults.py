@@ -5,10 +5,13 @@ import secrets
 
 from .asks import Refusal
 from .errors import InternalFault, RequestError, StoreUnavailable, Unavailable
+from .hints import for_error
 from .messages import Call
 from .schema import ArgumentsMisfit
+from .tracebacks import AuthorsFirst
 
 logger = logging.getLogger("mrtr_server")
+logger.addFilter(AuthorsFirst())  # whichever module logs a failure
 
 _REFUSED = {
     "decline": "The user declined to answer, so the request was not carried out.",
@@ -45,7 +48,8 @@ class Faults:
         if isinstance(error, StoreUnavailable):  # whose message says it all; what led to it may hold values
             logger.error("%s %.200r failed (reference %s): %s", *what, error)
         else:
-            logger.error("%s %.200r failed (reference %s)", *what, exc_info=error)
+            hint = for_error(error)
+            logger.error("%s %.200r failed (reference %s)%s", *what, hint and f": {hint}", exc_info=error)
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
 
 

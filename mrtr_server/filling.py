@@ -1,7 +1,6 @@
 """Declared parameters at run time: asks and dependencies, as far as one round can fill them."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +12,8 @@ from .inputs import InputRequired
 from .messages import JSON, Outlet, Question
 from .round import OPEN, Round
 from .steps import current_dependency
-from .threads import Threads, call_function
-
-logger = logging.getLogger("mrtr_server")
-
-PATIENCE = 5.0
-"""How long a cancelled dependency may take to end, in seconds."""
+from .teardown import Teardown
+from .threads import RunInThread, call_function
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +46,7 @@ class Dependency:
     Parameters:
         function: the function.
         is_async: whether it is, or wraps, an `async def`.
+        yields: whether it is, or wraps, a generator.
         context: the parameter that takes the `Context`, if there is one.
         sources: where its other parameters come from.
         needs: what must be there first.
@@ -59,6 +55,7 @@ class Dependency:
 
     function: Callable[..., Any]
     is_async: bool
+    yields: bool
     context: str | None
     sources: "Sources"
     needs: tuple["Node", ...]
@@ -75,7 +72,8 @@ class Declared:
     """What a handler declares, ready to be filled in rounds.
 
     Parameters:
-        nodes: all asks and dependencies; each comes after those that it needs.
+        nodes: all asks and dependencies, in the order in which they are asked and run: as they are declared, but each
+            after those that it needs, and the ask of `confirm=` last.
         parameters: what fills which parameter of the handler.
         defaults: the arguments that a call may leave out.
         rest: names the parameter that takes all arguments together, if one of the nodes wants them.
@@ -91,93 +89,92 @@ class Declared:
     confirms: bool
     may_park: bool = field(init=False)
     """Whether one of the dependencies may ask or run steps."""
+    has_teardown: bool = field(init=False)
+    """Whether one of the dependencies is to be left at the end of a round."""
 
     def __post_init__(self) -> None:
-        parks = any(isinstance(node, Dependency) and node.is_async and node.context for node in self.nodes)
-        object.__setattr__(self, "may_park", parks)
+        dependencies = [node for node in self.nodes if isinstance(node, Dependency)]
+        object.__setattr__(self, "may_park", any(each.is_async and each.context for each in dependencies))
+        object.__setattr__(self, "has_teardown", any(each.yields for each in dependencies))
 
-    async def fill(self, arguments: JSON, round_: Round, outlet: Outlet, threads: Threads) -> JSON | None:
-        """Ask what can be asked, and run the dependencies that have all that they need.
+    async def fill(
+        self, arguments: JSON, round_: Round, outlet: Outlet, threads: RunInThread, teardown: Teardown | None
+    ) -> JSON | None:
+        """Ask and run what is declared, one after another, up to the first failure.
+
+        An ask that is open holds back the dependencies after it; the asks before those go out in one round.
 
         Parameters:
             arguments: what the client fills, validated.
             round_: the round.
             outlet: takes the notes of dependencies.
             threads: runs those that are a plain `def`.
+            teardown: takes what is to be left; None if there can be nothing.
 
         Returns:
             The declared parameters of the handler; None if the round ends without it, which the round then says.
+
+        Raises:
+            Exception: what a dependency raised.
         """
         values: dict[Any, Any] = {**self.defaults, **arguments}
         if self.rest is not None:  # a client may send whatever it likes there
             values[self.rest] = {name: value for name, value in arguments.items() if name not in self.parameters}
         round_.reserved = self.keys
-        filling = _Filling(self.nodes, values, round_, outlet, threads)
-        if not await filling.run():
-            return None
-        return {name: values[node] for name, node in self.parameters.items()}
+        filling = _Filling(values, round_, outlet, threads, teardown)
+        is_open = False
+        for node in self.nodes:
+            if isinstance(node, Dependency):
+                if is_open or round_.ending:
+                    return None
+                await filling.run(node)
+            elif any(need not in values for need in node.needs):  # which are open asks: a dependency would be there
+                is_open = True
+            elif not filling.ask(node):
+                is_open = True
+                if (
+                    round_.refusal or round_.fault or round_.failure
+                ):  # if the client lacks something, all of it is named
+                    return None
+        return None if is_open or round_.ending else {name: values[node] for name, node in self.parameters.items()}
 
 
 class _Filling:
-    """The nodes of one round: those that wait for others, and those that run."""
+    """What is there so far in one round."""
 
     def __init__(
-        self, nodes: tuple[Node, ...], values: dict[Any, Any], round_: Round, outlet: Outlet, threads: Threads
+        self,
+        values: dict[Any, Any],
+        round_: Round,
+        outlet: Outlet,
+        threads: RunInThread,
+        teardown: Teardown | None,
     ) -> None:
-        self._waiting = nodes
         self._values = values
         self._round = round_
         self._outlet = outlet
         self._threads = threads
-        self._open = False
-        self._running: dict[asyncio.Task[Any], Dependency] = {}
+        self._teardown = teardown
 
-    async def run(self) -> bool:
-        """Fill what can be filled; say whether that is all."""
-        self._advance()
-        try:
-            while self._running and self._round.failure is None:
-                ended, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                for task in ended:
-                    self._take(task)
-                self._advance()
-        finally:
-            if self._running:
-                await self._stop()
-        return not (self._open or self._waiting or self._round.ending or self._round.failure)
-
-    def _advance(self) -> None:
-        """Go on with all that has what it needs: asks first, so that no dependency runs after a no."""
-        waiting: list[Node] = []
-        ready: list[Dependency] = []
-        for node in self._waiting:
-            if any(need not in self._values for need in node.needs):
-                waiting.append(node)
-            elif isinstance(node, Dependency):
-                ready.append(node)
-            elif (answer := self._ask(node)) is OPEN:
-                self._open = True
-            else:
-                self._values[node] = answer
-        self._waiting = tuple(waiting)
-        if self._round.failure is None and not self._round.ending:
-            for dependency in ready:
-                self._start(dependency)
-        else:
-            self._open = True
-
-    def _ask(self, asked: Asked) -> Any:
+    def ask(self, asked: Asked) -> bool:
+        """Look an answer up, or ask for it; return whether it is there."""
         ask, question = asked.ask, asked.question
         if question is None:
             try:
                 ask = ask.filled({text: self._make(asked, text) for text in asked.made})
                 question = ask.question()
             except CallEnded:  # a text that is none; the round knows
-                return OPEN
-            except (Exception, SystemExit) as error:
-                self._fail(error)
-                return OPEN
-        return self._round.answer(asked.key, ask, question, asked.read)
+                return False
+            except Exception as error:
+                self._round.failure = error
+                return False
+            except SystemExit:  # would end the whole server
+                self._round.failure = RuntimeError("the function that makes a text called sys.exit()")
+                return False
+        answer = self._round.answer(asked.key, ask, question, asked.read)
+        if answer is not OPEN:
+            self._values[asked] = answer
+        return answer is not OPEN
 
     def _make(self, asked: Asked, text: str) -> Any:
         function, sources = asked.made[text]
@@ -190,52 +187,29 @@ class _Filling:
     def _keywords(self, sources: Sources) -> JSON:
         return {name: self._values[source] for name, source in sources.items()}
 
-    def _start(self, dependency: Dependency) -> None:
-        task = asyncio.create_task(self._call(dependency), name=dependency.name)
-        self._running[task] = dependency
-        self._round.busy.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._round.busy.discard(task)
-        self._round.wake()
-
-    async def _call(self, dependency: Dependency) -> Any:
-        current_dependency.set(asyncio.current_task())
+    async def run(self, dependency: Dependency) -> None:
+        """Run a dependency, whose needs are all there. What it raises ends the call, whatever it asks itself."""
         keywords = self._keywords(dependency.sources)
         if dependency.context is not None:
             keywords[dependency.context] = Context(self._round, self._outlet, can_await=dependency.is_async)
-        return await call_function(dependency, keywords, self._threads)
-
-    def _take(self, task: asyncio.Task[Any]) -> None:
-        dependency = self._running.pop(task)
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)
-        elif isinstance(task.result(), InputRequired):
+        outer = current_dependency.set(dependency.name)
+        try:
+            if dependency.yields and self._teardown is not None:
+                value = await self._teardown.enter(dependency, keywords)
+            else:
+                value = await call_function(dependency, keywords, self._threads)
+        except Exception as error:
+            if not self._round.closed:  # then it is what it made of the round's end
+                self._round.failure = error
+            raise
+        finally:
+            current_dependency.reset(outer)
+        if self._round.closed:  # it caught the end of the round, which had come in the middle of it
+            raise asyncio.CancelledError("the round has ended")
+        if isinstance(value, InputRequired):
             message = (
                 f"The dependency {dependency.name} returned InputRequired, and only a handler can; declare the ask as "
                 "its parameter, or await ctx.elicit(...)"
             )
-            self._round.fail(FlowError(message))
-        else:
-            self._values[dependency] = task.result()
-
-    def _fail(self, error: BaseException) -> None:
-        """End the call with the error of a dependency, or of the function that makes a text."""
-        if isinstance(error, SystemExit):  # would end the whole server
-            error = RuntimeError("the function that makes a text called sys.exit()")
-        self._round.failure = self._round.failure or error
-
-    async def _stop(self) -> None:
-        """End the dependencies that still run. Their steps go on to their end."""
-        self._round.closed = True
-        for task in self._running:
-            task.cancel()
-        ended, left = await asyncio.wait(self._running, timeout=PATIENCE)
-        for task in ended:
-            if not task.cancelled():
-                task.exception()  # taken here, so that it is not reported as lost: the call ends for another reason
-        for task in left:
-            message = "%s of %r does not end when it is cancelled; it is left behind"
-            logger.error(message, task.get_name(), self._round.name)
+            raise self._round.fail(FlowError(message))
+        self._values[dependency] = value

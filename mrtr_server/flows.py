@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .admission import Admission
@@ -13,8 +13,8 @@ from .handlers import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
 from .limits import Limits
-from .messages import JSON, Call, NeedsInput, Outlet
-from .redemption import Lease
+from .messages import JSON, Call, NeedsInput, Outcome, Outlet
+from .redemption import Lease, Redeemer
 from .round import NO_REPORTS, Background, Round
 from .runner import Asking, Backgrounded, conclude, run
 from .sealed_state import Codec
@@ -36,26 +36,32 @@ class Flows:
 
     Parameters:
         codec: seals and opens journals.
+        redeemer: sees that states are redeemed once, where they must be.
         threads: runs plain functions.
         limits: what a flow may use.
         admission: says what runs here and now.
         callbacks: knows what pages have reported.
         audience: what states are bound to.
+        redeems: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: gives the time in seconds since the epoch.
     """
 
     def __init__(
         self,
         codec: Codec,
+        redeemer: Redeemer,
         threads: Threads,
         limits: Limits,
         admission: Admission,
         callbacks: Callbacks,
         *,
         audience: str,
+        redeems: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._codec = codec
+        self._redeemer = redeemer
+        self._redeems = redeems
         self._threads = threads
         self._limits = limits
         self._admission = admission
@@ -65,6 +71,30 @@ class Flows:
         self._audience = audience
         self._clock = clock
         self._warned: set[str] = set()
+
+    async def deliver(
+        self, handler: Handler, call: Call, run: Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
+    ) -> Outcome:
+        """Run a delivery of a call, or return what came of an earlier one, where its state is redeemed once.
+
+        That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
+
+        Parameters:
+            handler: what the call is of.
+            call: the request.
+            run: runs the round; takes what `run` below takes as `opened` and `lease`.
+
+        Raises:
+            RequestError: what `run` raised, now or earlier; or the state does not open, or was redeemed with other
+                answers.
+        """
+        if call.state is None:
+            return await run(None, None)
+        opened = self.open(handler, call)  # what does not open is not redeemed
+        journal, _ = opened
+        if not (handler.single_use or journal.single_use):
+            return await run(opened, None)
+        return await self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
 
     async def run(
         self,
@@ -84,7 +114,7 @@ class Flows:
             call: the request.
             outlet: takes the notes that the handler sends on its way.
             opened: what `open` gave, if it has been called before.
-            lease: of a single-use round that goes on from a state: while it is in doubt, nothing new begins.
+            lease: of a round whose state is redeemed once: while it is in doubt, nothing new begins.
             background: what the flow may become; None if it must not become a task.
 
         Returns:
@@ -128,7 +158,9 @@ class Flows:
                 self._warn_unsealed(handler)
             if round_.handed_over and not round_.asked and lease is not None and journal.is_as_handed_over:
                 raise self._in_doubt(handler)
-        return self._seal(handler, journal, bound_to, result.questions) if isinstance(result, Asking) else result
+        if not isinstance(result, Asking):
+            return result
+        return self._seal(handler, journal, bound_to, result.questions, keeps_state=result.keeps_state)
 
     async def _run_in_turn(self, handler: Handler, arguments: JSON, round_: Round, outlet: Outlet) -> Any:
         """Run a round when its turn has come, or hand the call back as it is."""
@@ -157,8 +189,8 @@ class Flows:
         reports = await self._callbacks.wait(journal, leaves)
         if reports.unfinished and leaves():
             return None
-        for key in reports.unfinished:
-            journal.forget(key)
+        for key, question in reports.unfinished:
+            journal.forget(key, question)
         return reports
 
     def open(self, handler: Handler, call: Call) -> Opened:
@@ -215,6 +247,9 @@ class Flows:
 
         Returns:
             What the handler returned, or `Asking`.
+
+        Raises:
+            OverBudget: the handler keeps its state as it was, and asks nothing.
         """
         round_ = Round(
             call,
@@ -227,7 +262,10 @@ class Flows:
             hands_over=leaves,
             background=background,
         )
-        return await run(handler, arguments, round_, outlet, self._threads)
+        result = await run(handler, arguments, round_, outlet, self._threads)
+        if isinstance(result, Asking) and result.keeps_state:
+            journal.hand_over(self._limits)
+        return result
 
     def _round(
         self,
@@ -271,12 +309,23 @@ class Flows:
                 handler.name,
             )
 
-    def _seal(self, handler: Handler, journal: Journal, bound_to: list[str], questions: dict[str, Any]) -> NeedsInput:
+    def _seal(
+        self,
+        handler: Handler,
+        journal: Journal,
+        bound_to: list[str],
+        questions: dict[str, Any],
+        *,
+        keeps_state: bool = False,
+    ) -> NeedsInput:
         try:
-            journal.count_round({key: question.digest for key, question in questions.items()}, self._limits)
+            digests = {key: question.digest for key, question in questions.items()}
+            journal.count_round(digests, self._limits, keeps_state=keeps_state)
             seconds = self._limits.state_seconds if handler.answer_within is None else handler.answer_within
             payload = journal.dump(bound_to, self._clock(), seconds, self._limits)
         except OverBudget as error:
             logger.warning("%s %r: %s", bound_to[2], handler.name, error.message)
             raise
+        if journal.single_use:
+            self._redeems(handler.name)
         return NeedsInput(questions, self._codec.seal(payload))

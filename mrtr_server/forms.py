@@ -6,11 +6,12 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import Any
 
-from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, ValidationError
+from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_snake
 
 from .digests import digest
 from .errors import AnswerMisfit, SetupError
+from .patterns import refuse_backtracking
 from .schema import TitleFreeSchema, problems_of
 
 logger = logging.getLogger("mrtr_server")
@@ -28,6 +29,15 @@ _ONE_WORD = re.compile(
     "PostgreSQL|TypeScript|WhatsApp|WordPress|YouTube"
 )
 _ALLOWED = "a form has strings, numbers, booleans, choices of strings and lists of choices"
+_UNSAYABLE = {
+    "pattern": "a pattern",
+    "exclusiveMinimum": "an exclusive bound (ge= gives an inclusive one)",
+    "exclusiveMaximum": "an exclusive bound (le= gives an inclusive one)",
+    "multipleOf": "a number that it must be a multiple of",
+    "enumNames": "titles, and no choices that they belong to",
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "not", "if"), "a condition"),
+}
+"""What limits an answer and no form can say, so that nobody who fills it in would know."""
 
 
 class Form:
@@ -37,7 +47,8 @@ class Form:
         model: its fields are the form's fields.
 
     Raises:
-        SetupError: a field is of a kind that no form can show; the message names it.
+        SetupError: a field is of a kind that no form can show, or a client could stop the server with its pattern; the
+            message names it.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
@@ -47,6 +58,7 @@ class Form:
             schema = model.model_json_schema(schema_generator=TitleFreeSchema, mode="validation")
         except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
             raise SetupError(f"{model.__name__} can't be a form: {error}") from error
+        refuse_backtracking(model.__name__, TypeAdapter(model).core_schema)
         definitions = schema.get("$defs", {})
         schema = _resolve(schema, definitions)  # a model that refers to itself is among the definitions, too
         if schema.get("type") != "object":
@@ -127,12 +139,20 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
         kind = field["type"] = "string"
     if not isinstance(kind, str) or kind not in _KEYWORDS:
         raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
-    if kind != "string" and "enum" in field:
+    if kind != "string" and field.keys() & {"enum", "oneOf"}:
         raise SetupError(f"{where} is a choice of values that are no strings; {_ALLOWED}")
+    if kind == "string":
+        field |= _choice(where, field, "oneOf")
     if kind == "array":
         field["items"] = _choices(where, _resolve(field.get("items", {}), definitions))
     if kind == "integer":
         _close_bounds(field)
+    for keyword, what in _UNSAYABLE.items():
+        if keyword in field and keyword not in _KEYWORDS[kind]:
+            raise SetupError(
+                f"{where} has {what}, which no form can show. Say it in the description, and check it with pydantic's "
+                "AfterValidator: an answer that it refuses is asked for again, with the reason"
+            )
     default = field.get("default")
     if default is None or (isinstance(default, float) and not isfinite(default)):  # no field can show it
         field.pop("default", None)
@@ -142,21 +162,48 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
 
 
 def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(const := items.get("const"), str):
-        items = {"type": "string", "enum": [const]}
-    if "anyOf" in items and all("const" in choice for choice in items["anyOf"]):
-        return {"anyOf": items["anyOf"]}
-    if items.get("type") != "string" or "enum" not in items:
-        raise SetupError(f"{where} is a list of {_name(items).removeprefix('of ')}; {_ALLOWED}")
-    return {"type": "string", "enum": items["enum"]}
+    """Return the schema of the items of a list of choices."""
+    if isinstance(const := items.pop("const", None), str):
+        items = {**items, "type": "string", "enum": [const]}
+    if all("const" in option for option in items.get("anyOf", [{}])):
+        items = {**items, "type": "string"}
+    if items.get("type") == "string" and (choice := _choice(where, items, "anyOf")):
+        return choice if "anyOf" in choice else {"type": "string", **choice}
+    raise SetupError(f"{where} is a list of {_name(items).removeprefix('of ')}; {_ALLOWED}")
+
+
+def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
+    """Take what says of a text that it is a choice, and return it as forms have it: `enum`, or titled options.
+
+    Parameters:
+        where: the field, for errors.
+        field: its schema; `enum`, `enumNames`, `oneOf` and `anyOf` are taken out of it.
+        keyword: what the titled options go under.
+    """
+    values, names = field.pop("enum", None), field.pop("enumNames", None)
+    options = [option for each in ("oneOf", "anyOf") for option in field.pop(each, ())]
+    if options:
+        if not all(isinstance(option, dict) and isinstance(option.get("const"), str) for option in options):
+            raise SetupError(f"{where} is a union; {_ALLOWED}")
+        listed = [option["const"] for option in options]
+        if values is not None and sorted(values) != sorted(listed):
+            raise SetupError(f"{where} takes {values}, and its titles are for {listed}")
+        values, names = listed, [option["title"] for option in options if isinstance(option.get("title"), str)] or None
+    if names is None:
+        return {} if values is None else {"enum": values}
+    if values is None:
+        raise SetupError(f"{where} has {_UNSAYABLE['enumNames']}: give it Literal[...], or an enum")
+    if len(names) != len(values) or not all(isinstance(name, str) for name in names):
+        raise SetupError(f"{where} has {len(values)} choices and {len(names)} titles; give every choice one, or none")
+    return {keyword: [{"const": value, "title": name} for value, name in zip(values, names, strict=True)]}
 
 
 def _close_bounds(field: dict[str, Any]) -> None:
     """Forms know no exclusive bounds; between integers they can be said without."""
     if "exclusiveMinimum" in field:
-        field["minimum"] = max(field["exclusiveMinimum"] + 1, field.get("minimum", -inf))
+        field["minimum"] = max(field.pop("exclusiveMinimum") + 1, field.get("minimum", -inf))
     if "exclusiveMaximum" in field:
-        field["maximum"] = min(field["exclusiveMaximum"] - 1, field.get("maximum", inf))
+        field["maximum"] = min(field.pop("exclusiveMaximum") - 1, field.get("maximum", inf))
 
 
 def _resolve(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

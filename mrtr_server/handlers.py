@@ -7,15 +7,15 @@ from inspect import Parameter, unwrap
 from types import CodeType
 from typing import Any, Union, get_args
 
-from .asks import Text
+from .annotations import union_members
+from .asks import Confirm, Text
 from .declared import Declaration, compile_declared, read_declaration
 from .errors import SetupError
-from .filling import Declared
+from .filling import Asked, Declared
 from .idempotency import IdempotencyKey
 from .inputs import InputRequired
-from .results import union_members
 from .schema import Stored
-from .signatures import BY_NAME, own_type, read_signature
+from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class Handler:
         declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
         single_use: whether each of its states is redeemed once.
         task: how its calls become tasks; None if they never do.
+        write: writes its result while its dependencies are still there; None if that can wait.
     """
 
     function: Callable[..., Any]
@@ -71,6 +72,7 @@ class Handler:
     declared: Declared | None = None
     single_use: bool = False
     task: TaskTerms | None = None
+    write: Callable[[Any], Any] | None = None
 
     @property
     def is_simple(self) -> bool:
@@ -90,9 +92,20 @@ class Handler:
         return asks_first or self.inputs is not None or (self.is_async and self.context is not None)
 
     @property
+    def has_teardown(self) -> bool:
+        """Whether one of its dependencies is to be left at the end of a round."""
+        return self.declared is not None and self.declared.has_teardown
+
+    @property
     def confirms(self) -> bool:
         """Whether it was registered with `confirm=`."""
         return self.declared is not None and self.declared.confirms
+
+    @property
+    def declares_confirmation(self) -> bool:
+        """Whether a parameter of it or of a dependency is a confirmation, or `confirm=` is."""
+        nodes = () if self.declared is None else self.declared.nodes
+        return any(isinstance(node, Asked) and isinstance(node.ask, Confirm) for node in nodes)
 
     @property
     def own_parameters(self) -> set[str]:
@@ -140,8 +153,7 @@ def compile_handler(
             continue
         kind, bare = own_type(parameter.annotation)
         if kind is None:
-            if parameter.name == "ctx" and parameter.annotation is Parameter.empty:
-                raise SetupError(f"{name}: 'ctx' would be an argument that the model fills; write ctx: Context")
+            refuse_unannotated(name, parameter)
             parameters[parameter.name] = parameter
             continue
         if parameter.kind not in BY_NAME:

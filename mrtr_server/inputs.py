@@ -43,6 +43,8 @@ class InputRequired:
     __slots__ = ("asks", "state")
 
     def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
+        if isinstance(asks, Ask):
+            raise SetupError("InputRequired takes its asks by key: InputRequired(login=Elicit(...))")
         given = dict(asks or {})
         if twice := given.keys() & keywords.keys():
             raise SetupError(f"InputRequired has the key {min(twice)!r} twice")

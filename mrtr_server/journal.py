@@ -5,7 +5,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any
@@ -48,6 +48,12 @@ LEEWAY = 60.0
 _FRAME_BYTES = 1024
 """What a payload has besides answers, steps and the handler's state, in bytes: enough where nothing is asked."""
 
+ANSWERS_OF_A_KEY = 4
+"""How many questions of one key have their answer kept; enough for the versions that serve a fleet at one time."""
+
+CONFIRMATION = "confirm"
+"""The kind of a question after which every state of the flow is redeemed once."""
+
 
 BINDINGS = ("audience", "principal", "method", "target", "arguments")
 """What a sealed state belongs to, in the order in which it is sealed."""
@@ -74,18 +80,11 @@ def _check_binding(sealed: list[str], expected: list[str]) -> None:
         raise StateRefused(f"belongs to {other} {differing[0]}")
 
 
-@dataclass(slots=True)
-class Answer:
-    """An answer that was kept.
+Answers = dict[str, JSON]
+"""What the client sent under one key, by the digest of the question that it answers; the newest is the last.
 
-    Parameters:
-        digest: of the question that it answers. Without its first half (the message) where a pure function read an
-            answer to a question that it had not asked yet.
-        raw: what the client sent.
-    """
-
-    digest: str
-    raw: JSON
+Where a pure function read an answer to a question that it had not asked yet, the digest lacks the message.
+"""
 
 
 @dataclass(slots=True)
@@ -113,12 +112,14 @@ class Journal:
         started: when the flow began, in seconds since the epoch.
         flow_id: the flow's id, random; empty until `flow` is first read.
         rounds: how many rounds ended with a need for input.
-        state_only: how many of them asked nothing.
+        state_only: in how many of them the server itself handed the flow over, without a question.
         asked: the digest of each question that the client has yet to answer, by key.
-        answers: the answers kept, by key.
+        answers: the answers kept, by key and question: two versions of a handler may ask under one key in turns, and
+            each finds the answer to its own question.
         steps: the steps that have run, by key.
         state: the handler's own state as JSON; `UNSET` if there is none.
         handed_over: whether the last round was state-only, and what the journal held then.
+        single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
         expires: when the state that it came in can be redeemed no longer, in seconds since the epoch.
     """
 
@@ -127,10 +128,11 @@ class Journal:
     rounds: int = 0
     state_only: int = 0
     asked: dict[str, str] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, Answers] = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
     state: Any = UNSET
     handed_over: str = ""
+    single_use: bool = False
     expires: float = field(default=math.inf, compare=False)
 
     @property
@@ -146,49 +148,66 @@ class Journal:
         """Keep the answers to what was asked. A key that was not asked is ignored."""
         for key, raw in answers.items():
             if key in self.asked:
-                self.answers[key] = Answer(self.asked.pop(key), raw)
+                self.keep(key, self.asked.pop(key), raw)
         self.asked.clear()
 
     def keep(self, key: str, question: str, raw: JSON) -> None:
-        """Keep an answer that came before its question was asked."""
-        self.answers[key] = Answer(question, raw)
+        """Keep the answer to a question, as the newest of its key."""
+        answers = self.answers.setdefault(key, {})
+        answers.pop(question, None)
+        answers[question] = raw
+        if len(answers) > ANSWERS_OF_A_KEY:
+            del answers[next(iter(answers))]
 
     def answer(self, key: str, question: str) -> JSON | None:
-        """Give the answer kept for a key, if it answers the question of that digest."""
-        kept = self.answers.get(key)
-        return kept.raw if kept is not None and kept.digest == question else None
+        """Return the answer kept for a key, if there is one to the question of that digest."""
+        return self.answers.get(key, {}).get(question)
 
-    def answer_of_kind(self, key: str, kind: str, shape: str | None) -> JSON | None:
-        """Give the answer kept for a key, if it answers a question of that kind (and of that shape, unless None)."""
-        kept = self.answers.get(key)
-        if kept is None:
-            return None
-        kept_kind, _, kept_shape = kept.digest.split(".")
-        return kept.raw if kept_kind == kind and shape in (None, kept_shape) else None
+    def newest_answer(self, key: str, kind: str, shape: str | None) -> tuple[str, JSON] | None:
+        """Return the newest answer kept for a key to a question of that kind (and of that shape, unless None).
 
-    def forget(self, key: str) -> None:
-        """Drop the answer kept for a key: its question is to be asked again."""
-        self.answers.pop(key, None)
+        Returns:
+            The digest of the question, and the answer; None if there is none.
+        """
+        for question, raw in reversed(self.answers.get(key, {}).items()):
+            its_kind, _, its_shape = question.split(".")
+            if its_kind == kind and shape in (None, its_shape):
+                return question, raw
+        return None
+
+    def forget(self, key: str, question: str) -> None:
+        """Drop the answer to a question, which is to be asked again. Answers to other questions of its key stay."""
+        answers = self.answers.get(key)
+        if answers is not None and answers.pop(question, None) is not None and not answers:
+            del self.answers[key]
 
     # Budgets
 
-    def count_round(self, asked: dict[str, str], limits: Limits) -> None:
-        """Note that a round ends with these questions; none means that the state is only handed over.
+    def count_round(self, asked: dict[str, str], limits: Limits, *, keeps_state: bool = False) -> None:
+        """Note that a round ends.
+
+        Parameters:
+            asked: the digests of its questions, by key; if there are none, the state is only handed over.
+            limits: the budgets.
+            keeps_state: whether the handler itself wants to be run again, with another state of its own. As long as
+                that changes, it goes on to the limit of rounds.
 
         Raises:
-            OverBudget: the flow has used up its rounds.
+            OverBudget: the flow has used up its rounds; or it makes no progress.
         """
         self.rounds += 1
         self.asked = asked
+        self.single_use = self.single_use or _confirms(asked.values())
         if self.rounds > limits.rounds:
             raise OverBudget(f"The flow needs more than {limits.rounds} rounds", "rounds", limits.rounds)
         if asked:
             self.handed_over = ""
             return
-        self.state_only += 1
-        if self.state_only > limits.state_only_rounds:
-            message = f"The flow was handed over more than {limits.state_only_rounds} times without a question"
-            raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
+        if not keeps_state:
+            self.state_only += 1
+            if self.state_only > limits.state_only_rounds:
+                message = f"The flow was handed over more than {limits.state_only_rounds} times without a question"
+                raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
         self.hand_over(limits)
 
     def hand_over(self, limits: Limits) -> None:
@@ -254,7 +273,15 @@ class Journal:
             fields["h"] = self.state
         if self.handed_over:
             fields["d"] = self.handed_over
+        if self.single_use:
+            fields["c"] = True
+        earlier = {key: list(kept.items())[:-1] for key, kept in self.answers.items() if len(kept) > 1}
+        if earlier:
+            fields["e"] = earlier
         payload = to_json(fields)
+        if len(payload) > limits.state_bytes and earlier:  # to ask again is better than to end the flow
+            del fields["e"]
+            payload = to_json(fields)
         if len(payload) > limits.state_bytes:
             message = f"The flow's state is {len(payload)} bytes, over {limits.state_bytes}"
             raise OverBudget(f"{message}; its largest entry is {self._largest()}", "state_bytes", limits.state_bytes)
@@ -275,18 +302,22 @@ class Journal:
                 raise StateRefused("sealed by another version of the format")
             _check_binding(fields["b"], bound_to)
             expires, started = fields["x"], fields["t"]
+            newest, earlier = fields["a"], fields.get("e", {})
             journal = cls(
                 started=started,
                 flow_id=fields["f"],
                 rounds=fields["r"],
                 state_only=fields["o"],
                 asked=fields["q"],
-                answers={key: Answer(*parts) for key, parts in fields["a"].items()},
+                answers={key: dict([*earlier.get(key, ()), newest[key]]) for key in newest},
                 steps={key: Step(*parts) for key, parts in fields["s"].items()},
                 state=fields.get("h", UNSET),
                 handed_over=fields.get("d", ""),
                 expires=expires,
             )
+            answered = (question for kept in journal.answers.values() for question in kept)
+            # What an earlier release sealed has no such mark.
+            journal.single_use = "c" in fields or _confirms(journal.asked.values()) or _confirms(answered)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise StateRefused("not a journal") from None
         if expires <= now:
@@ -296,14 +327,19 @@ class Journal:
         return journal
 
     def _answers(self) -> dict[str, tuple[str, JSON]]:
-        return {key: (kept.digest, kept.raw) for key, kept in self.answers.items()}
+        """Return the newest answer of each key, with its question: all that the first releases of the format know."""
+        return {key: next(reversed(kept.items())) for key, kept in self.answers.items()}
 
     def _steps(self) -> dict[str, tuple[str, dict[str, str], Any, list[dict[str, str]]]]:
         return {key: (step.function, step.arguments, step.result, step.failed) for key, step in self.steps.items()}
 
     def _largest(self) -> str:
-        sizes = {f"the answer {key!r}": len(to_json(kept.raw)) for key, kept in self.answers.items()}
+        sizes = {f"the answer {key!r}": len(to_json(raw)) for key, (_, raw) in self._answers().items()}
         sizes |= {f"the step {key!r}": len(to_json(step.result)) for key, step in self.steps.items()}
         if self.state is not UNSET:
             sizes["the handler's own state"] = len(to_json(self.state))
         return max(sizes, key=lambda name: sizes[name], default="the questions")
+
+
+def _confirms(questions: Iterable[str]) -> bool:
+    return any(question.startswith(f"{CONFIRMATION}.") for question in questions)

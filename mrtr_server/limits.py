@@ -2,7 +2,41 @@
 
 from dataclasses import dataclass
 
-from .errors import SetupError
+from .errors import OverBudget, SetupError
+
+LONGEST_KEY = 256
+"""Characters of a progress token, of the id of a request, of a key; or digits, where it is a number."""
+
+LONGEST_NAME = 2048
+"""Characters of a name, a URI or a cursor."""
+
+LONGEST_RESPONSE_ID = 4096
+"""Characters of the id of a response: it may be one that a server sealed."""
+
+LARGEST_META = 64 * 1024
+"""Bytes of all that a task keeps of its request besides the arguments: its `_meta` above all."""
+
+_LARGEST_KEY = 10**LONGEST_KEY
+
+
+def is_longer(value: str | int, longest: int) -> bool:
+    """Check whether an id is longer than so many characters, or a number of more digits than a key may have."""
+    return len(value) > longest if isinstance(value, str) else not -_LARGEST_KEY < value < _LARGEST_KEY
+
+
+def check_length(value: str | int, longest: int, what: str) -> None:
+    """Check the length of something that a request names, and that is kept or repeated.
+
+    Parameters:
+        value: the name, or the number that stands for it.
+        longest: how many characters it may have.
+        what: names it in the error.
+
+    Raises:
+        OverBudget: it is longer.
+    """
+    if is_longer(value, longest):
+        raise OverBudget(f"{what} is longer than {longest} characters", what, longest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +46,7 @@ class Limits:
     Parameters:
         body_bytes: size of a request body, in bytes.
         json_depth: how deep arrays and objects may nest in a request; 200 at most.
+        values: how many JSON values a request may hold, an empty array or object counting twice.
         answers: how many `inputResponses` one request may carry.
         rounds: how often a flow may ask for input. The official clients give up after 10.
         state_only_rounds: how often a flow may hand its state over without a question.
@@ -20,11 +55,17 @@ class Limits:
         flow_seconds: how long a whole flow may take in rounds, and how long an answer in a task, in seconds.
         lease_seconds: how long a replica that runs a `single_use` round or a task may be silent before another one may
             run it, in seconds. While it runs, it is heard every third of that.
+        write_seconds: how long a client may read nothing of what is sent to it, in seconds, before it is disconnected.
         hold_seconds: how long a client is held that comes back before a page has reported, in seconds. Below what the
             proxies in between wait for a reply.
         threads: how many plain `def` handlers and steps run at once.
         task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
         poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
+        first_ask_seconds: how long a call waits for the first ask of its task, where its client would rather see that
+            than an empty task, and a look at a task that brings an answer for what comes of it, in seconds.
+        result_wait_seconds: how long a request for a task's result waits while the task works, in seconds. Below what
+            the proxies in between wait for a reply.
+        task_waits: how many requests wait for tasks at once in a process.
         tasks: how many tasks run at once in a process.
         task_attempts: how often a task may end its worker before it is failed.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
@@ -39,6 +80,7 @@ class Limits:
 
     body_bytes: int = 4 * 1024 * 1024
     json_depth: int = 64
+    values: int = 100_000
     answers: int = 64
     rounds: int = 10
     state_only_rounds: int = 3
@@ -46,10 +88,14 @@ class Limits:
     state_seconds: float = 3600.0
     flow_seconds: float = 24 * 3600.0
     lease_seconds: float = 30.0
+    write_seconds: float = 30.0
     hold_seconds: float = 25.0
     threads: int = 40
     task_seconds: float = 3600.0
     poll_seconds: float = 1.0
+    first_ask_seconds: float = 1.0
+    result_wait_seconds: float = 30.0
+    task_waits: int = 1000
     tasks: int = 100
     task_attempts: int = 5
     max_concurrency: int | None = None

@@ -15,6 +15,9 @@ LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "a
 ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
 
+STATE_METHODS = ASKING_METHODS | {"tasks/result", "tasks/answer"}
+"""The requests that can have been given a state to come again with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -29,6 +32,25 @@ class Principal:
     subject: str
     issuer: str = ""
     client_id: str = ""
+
+
+NO_SCOPES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as `authorize=` is told.
+
+    Parameters:
+        principal: on whose behalf; None without authentication.
+        user: what the authentication layer made of the credentials; None without one. In a task it has the identity
+            alone, see `Context.user`.
+        scopes: what the credentials are good for; empty without authentication.
+    """
+
+    principal: Principal | None = None
+    user: Any = None
+    scopes: frozenset[str] = NO_SCOPES
 
 
 @dataclass(slots=True)
@@ -47,12 +69,12 @@ class Client:
     @property
     def name(self) -> str:
         """Its name, or an empty string."""
-        return str(self.info.get("name", ""))
+        return _text(self.info.get("name"))
 
     @property
     def version(self) -> str:
         """Its version, or an empty string."""
-        return str(self.info.get("version", ""))
+        return _text(self.info.get("version"))
 
     def supports(self, capability: str) -> bool:
         """Say whether the client declared a capability.
@@ -74,6 +96,10 @@ class Client:
         for part in capability.split("."):
             found = found.get(part) if isinstance(found, dict) else None
         return found is not None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -152,6 +178,8 @@ class Call:
         task: whether the client takes a task; None if it must not get one.
         can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
         root: the path that the application is mounted at; empty where it is not.
+        scopes: what the credentials are good for.
+        mismatch: what is wrong with headers that mirror the tool's arguments; for who may know of the tool.
     """
 
     method: str
@@ -170,6 +198,13 @@ class Call:
     task: TaskOffer | None = None
     can_retry: bool = True
     root: str = ""
+    scopes: frozenset[str] = NO_SCOPES
+    mismatch: RequestError | None = None
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls."""
+        return Caller(self.principal, self.user, self.scopes)
 
 
 @dataclass(slots=True)
@@ -277,9 +312,15 @@ class Seen:
 
 @dataclass(slots=True)
 class Redeemed:
-    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result."""
+    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result.
+
+    Parameters:
+        task: the task.
+        state: what the client is to come again with at once, since the task still works; empty otherwise.
+    """
 
     task: Task
+    state: str = ""
 
 
 @dataclass(slots=True)

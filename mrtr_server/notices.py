@@ -13,13 +13,14 @@ from secrets import token_hex
 from typing import Any
 
 from .database import Database
-from .errors import SetupError, StoreUnavailable
+from .errors import StoreUnavailable
+from .extras import lacking
 from .tables import CHANGES, sweep
 
 try:
     from sqlalchemy import Double, Text, bindparam, func, insert, select
 except ImportError as error:  # pragma: no cover  `database` has said so before
-    raise SetupError("Notices need SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+    raise lacking("A database", "tasks", error) from error
 
 logger = logging.getLogger("mrtr_server")
 

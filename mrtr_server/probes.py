@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Scope, Send
 
-from .connection import respond
+from .response_writer import respond
 
 RETRY_AFTER = 1
 """When to try again what is not ready, in seconds. Another replica is ready now."""

@@ -1,19 +1,24 @@
 """Tools, prompts, resources and completions as compiled records, and the lists of them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, cleandoc
 from typing import Any, Literal
 
+from .authorization import Hook
 from .callbacks import Callback
 from .content import Icon, ToolAnnotations, icon_entries
 from .errors import SetupError
+from .foreign import refuse_foreign_types
 from .handlers import Handler, TaskTerms
 from .messages import JSON
+from .option_types import check_registration
+from .raw_schema import RawArguments
 from .results import Write, tool_results
 from .schema import Arguments, HeaderParameter, SignatureArguments, header_parameters
 from .threads import Threads
+from .unknown_arguments import ArgumentNames
 from .uri_templates import UriTemplate
 
 NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
@@ -24,23 +29,32 @@ LISTINGS = ("tools", "prompts", "resources", "resourceTemplates")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, ready to be called and listed."""
+    """A tool, ready to be called and listed.
+
+    Parameters:
+        names: the arguments that a new call may have; None where that is for its schema to say, or nobody minds.
+        authorize: says who may call it; None for whoever the server lets.
+    """
 
     handler: Handler
     arguments: Arguments
     write: Write
     headers: tuple[HeaderParameter, ...]
     entry: JSON
+    names: ArgumentNames | None = None
+    authorize: Hook | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt, ready to be got and listed."""
+    """A prompt, ready to be got and listed; `names` and `authorize` are as for a `Tool`."""
 
     handler: Handler
     arguments: Arguments
     description: str | None
     entry: JSON
+    names: ArgumentNames | None = None
+    authorize: Hook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +65,7 @@ class Resource:
         template: what its URI is matched against; None for a fixed one.
         ttl: how long a client may keep what was read, in seconds.
         scope: who may share what was kept.
+        authorize: as for a `Tool`.
     """
 
     handler: Handler
@@ -60,6 +75,11 @@ class Resource:
     ttl: float
     scope: Literal["public", "private"]
     entry: JSON
+    authorize: Hook | None = None
+
+
+Record = Tool | Prompt | Resource
+"""What is listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +113,8 @@ def described(
     icons: Sequence[Icon | Mapping[str, Any]],
     meta: Mapping[str, Any] | None,
 ) -> Described:
-    """Complete what a decorator was told from the function: its name, and its docstring."""
+    """Complete what a decorator was told from the function: its name, and its docstring. Raises `SetupError`."""
+    check_registration(name=name, title=title, description=description, icons=icons, meta=meta)
     name = name or getattr(function, "__name__", "")
     if not name or not NAME_CHARACTERS.issuperset(name) or len(name) > 128:
         raise SetupError(f"{name!r} is no name: 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name=")
@@ -109,36 +130,55 @@ def build_tool(
     *,
     annotations: ToolAnnotations | Mapping[str, Any] | None,
     input_schema: Mapping[str, Any] | None,
+    ignores_unknown: bool = False,
+    authorize: Hook | None = None,
+    validate: bool = True,
 ) -> Tool:
     """Compile a tool. Raises `SetupError` for what can't be served."""
+    refuse_foreign_types(about.name, handler.parameters.values())
     arguments: Arguments
+    names = None
     if input_schema is None:
-        arguments = SignatureArguments(about.name, handler.parameters)
+        if not validate:
+            raise SetupError(f"{about.name}: validate=False is for tools with input_schema=")
+        arguments = signature = SignatureArguments(about.name, handler.parameters, handler.own_parameters)
+        if not ignores_unknown:
+            names = ArgumentNames(signature, handler.own_parameters)
+            arguments.schema.setdefault("additionalProperties", False)
     else:
-        from .raw_schema import RawArguments  # optional: needs jsonschema
-
-        arguments = RawArguments(about.name, input_schema, _raw_parameter(about.name, handler.parameters))
+        parameter = _raw_parameter(about.name, handler.parameters)
+        arguments = RawArguments(about.name, input_schema, parameter, validate=validate)
         ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
         if ours and arguments.by_name:
             raise SetupError(f"{about.name}: {min(ours)!r} is an argument and a parameter of ours; rename it")
     output_schema, write = tool_results(about.name, handler.returns)
+    if handler.has_teardown:  # what a result is made from may be gone afterwards
+        handler, write = replace(handler, write=write), lambda written: written
+    if annotations is not None and not isinstance(annotations, ToolAnnotations | Mapping):
+        raise SetupError("annotations= takes ToolAnnotations(...), such as ToolAnnotations(read_only_hint=True)")
     hints = annotations.wire() if isinstance(annotations, ToolAnnotations) else annotations
     entry = about.entry(
         inputSchema=arguments.schema, outputSchema=output_schema, annotations=dict(hints) if hints else None
     )
-    return Tool(handler, arguments, write, header_parameters(about.name, arguments.schema), entry)
+    return Tool(handler, arguments, write, header_parameters(about.name, arguments.schema), entry, names, authorize)
 
 
-def build_prompt(handler: Handler, about: Described) -> Prompt:
+def build_prompt(
+    handler: Handler, about: Described, *, ignores_unknown: bool = False, authorize: Hook | None = None
+) -> Prompt:
     """Compile a prompt. Raises `SetupError` for what can't be served."""
-    arguments = SignatureArguments(about.name, handler.parameters)
+    refuse_foreign_types(about.name, handler.parameters.values())
+    arguments = SignatureArguments(about.name, handler.parameters, handler.own_parameters)
+    if arguments.is_open:
+        raise SetupError(f"{about.name}: a prompt lists its arguments, so name each instead of taking whatever comes")
     _only_strings(about.name, arguments.schema, "an argument of a prompt")
     required = arguments.schema.get("required", ())
     listed = []
     for name, field in arguments.schema["properties"].items():
         entry = {"name": name, "title": field.get("title"), "description": field.get("description")}
         listed.append({k: v for k, v in entry.items() if v is not None} | {"required": name in required})
-    return Prompt(handler, arguments, about.description, about.entry(arguments=listed or None))
+    names = None if ignores_unknown else ArgumentNames(arguments, handler.own_parameters)
+    return Prompt(handler, arguments, about.description, about.entry(arguments=listed or None), names, authorize)
 
 
 def build_resource(
@@ -151,10 +191,12 @@ def build_resource(
     annotations: Mapping[str, Any] | None,
     ttl: float,
     scope: Literal["public", "private"],
+    authorize: Hook | None = None,
 ) -> Resource:
     """Compile a resource, or a template of resources if the URI has variables. Raises `SetupError`."""
     if ":" not in uri:
         raise SetupError(f"{uri!r} is no URI: it has no scheme")
+    refuse_foreign_types(about.name, handler.parameters.values())
     template = UriTemplate(uri) if "{" in uri or "}" in uri else None
     names = template.names if template else []
     if unknown := set(names) - set(handler.parameters):
@@ -166,7 +208,7 @@ def build_resource(
     _only_strings(about.name, arguments.schema, "a variable of a URI")
     where = {"uriTemplate": uri} if template else {"uri": uri}
     entry = about.entry(**where, mimeType=mime_type, size=size, annotations=dict(annotations) if annotations else None)
-    return Resource(handler, arguments, template, mime_type, ttl, scope, entry)
+    return Resource(handler, arguments, template, mime_type, ttl, scope, entry, authorize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,23 +246,33 @@ class Registry:
         self.templates: dict[str, Resource] = {}
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.callbacks: dict[str, Callback[Any]] = {}
+        self.guarded: set[str] = set()
+        """The `LISTINGS` that have an entry with a hook of its own."""
 
     def add_tool(self, tool: Tool) -> None:
         """Register a tool. Raises `SetupError` if its name is taken."""
         _add(self.tools, "tool", tool.handler.name, tool)
+        self._note(tool, "tools")
         if tool.handler.task is not None:
             self.tasks[tool.handler.name] = tool.handler.task
 
     def add_prompt(self, prompt: Prompt) -> None:
         """Register a prompt. Raises `SetupError` if its name is taken."""
         _add(self.prompts, "prompt", prompt.handler.name, prompt)
+        self._note(prompt, "prompts")
 
     def add_resource(self, resource: Resource) -> None:
         """Register a resource or template. Raises `SetupError` if its URI is taken."""
         if resource.template is None:
             _add(self.resources, "resource", resource.entry["uri"], resource)
+            self._note(resource, "resources")
         else:
             _add(self.templates, "resource template", resource.entry["uriTemplate"], resource)
+            self._note(resource, "resourceTemplates")
+
+    def _note(self, record: Record, listing: str) -> None:
+        if record.authorize is not None:
+            self.guarded.add(listing)
 
     def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
         """Register the completion of an argument. Raises `SetupError` if it has one."""
@@ -240,15 +292,15 @@ class Registry:
                 return resource, values
         return None
 
-    def entries(self, listing: str) -> Iterable[JSON]:
-        """Give the entries of one of the `LISTINGS`, in the order of registration."""
-        records: Mapping[str, Tool | Prompt | Resource] = {
+    def records(self, listing: str) -> Mapping[str, Record]:
+        """Return what one of the `LISTINGS` lists, by name or URI, in the order of registration."""
+        listings: dict[str, Mapping[str, Record]] = {
             "tools": self.tools,
             "prompts": self.prompts,
             "resources": self.resources,
             "resourceTemplates": self.templates,
-        }[listing]  # type: ignore[assignment]
-        return (record.entry for record in records.values())
+        }
+        return listings[listing]
 
     def header_parameters(self, tool: str) -> tuple[HeaderParameter, ...]:
         """Give the parameters of a tool that headers mirror; none for an unknown tool."""

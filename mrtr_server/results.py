@@ -1,17 +1,18 @@
 """From what a handler returns to the body of a result."""
 
-import types
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter, isclass
+from inspect import Parameter, isclass, iscoroutine
 from types import NoneType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic_core import from_json, to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
+from .annotations import union_members
 from .content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
-from .errors import SetupError
+from .errors import FlowError, SetupError
+from .hints import for_result
 from .messages import JSON
 from .schema import Structured
 
@@ -22,6 +23,7 @@ Write = Callable[[Any], JSON]
 
 _LISTS = (list, tuple, Sequence)
 _BYTES = (bytes, bytearray, memoryview)
+_JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
 
 
 def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
@@ -43,13 +45,19 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
             f"{where} returns bytes, and nothing says of what kind; return ImageContent(data=...), "
             "AudioContent(data=...), or EmbeddedResource(resource=ResourceContents(uri=..., blob=...))"
         )
+    for member in members:
+        if hint := for_result(member):
+            raise SetupError(f"{where}: {member!r} is another framework's; return {hint}")
     if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members)):
         lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
         return None, _write_blocks if lists else _write_content
     structured = Structured(where, returns)
 
     def write(value: Any) -> JSON:
-        return _in_full(value) if isinstance(value, ToolResult) else _structured(structured.write(value))
+        if isinstance(value, ToolResult):
+            return _in_full(value)
+        _refuse_unawaited(value)
+        return _structured(structured.write(value))
 
     return structured.schema, write
 
@@ -93,11 +101,6 @@ def completion_body(value: Any) -> JSON:
     return {"completion": {"values": values, "total": total, "hasMore": has_more}}
 
 
-def union_members(annotation: Any) -> tuple[Any, ...]:
-    """Give the members of a union, or the annotation alone."""
-    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-
-
 def _is_content_type(annotation: Any) -> bool:
     """Whether results of this type are text or content, so that no schema describes them."""
     if get_origin(annotation) is Annotated:
@@ -128,7 +131,27 @@ def _write_content(value: Any) -> JSON:
         return {"content": [block(value)], "isError": False}
     if isinstance(value, list | tuple) and value and all(isinstance(v, str) or is_content(v) for v in value):
         return {"content": [block(item) for item in value], "isError": False}
-    return _structured(to_jsonable_python(value, by_alias=True))
+    if type(value) not in _JSON_TYPES:
+        _refuse_unawaited(value)
+        if hint := for_result(type(value)):
+            raise FlowError(f"The result is another framework's {type(value).__name__}; return {hint}")
+    try:
+        return _structured(to_jsonable_python(value, by_alias=True))
+    except PydanticSerializationError as error:
+        raise FlowError(
+            f"The result is nothing that JSON has ({error}); return text, content, a model, a dataclass or plain values"
+        ) from None
+
+
+def _refuse_unawaited(value: Any) -> None:
+    """Refuse what a forgotten `await` leaves behind."""
+    if iscoroutine(value):
+        code = value.cr_code
+        value.close()  # or Python would warn of it, too
+        raise FlowError(
+            f"The result is a coroutine that was never awaited; write `await {value.__name__}(...)`. It is of "
+            f'File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_qualname}'
+        )
 
 
 def _structured(plain: Any) -> JSON:

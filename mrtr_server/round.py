@@ -7,9 +7,8 @@ the code around it catches.
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Callable, Container, Coroutine
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
 from .callbacks import Callbacks, Reports
@@ -17,8 +16,9 @@ from .errors import AnswerMisfit, FlowError, KeyConflict, MisplacedCall, SetupEr
 from .inputs import InputRequired, Inputs, reader
 from .journal import Journal
 from .messages import JSON, Call, Question
-from .steps import Planned, Steps, current_dependency, current_step
+from .steps import Planned, Steps, current_step
 from .threads import Threads
+from .tracebacks import Place, format_place, format_stack, place_of_call
 from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
@@ -89,9 +89,10 @@ class Round:
         self.failure: BaseException | None = None
         self.activity = 0
         self.parked: list[asyncio.Task[Any]] = []
-        self.busy: set[asyncio.Task[Any]] = set()
         self.reserved: Container[str] = ()
         self.closed = False
+        self.end: Literal["", "parked", "cancelled"] = ""
+        self.in_teardown = False
         self.main: asyncio.Task[Any] | None = None
         self.handed_over = False
         self._callbacks = callbacks
@@ -104,8 +105,10 @@ class Round:
         self._steps: Steps | None = None
         self._claimed: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
+        self._read: dict[str, set[str]] = {}
         self._abandoned = False
-        self._unawaited = 0
+        self._unawaited: dict[int, Place] = {}
+        self._awaitables = 0
         self._woken: asyncio.Future[None] | None = None
 
     # What the runner watches
@@ -132,16 +135,26 @@ class Round:
         self._woken = asyncio.get_running_loop().create_future()
         await self._woken
 
+    def begin_teardown(self) -> None:
+        """Tell the runner that the handler is over, and its dependencies are being left: that is waited for."""
+        self.in_teardown = True
+        self.wake()
+
     def check_awaited(self) -> None:
         """End the flow if the handler returned without having awaited all that it called."""
         if self._unawaited and not self.asked and not self.ending:
-            self.fail(MisplacedCall("An ask, a step or the like was called but never awaited; write `await ctx...`"))
+            place = next(iter(self._unawaited.values()))
+            call = f"ctx.{place[-1].co_name}"
+            self.fault = MisplacedCall(
+                f"{call}() was called but never awaited; write `await {call}(...)`: {format_place(place)}"
+            )
 
     def fail(self, error: FlowError) -> FlowError:
         """End the flow for a mistake in the handler's code, whatever the handler makes of the error."""
         if self.fault is None:
             # The error does not pass through the handler's frames, so the stack says where it comes from.
-            error.add_note("Called from:\n" + "".join(traceback.format_stack(limit=12)[:-1]))
+            if calls := format_stack():
+                error.add_note(f"Called from:\n{calls}".rstrip())
             self.fault = error
         return error
 
@@ -149,10 +162,6 @@ class Round:
         """Never return, except to end the handler with the round."""
         if (task := asyncio.current_task()) is not None:
             self.parked.append(task)
-        if (dependency := current_dependency.get()) is None:
-            self.busy.clear()
-        else:
-            self.busy.discard(dependency)
         self.wake()
         while True:
             try:
@@ -165,6 +174,9 @@ class Round:
 
     def _refuse(self, what: str) -> None:
         """Refuse an ask or a step where there can be none, and where it can't park either: by an exception."""
+        if self.in_teardown and asyncio.current_task() is self.main:
+            message = f"{what} was called after the yield of a dependency; there the round has ended"
+            raise self.fail(MisplacedCall(message))
         if self.closed:
             logger.error(
                 "%s %r went on after its round had ended: it caught the cancellation and called %s. "
@@ -190,11 +202,14 @@ class Round:
 
     def awaited(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Give the coroutine of an ask or a step, and note whether it is awaited."""
-        self._unawaited += 1
-        return self._counted(work)
+        self._awaitables += 1
+        self._unawaited[self._awaitables] = place = place_of_call()
+        coroutine: Any = self._counted(self._awaitables, work)
+        coroutine.__qualname__ = place[-1].co_qualname  # for Python's own warning of what is never awaited
+        return cast(Coroutine[Any, Any, Any], coroutine)
 
-    async def _counted(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        self._unawaited -= 1
+    async def _counted(self, number: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        del self._unawaited[number]
         return await work()
 
     # Asks
@@ -243,7 +258,7 @@ class Round:
                 return OPEN
             except AnswerMisfit as misfit:
                 question = question.because(misfit.reason)
-        self.journal.forget(key)
+        self.journal.forget(key, question.digest)
         self._send(key, ask, question)
         return OPEN
 
@@ -251,7 +266,7 @@ class Round:
         raw = self.journal.answer(key, question.digest)
         if raw is None:
             return self._take_early(key, question.digest, needs_state)
-        return self._reports.found.get(key, raw)
+        return self._reports.found.get((key, question.digest), raw)
 
     def _take_early(self, key: str, digest: str, needs_state: bool) -> JSON | None:
         """Give an answer that came without a state, if it may count; it is kept for later rounds."""
@@ -272,7 +287,8 @@ class Round:
         if self._callbacks is None:
             raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
         back = self._callbacks.way_back(ask.callback, key, question.digest, self.call, self.journal)
-        return ask.leading(question.because(UNFINISHED if key in self._reports.unfinished else ""), back)
+        unfinished = (key, question.digest) in self._reports.unfinished
+        return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
 
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Give the ask its key: its own, or the first of its default keys that is free and fits the journal best."""
@@ -312,28 +328,35 @@ class Round:
 
     def read_input(self, key: str, asked: Any) -> Any:
         """Give the answer for a key, or None; see `Inputs.get`."""
+        question = ""
         try:
-            raw, read = self._find_input(key, asked)
-            return None if raw is None else read(raw)
+            question, raw, read = self._find_input(key, asked)
+            if raw is None:
+                return None
+            self._read.setdefault(key, set()).add(question)
+            return read(raw)
         except Refusal as refusal:
             self.refusal = self.refusal or refusal
             raise
         except AnswerMisfit as misfit:
             self._reasons[key] = misfit.reason
-            self.journal.forget(key)
+            self.journal.forget(key, question)
             return None
         except Exception as error:
             detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
             raise CallEnded(str(self.fail(FlowError(f"inputs.get({key!r}, ...) failed: {detail}")))) from None
 
-    def _find_input(self, key: str, asked: Any) -> tuple[JSON | None, Callable[[JSON], Any]]:
+    def _find_input(self, key: str, asked: Any) -> tuple[str, JSON | None, Callable[[JSON], Any]]:
+        """Find the answer for a key: the digest of its question, the answer if there is one, and what reads it."""
         if isinstance(asked, Ask):
-            return self._kept(key, asked.question(), asked.needs_state), asked.read
+            question = asked.question()
+            return question.digest, self._kept(key, question, asked.needs_state), asked.read
         kind, shape, read = reader(asked)
-        raw = self.journal.answer_of_kind(key, kind, shape)
-        if raw is None:
-            raw = self._take_early(key, f"{kind}..{shape or ''}", shape == CONFIRMATION_SHAPE)
-        return raw, read
+        found = self.journal.newest_answer(key, kind, shape)
+        if found is None:
+            digest = f"{kind}..{shape or ''}"
+            return digest, self._take_early(key, digest, shape == CONFIRMATION_SHAPE), read
+        return *found, read
 
     def require(self, required: InputRequired) -> None:
         """Take what a pure function returned: ask what is not answered yet. Raises `KeyConflict`."""
@@ -343,7 +366,8 @@ class Round:
         for key, question in (open_ or questions).items():
             self._refuse_other_question(key, question)
             self._refuse_step_key(key)
-            self.journal.forget(key)
+            for digest in (question.digest, *self._read.get(key, ())):
+                self.journal.forget(key, digest)
             self._send(key, required.asks[key], question.because(self._reasons.get(key, "")))
 
     # Steps

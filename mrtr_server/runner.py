@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,6 +19,7 @@ from .inputs import InputRequired, State
 from .journal import UNSET
 from .messages import JSON, Outlet, Question
 from .round import Round
+from .teardown import Teardown
 from .threads import Threads, call_function
 
 logger = logging.getLogger("mrtr_server")
@@ -31,13 +34,24 @@ PATIENCE = 5.0
 """How long a cancelled handler may take to end, in seconds."""
 
 
+Work = Callable[[], Coroutine[Any, Any, Any]]
+"""Begins what a round runs."""
+
+
 class Asking:
-    """The round ended with questions, or with a state alone."""
+    """The round ended with questions, or with a state alone.
 
-    __slots__ = ("questions",)
+    Parameters:
+        questions: by key; none for a state alone.
+        keeps_state: whether the handler itself ended the round without a question, to be run again with another state
+            of its own; otherwise it was the server.
+    """
 
-    def __init__(self, questions: dict[str, Question]) -> None:
+    __slots__ = ("keeps_state", "questions")
+
+    def __init__(self, questions: dict[str, Question], *, keeps_state: bool = False) -> None:
         self.questions = questions
+        self.keeps_state = keeps_state
 
 
 class Backgrounded:
@@ -70,21 +84,15 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
         keywords[handler.state] = _own_state(handler, round_)
     if handler.context is not None:
         keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
-    result: Any = None
-    raised: BaseException | None = None
-    try:
-        if handler.declared is None:
-            work = call_function(handler, keywords, threads)
-        else:
-            work = _fill_and_call(handler, handler.declared, arguments, keywords, round_, outlet, threads)
-        result = await (_run_asking(work, round_) if handler.may_park else work)
-    except (Exception, CallEnded, BaseExceptionGroup) as error:
-        raised = error
-    else:
-        round_.check_awaited()
-    finally:
-        round_.closed = True
-    return conclude(handler, round_, result, raised)
+    declared = handler.declared
+    teardown = Teardown(round_, threads) if declared is not None and declared.has_teardown else None
+    work: Work = partial(call_function, handler, keywords, threads)
+    if declared is not None:
+        work = partial(_fill_and_call, handler, declared, arguments, keywords, round_, outlet, threads, teardown)
+    if teardown is not None:
+        return await _run_asking(handler, round_, _torn_down(handler, round_, work, teardown))
+    concluded = _concluded(handler, round_, work)
+    return await (_run_asking(handler, round_, concluded) if handler.may_park else concluded)
 
 
 async def _fill_and_call(
@@ -95,10 +103,68 @@ async def _fill_and_call(
     round_: Round,
     outlet: Outlet,
     threads: Threads,
+    teardown: Teardown | None,
 ) -> Any:
     """Call a handler once all of its declared parameters are there; otherwise the round ends without it."""
-    filled = await declared.fill(arguments, round_, outlet, threads)
-    return None if filled is None else await call_function(handler, {**keywords, **filled}, threads)
+    in_thread = threads if teardown is None else teardown.in_thread
+    filled = await declared.fill(arguments, round_, outlet, in_thread, teardown)
+    return None if filled is None else await call_function(handler, {**keywords, **filled}, in_thread)
+
+
+async def _concluded(handler: Handler, round_: Round, work: Work) -> Any:
+    """Run a handler to its end, or to that of its round; return and raise as `run` does."""
+    result: Any = None
+    raised: BaseException | None = None
+    try:
+        result = await work()
+        if round_.end:
+            logger.warning("%r caught the end of its round and returned a value; the value is dropped", round_.name)
+        else:
+            round_.check_awaited()
+    except asyncio.CancelledError:
+        if round_.end != "parked":
+            raise
+    except (Exception, CallEnded, BaseExceptionGroup) as error:
+        raised = error
+    finally:
+        if round_.running and not round_.end:
+            await _finish_steps(round_)
+        round_.closed = True
+    if round_.end == "cancelled":
+        raise asyncio.CancelledError("the round has ended")
+    if round_.end:
+        result = raised = None
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+    return conclude(handler, round_, result, raised)
+
+
+async def _torn_down(handler: Handler, round_: Round, work: Work, teardown: Teardown) -> Any:
+    """Run a handler, then leave its dependencies with what the round came to; return and raise as `run` does."""
+    try:
+        outcome = await _concluded(handler, round_, work)
+        if handler.write is not None and not isinstance(outcome, Asking | Backgrounded):
+            outcome = handler.write(outcome)
+    except GeneratorExit:  # the loop is gone
+        raise
+    except BaseException as error:
+        await _leave_dependencies(round_, teardown, error)
+        if isinstance(error, asyncio.CancelledError) and round_.end != "cancelled":
+            raise RuntimeError(f"{round_.name!r} was cancelled, but nobody had cancelled it") from error
+        raise
+    lost = round_.task is not None and round_.task.lost  # it runs elsewhere, and nothing more may happen here
+    await _leave_dependencies(round_, teardown, asyncio.CancelledError("the task runs elsewhere") if lost else None)
+    return outcome
+
+
+async def _leave_dependencies(round_: Round, teardown: Teardown, error: BaseException | None) -> None:
+    round_.begin_teardown()
+    await _finish_steps(round_)
+    fault = round_.fault
+    with suppress(CallEnded):  # an ask or a step after the yield; the round knows
+        await teardown.leave(error)
+    if error is None and round_.fault is not fault and round_.fault is not None:
+        raise round_.fault
 
 
 def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException | None) -> Any:
@@ -115,7 +181,7 @@ def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException
     if round_.failure is not None:
         raise round_.failure
     if round_.asked or round_.handed_over or isinstance(result, InputRequired):
-        return Asking(round_.asked)
+        return Asking(round_.asked, keeps_state=not (round_.asked or round_.handed_over))
     if round_.backgrounded:
         return Backgrounded()
     if raised is not None:
@@ -123,27 +189,28 @@ def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException
     return result
 
 
-async def _run_asking(coroutine: Coroutine[Any, Any, Any], round_: Round) -> Any:
+async def _run_asking(handler: Handler, round_: Round, coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
     task = asyncio.create_task(coroutine)
     round_.main = task
     task.add_done_callback(round_.wake)
     try:
         while not task.done():
-            if not round_.parked or round_.running or round_.busy:
+            if not round_.parked or round_.running or round_.in_teardown:
                 await round_.changed()
             elif await _settled(task, round_):
                 break
         await _finish_steps(round_)
     except asyncio.CancelledError:  # the client is gone
+        round_.end = "cancelled"
         await _end(task, round_)
         await _finish_steps(round_)
         raise
     if not task.done():
+        round_.end = "parked"
         await _end(task, round_)
-        return None
     _leave(round_)
-    return task.result()
+    return task.result() if task.done() else conclude(handler, round_, None, None)
 
 
 async def _settled(task: asyncio.Task[Any], round_: Round) -> bool:
@@ -168,21 +235,35 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
     left to waste away: its owner would take a cancellation for a result.
     """
     round_.closed = True
-    had_ended = task.done()
-    if not had_ended:
-        task.cancel()
+    if not task.done():
+        if not round_.in_teardown:
+            task.cancel()
         for _ in range(END_TICKS):
-            if task.done():
+            if task.done() or round_.in_teardown:
                 break
             await asyncio.sleep(0)
         if not task.done() and all(parked.done() for parked in round_.parked):
-            await asyncio.wait((task,), timeout=PATIENCE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    while not (task.done() or round_.in_teardown):
+                        await round_.changed()
+        if round_.in_teardown:
+            await _end_of_teardown(task)
     if not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         logger.error("%r does not end when it is cancelled; it is left behind", round_.name)
-    elif not had_ended and not task.cancelled() and task.exception() is None:
-        logger.warning("%r caught the end of its round and returned a value; the value is dropped", round_.name)
+    # What it comes to is taken, so that it is not reported as lost where nobody waits for it any more.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     _leave(round_)
+
+
+async def _end_of_teardown(task: asyncio.Task[Any]) -> None:
+    """Wait for the end of a teardown, however long it takes; a further cancellation goes on to it."""
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
 
 
 def _leave(round_: Round) -> None:
@@ -196,9 +277,23 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
         return State()
     try:
         return State(handler.stored_state.read(stored))
-    except ValidationError as error:
-        message = f"The kept state does not fit {handler.state!r} any more ({error.error_count()} problems)"
-        raise round_.fail(FlowError(message)) from None
+    except Exception as error:
+        # Another version of the handler kept it; should that go on with the flow, it finds it unless we keep another.
+        logger.warning(
+            "%s %r: the kept state does not fit the type of %r any more (%s), so it is None",
+            round_.call.method,
+            round_.name,
+            handler.state,
+            ", ".join(_problems(error)),
+        )
+        return State()
+
+
+def _problems(error: Exception) -> list[str]:
+    """Return what kinds of problems there are; where they are, may be part of a value."""
+    if isinstance(error, ValidationError):
+        return sorted({problem["type"] for problem in error.errors(include_url=False, include_input=False)})
+    return [type(error).__name__]
 
 
 def _require(handler: Handler, required: InputRequired, round_: Round) -> None:

@@ -1,18 +1,20 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Protocol, get_args
 
-from pydantic import Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
-from .errors import MRTRError, SetupError
+from .errors import FlowError, MRTRError, SetupError
+from .hints import for_parameter
+from .patterns import refuse_backtracking
 
 TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
@@ -28,6 +30,9 @@ MOST_READ = 2000
 
 MOST_CHARACTERS = 200
 """How long each of them, and the path to it, may be."""
+
+_TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
+"""Errors of pydantic's whose message may hold the value."""
 
 _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
@@ -157,26 +162,44 @@ class SignatureArguments:
 
     Parameters:
         where: the handler's name, for errors.
-        parameters: the parameters that the client fills, with resolved annotations.
+        parameters: the parameters that the client fills, with resolved annotations; `**kwargs: Any` for whatever else
+            the client sends.
+        own: the parameters that the server fills.
 
     Raises:
-        SetupError: an annotation has no JSON Schema, or a parameter can't be filled by name.
+        SetupError: an annotation has no JSON Schema, a parameter can't be filled by name, or a client could stop the
+            server with a pattern.
     """
 
-    def __init__(self, where: str, parameters: Mapping[str, Parameter]) -> None:
-        fields = {name: _field(where, name, parameter) for name, parameter in parameters.items()}
+    def __init__(self, where: str, parameters: Mapping[str, Parameter], own: Collection[str] = ()) -> None:
+        named = {name: each for name, each in parameters.items() if not _takes_the_rest(where, each)}
+        self.is_open = len(named) < len(parameters)
+        """Whether it takes arguments that it does not name."""
+        fields = {name: _field(where, name, parameter) for name, parameter in named.items()}
+        make: Any = TypedDict
+        described = make("Arguments", fields)
+        if self.is_open:
+            described.__pydantic_config__ = ConfigDict(extra="allow")
         # One validator for all arguments, and it gives the dictionary that the handler is called with.
         try:
-            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(TypedDict("Arguments", fields))  # type: ignore[operator]
+            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
             schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
-            raise SetupError(f"{where}: the parameters have no JSON Schema: {error}") from error
+            raise SetupError(_without_schema(where, fields, error)) from error
+        refuse_backtracking(where, self._adapter.core_schema)
         schema.setdefault("properties", {})
         self.schema = schema
+        self.names = frozenset(schema["properties"]) | _aliases(self._adapter.core_schema)
+        """The names of the arguments, with all that pydantic takes for one of them."""
+        # With the parameters that have an alias: what comes under their own name would take the place of their value.
+        self.reserved = frozenset(own) | (named.keys() - self.names)
+        """The names of parameters that no argument reaches."""
         self._validate = self._adapter.validator.validate_python
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate raw arguments; what the signature does not name is dropped."""
+        """Validate raw arguments; what the signature does not name is dropped, unless it takes the rest."""
+        if self.is_open and not self.reserved.isdisjoint(raw):
+            raw = {name: value for name, value in raw.items() if name not in self.reserved}
         try:
             arguments: dict[str, Any] = self._validate(raw)
         except ValidationError as error:
@@ -202,10 +225,33 @@ class SignatureArguments:
         return shortened(found[:MOST_PROBLEMS], len(found[MOST_PROBLEMS:])) or problems_of(error)
 
 
+def _takes_the_rest(where: str, parameter: Parameter) -> bool:
+    if parameter.kind is not Parameter.VAR_KEYWORD:
+        return False
+    if parameter.annotation is not Any:
+        raise SetupError(
+            f"{where}: write **{parameter.name}: Any to take whatever else a client sends; or name the parameters"
+        )
+    return True
+
+
+def _aliases(schema: Any) -> set[str]:
+    """Return the further names under which pydantic finds the fields of a TypedDict."""
+    fields = schema.get("schema", schema).get("fields", {})
+    found: set[str] = set()
+    for each in fields.values():
+        alias = each.get("validation_alias", ())
+        paths = [alias] if isinstance(alias, str) or (alias and isinstance(alias[0], str)) else alias
+        found |= {path if isinstance(path, str) else path[0] for path in paths}
+    return found
+
+
 def _field(where: str, name: str, parameter: Parameter) -> Any:
-    if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+    if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL):
         raise SetupError(f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter")
     annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
+    if hint := for_parameter(annotation):
+        raise SetupError(f"{where}: a client can't fill parameter {name!r}; take {hint}")
     default = parameter.default
     if default is Parameter.empty:
         return annotation
@@ -222,6 +268,22 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
     except ValueError:  # it is no JSON; a PydanticSerializationError is one
         shown = {}
     return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
+
+
+def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> str:
+    """Say which parameter it is that no client can fill."""
+    for name, field in fields.items():
+        try:
+            TypeAdapter(TypedDict("Argument", {name: field})).json_schema()  # type: ignore[operator]
+        except _NO_SCHEMA as its_own:
+            why = f"{where}: a client can't fill parameter {name!r}, since its type has no JSON Schema"
+            return f"{why} ({_reason(its_own)}); let Depends(...) make it"
+    return f"{where}: the parameters have no JSON Schema: {_reason(error)}"
+
+
+def _reason(error: Exception) -> str:
+    """Return what pydantic says is wrong, without what it says could be done about it."""
+    return str(error).partition("\n")[0].partition(". ")[0]
 
 
 def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
@@ -311,11 +373,20 @@ class Structured:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
             self.schema = self._adapter.json_schema(schema_generator=TitleFreeSchema, mode="serialization")
         except _NO_SCHEMA as error:
-            raise SetupError(f"{where}: results of type {annotation!r} have no JSON Schema: {error}") from error
+            raise SetupError(
+                f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, content, "
+                "a model, a dataclass or what JSON has"
+            ) from error
 
     def write(self, value: Any) -> Any:
-        """Check a result against its type and give it as plain JSON. Raises pydantic's `ValidationError`."""
-        return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
+        """Check a result against its type and give it as plain JSON. Raises `FlowError`, without the value."""
+        try:
+            return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
+            raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}") from None
 
 
 class Stored:

@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 from hmac import compare_digest, digest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from .errors import RequestError, StateRefused
+from .auth import read_user, write_user
+from .errors import OverBudget, RequestError, StateRefused
 from .journal import Journal
 from .keys import KeyRing
-from .limits import Limits
+from .limits import LARGEST_META, Limits
 from .messages import JSON, Call, Client, Complete, Principal
 from .recorded import read_outcome, write_outcome
 from .sealed_state import SealedCodec
@@ -18,6 +19,9 @@ from .task_store import TaskRow
 
 ID_BYTES = 24
 """Of randomness in the id of a task: it may be all that protects it."""
+
+_LONGEST_WAIT = 2048
+"""Of a state that says which task is waited for, in characters."""
 
 _BOUND_TO = ["task"]
 _NO_END = 1e10
@@ -54,7 +58,7 @@ class SealedTasks:
         return [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
 
     def seal_call(self, place: Place, call: Call) -> bytes:
-        """Seal the request that a task comes from: what its handler may need of it."""
+        """Seal the request that a task comes from: what its handler may need of it. Raises `OverBudget`."""
         return self._seal(place, "call", _write_call(call))
 
     def call(self, row: TaskRow) -> Call:
@@ -88,6 +92,19 @@ class SealedTasks:
         found = read_outcome(self._open(row, "outcome", row.outcome))
         return found if isinstance(found, Complete | RequestError) else None
 
+    def seal_wait(self, place: Place) -> str:
+        """Seal a state for a client that is to come again for a result. It says nothing, and grants nothing."""
+        return self._codec.seal(_bound(place, "wait"))
+
+    def check_wait(self, place: Place, state: Any) -> None:
+        """Check that a state is one that `seal_wait` gave for this task and principal. Raises `StateRefused`."""
+        if not isinstance(state, str):
+            raise StateRefused("not a string")
+        if len(state) > _LONGEST_WAIT:
+            raise StateRefused("too large")
+        if not compare_digest(self._codec.open(state), _bound(place, "wait")):
+            raise StateRefused("it belongs to another task or principal")
+
     def _seal(self, place: Place, column: str, payload: bytes) -> bytes:
         return self._codec.seal(_bound(place, column) + payload).encode("ascii")
 
@@ -104,18 +121,26 @@ def _bound(place: Place, column: str) -> bytes:
 
 def _write_call(call: Call) -> bytes:
     who = call.principal
-    return to_json(
-        {
-            "method": call.method,
-            "target": call.target,
-            "arguments": call.arguments,
-            "meta": call.params.get("_meta"),
-            "client": [call.client.info, call.client.capabilities],
-            "principal": None if who is None else [who.subject, who.issuer, who.client_id],
-            "host": call.headers.get(b"host", b"").decode("latin-1"),
-            "root": call.root,
-        }
-    )
+    about: JSON = {
+        "method": call.method,
+        "target": call.target,
+        "meta": call.params.get("_meta"),
+        "client": [call.client.info, call.client.capabilities],
+        "principal": None if who is None else [who.subject, who.issuer, who.client_id],
+        "user": write_user(call.user),
+        "scopes": sorted(call.scopes),
+        "host": call.headers.get(b"host", b"").decode("latin-1"),
+        "root": call.root,
+    }
+    if len(to_json(about)) > LARGEST_META:
+        message = f"What a task keeps of its request besides the arguments is over {LARGEST_META} bytes"
+        raise OverBudget(message, "_meta", LARGEST_META)
+    return to_json({**about, "arguments": call.arguments})
+
+
+def _named_by(who: list[str] | None) -> list[Any] | None:
+    """Return the user in a request of an older release, which kept the principal alone."""
+    return None if who is None else [who[0], "", who[1], who[2], True]
 
 
 def _read_call(fields: JSON) -> Call:
@@ -127,6 +152,8 @@ def _read_call(fields: JSON) -> Call:
         arguments=fields["arguments"],
         client=Client(*fields["client"]),
         principal=None if who is None else Principal(*who),
+        user=read_user(fields["user"] if "user" in fields else _named_by(who)),
+        scopes=frozenset(fields.get("scopes", ())),
         headers={b"host": fields["host"].encode("latin-1")},
         root=fields["root"],
     )

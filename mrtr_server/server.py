@@ -5,13 +5,14 @@ import logging
 import math
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from inspect import isasyncgenfunction
 from types import FrameType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
+from urllib.parse import quote
 
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
@@ -22,29 +23,34 @@ from starlette.types import Receive, Scope, Send
 from .admission import Admission
 from .asgi import Endpoint
 from .asks import Text
+from .authorization import Authorize, Authorizer, compile_hook
 from .base_url import BaseUrl
 from .callback_pages import CallbackPages, Identify, Registering, build_callback
 from .callbacks import PATH, Callbacks
-from .connection import closing
 from .content import Icon, ToolAnnotations, icon_entries
-from .dispatcher import Dispatcher
+from .cursors import Cursors
+from .dispatcher import Dispatcher, Registered
 from .errors import SetupError
 from .fanout import Fanout
 from .faults import Faults
 from .flows import Flows
 from .gate import wrap
 from .handlers import Handler, TaskTerms, calls_background, compile_handler
+from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of, options_of
 from .keys import KeyRing
 from .limits import Limits
+from .log_text import PlainText, plain
 from .messages import Change
+from .option_types import check_registration, check_settings
 from .probes import Probes
 from .redemption import Redeemer
+from .refusals import RefusalLog
 from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
+from .response_writer import closing
 from .sealed_state import Codec, SealedCodec
 from .shared import Shared
 from .shutdown import DEFAULT, Shutdown, read_seconds
 from .signals import drain_on_sigterm, forget_sigterm
-from .signing import Cursors
 from .store import Store
 from .stores import fanout_of
 from .tasks import Tasks
@@ -53,6 +59,7 @@ from .tool_calls import Tools
 from .worker import Worker
 
 logger = logging.getLogger("mrtr_server")
+logger.addFilter(PlainText())  # here, since it goes behind the filters of the modules above
 
 LIFESPAN = 2 / 3
 """What part of the seconds that are left at the end of a shutdown is for leaving `lifespan=`."""
@@ -60,6 +67,9 @@ LIFESPAN = 2 / 3
 
 F = TypeVar("F", bound=Callable[..., Any])
 Icons = Sequence[Icon | Mapping[str, Any]]
+_UNESCAPED = "/:@!$&'()*+,;="
+"""What a path has as it is (RFC 3986, section 3.3), besides letters, digits and what is in no need of it anywhere."""
+
 Lifespan = Callable[["MRTRServer"], AbstractAsyncContextManager[Any]]
 
 
@@ -73,14 +83,20 @@ class MRTRServer:
         name: what clients see, and what sealed states are bound to unless `audience` is given.
         version: the server's own version, for clients to see.
         title: a name for people.
+        description: what it does, for people and for hosts that show or choose servers.
         instructions: how a model should use the server.
         website_url: where people can read about it.
         icons: for people to recognize it by.
-        path: where the MCP endpoint is. Where the application is mounted, the mount's root is the endpoint, too.
+        path: where the MCP endpoint is, with a slash behind it or without. Where the application is mounted, the
+            mount's root is the endpoint, too.
         keys: the key ring: a `KeyRing`, or 32-byte secrets with the sealing one first. From `MRTR_KEYS` if left out.
         audience: what sealed states are bound to; the same on all replicas. The name if left out.
         auth: a Starlette authentication backend; with one, a request that it does not authenticate gets a 401. If
             left out, the user is whoever an authentication middleware around the application says it is.
+        authorize: says who may use what: a function, sync or async, of the `Caller` and the name of a tool or prompt,
+            or the URI of a resource, that returns True or False. It is asked before each round of a call, a read and a
+            prompt, for each entry of a list, for a completion, for a resource that somebody listens to and again before
+            each change is told. What is refused looks like what is not there.
         identify: says whose browser sent a request, for callbacks: a function of the request that returns the user's
             identity as text, a `Principal`, a Starlette user, None for nobody, or a response that is sent instead, such
             as the way to your login. It must name users as the authentication does.
@@ -94,9 +110,15 @@ class MRTRServer:
             any, all of that works within one process, and ends with it.
         limits: what requests and flows may use.
         dialects: the wire forms to serve, by name: all that there are if left out.
+        unknown_arguments: what a new call comes to that has arguments which its tool or prompt does not take:
+            `"refuse"` names them and the nearest ones to the model, `"ignore"` drops them, for clients that add some.
+        registers_later: what is registered only while the server runs, of `"tools"`, `"prompts"`, `"resources"`,
+            `"completions"` and `"tasks"`: clients are told of these from the start. Of all else they are told where
+            there is some.
         page_size: how many entries a page of a list has.
         list_ttl: how long clients may keep lists, in seconds.
-        list_scope: who may share kept lists; `"private"` by default where there is `auth`, otherwise `"public"`.
+        list_scope: who may share kept lists; `"private"` by default where there is `auth`, otherwise `"public"`. A list
+            that depends on `authorize=` is always private.
         allowed_origins: what browsers may call from, besides loopback: origins such as `"https://app.example.com"`, or
             `"*"`.
         allowed_hosts: what the `Host` header may be; anything if left out.
@@ -120,12 +142,14 @@ class MRTRServer:
         SetupError: something does not fit together; the message says what.
     """
 
+    @options_of(SERVER_OPTIONS, "MRTRServer")
     def __init__(
         self,
         name: str,
         *,
         version: str = "0.0.0",
         title: str | None = None,
+        description: str | None = None,
         instructions: str = "",
         website_url: str | None = None,
         icons: Icons = (),
@@ -133,6 +157,7 @@ class MRTRServer:
         keys: KeyRing | Sequence[bytes] | None = None,
         audience: str | None = None,
         auth: AuthenticationBackend | None = None,
+        authorize: Authorize | None = None,
         identify: Identify | None = None,
         base_url: str | None = None,
         codec: Codec | None = None,
@@ -141,6 +166,8 @@ class MRTRServer:
         database: str | None = None,
         limits: Limits | None = None,
         dialects: Sequence[str] | None = None,
+        unknown_arguments: Literal["refuse", "ignore"] = "refuse",
+        registers_later: Collection[Registered] = (),
         page_size: int = 250,
         list_ttl: float = 0.0,
         list_scope: Literal["public", "private"] | None = None,
@@ -157,6 +184,7 @@ class MRTRServer:
     ) -> None:
         settings = dict(locals())
         del settings["self"]
+        check_settings(settings)
         if not name:
             raise SetupError("MRTRServer needs a name")
         if not path.startswith("/"):
@@ -167,17 +195,24 @@ class MRTRServer:
             raise SetupError("lame_duck must not be negative")
         for option, texts in (
             ("dialects", dialects),
+            ("registers_later", registers_later),
             ("allowed_origins", allowed_origins),
             ("allowed_hosts", allowed_hosts),
         ):
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
+        if unknown_arguments not in ("refuse", "ignore"):
+            raise SetupError(f'unknown_arguments={unknown_arguments!r}: choose from "refuse", "ignore"')
+        if unknown := set(registers_later) - set(get_args(Registered)):
+            raise SetupError(f"registers_later={unknown}: choose from {', '.join(get_args(Registered))}")
         if isasyncgenfunction(lifespan):
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
         self.name = name
         self._path = path.rstrip("/")
+        self._raw_path = quote(self._path, safe=_UNESCAPED).encode()
         self._limits = limits or Limits()
         self._settings = settings
+        self._ignores_unknown = unknown_arguments == "ignore"
         self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
         self._threads = Threads(self._limits.threads)
         self._shared = Shared(name, keys, store, database, clock)
@@ -191,6 +226,7 @@ class MRTRServer:
         self._entered = lifespan or nullcontext
         optional: dict[str, Any] = {
             "title": title,
+            "description": description,
             "websiteUrl": website_url,
             "icons": icon_entries(icons),
         }
@@ -208,23 +244,32 @@ class MRTRServer:
             limits=self._limits,
             clock=clock,
         )
+        redeemer = self._redeemer = Redeemer(
+            self._shared.watched, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
+        )
         flows = Flows(
             codec or SealedCodec(ring),
+            redeemer,
             self._threads,
             self._limits,
             self._admission,
             self._callbacks,
             audience=audience or name,
+            redeems=self._shared.redeems,
             clock=clock,
         )
-        redeemer = self._redeemer = Redeemer(
-            self._shared.watched, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
-        )
         self._tasks = Tasks(
-            self._shared.tasks, ring, self._fanout, self._limits, answer_within=self._answer_within, clock=clock
+            self._shared.tasks,
+            ring,
+            self._fanout,
+            self._admission,
+            self._limits,
+            answer_within=self._answer_within,
+            clock=clock,
         )
         faults = Faults(debug=debug)
-        tools = Tools(self._registry, flows, redeemer, self._tasks, self._wake_worker, faults)
+        authorizer = Authorizer(authorize, self._threads)
+        tools = Tools(self._registry, flows, self._tasks, self._wake_worker, faults, authorizer)
         self._worker = Worker(self._tasks, tools.run_task, self._registry.tasks, self._admission, self._limits)
         self._works = works
         dispatcher = Dispatcher(
@@ -233,6 +278,7 @@ class MRTRServer:
             flows,
             self._tasks,
             faults,
+            authorizer,
             Cursors(ring),
             self._fanout,
             self._threads,
@@ -240,7 +286,9 @@ class MRTRServer:
             page_size=page_size,
             list_ttl=list_ttl,
             list_scope=list_scope or ("private" if auth is not None else "public"),
+            registers_later=frozenset(registers_later),
         )
+        refusals = RefusalLog()
         endpoint = Endpoint(
             dispatcher,
             info,
@@ -251,8 +299,9 @@ class MRTRServer:
             dialects=dialects,
             allowed_origins=allowed_origins,
             allowed_hosts=allowed_hosts,
+            refusals=refusals,
         )
-        self._stack = wrap(endpoint, auth, middleware)
+        self._stack = wrap(endpoint, auth, middleware, refusals)
         pages = CallbackPages(
             self._registry.callbacks,
             self._callbacks,
@@ -260,8 +309,12 @@ class MRTRServer:
             base,
             identify=identify,
             body_bytes=self._limits.body_bytes,
+            refusals=refusals,
         )
-        self._pages = wrap(pages, None, middleware)  # a browser has no bearer token
+        self._pages = wrap(pages, None, middleware, refusals)  # a browser has no bearer token
+
+    if not TYPE_CHECKING:  # which knows that they are not there
+        __getattr__ = attributes_of(SERVER)
 
     # ASGI
 
@@ -296,16 +349,18 @@ class MRTRServer:
             await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
 
     def _is_endpoint(self, scope: Scope) -> bool:
-        path = scope["path"]
-        if path == self._path and not scope.get("root_path"):
+        # Escaped or not, a path is the same to us; to a gateway that lets paths through by their name it is another.
+        raw = scope.get("raw_path") or None
+        if scope["path"] == self._path and not scope.get("root_path") and raw in (None, self._raw_path):
             return True
-        route = _route(scope).rstrip("/")
-        if route == self._path:
-            return True
+        route = _route(scope)
         routed = scope.get("endpoint") is self  # by a Route or a Mount of Starlette
         if routed and "app_root_path" not in scope:
             return True  # a Route: whatever path it has is the endpoint's
-        return route == "" and (routed or bool(scope.get("root_path")))
+        mounted = routed or bool(scope.get("root_path"))
+        if route not in (self._path, f"{self._path}/") and not (mounted and route in ("", "/")):
+            return False
+        return raw is None or raw.partition(b"?")[0].endswith(quote(route, safe=_UNESCAPED).encode())
 
     def _is_callback(self, scope: Scope) -> bool:
         route = _route(scope)
@@ -324,7 +379,7 @@ class MRTRServer:
                 phase = "shutdown"
                 await receive()
         except Exception as error:
-            message = f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}"
+            message = plain(f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}")
             logger.error("%s", message, exc_info=error)
             await send({"type": f"lifespan.{phase}.failed", "message": message})
         else:
@@ -439,6 +494,7 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        validate: bool = True,
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
@@ -447,8 +503,10 @@ class MRTRServer:
         ttl: float | None = None,
         poll: float | None = None,
         concurrency: int | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
+    @options_of(TOOL_OPTIONS, "@app.tool")
     def tool(
         self,
         function: Any = None,
@@ -460,6 +518,7 @@ class MRTRServer:
         annotations: ToolAnnotations | Mapping[str, Any] | None = None,
         icons: Icons = (),
         input_schema: Mapping[str, Any] | None = None,
+        validate: bool = True,
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
@@ -468,6 +527,7 @@ class MRTRServer:
         ttl: float | None = None,
         poll: float | None = None,
         concurrency: int | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
@@ -484,6 +544,8 @@ class MRTRServer:
             icons: for people to recognize it by.
             input_schema: a JSON Schema of the arguments, served as it is. The function then takes one dictionary, or
                 `**arguments`. Needs the extra `schemas`.
+            validate: whether arguments are held to `input_schema`; with False it is only served, and the function gets
+                whatever the client sent, which it has to check itself.
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name. Anything but a yes ends the call.
             answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default, and in a task as
@@ -498,6 +560,8 @@ class MRTRServer:
                 `Limits.task_seconds` by default.
             poll: how often its client should ask for it, in seconds; `Limits.poll_seconds` by default.
             concurrency: how many of its tasks run at once in a process; as many as `Limits.tasks` lets by default.
+            authorize: says who may call it, besides the server's own; see `MRTRServer`. In a task it is asked before
+                each round, with the scopes of the request that created it.
             meta: `_meta` of the tool in the list.
 
         Raises:
@@ -505,6 +569,7 @@ class MRTRServer:
         """
         if task not in ("never", "optional", "required"):
             raise SetupError(f'task={task!r}: choose from "never", "optional", "required"')
+        check_registration(single_use=single_use, concurrency=concurrency, input_schema=input_schema)
         terms = {"rounds_first": rounds_first, "ttl": ttl, "poll": poll, "concurrency": concurrency}
         for option, value in terms.items():
             if task == "never" and value is not None:
@@ -515,6 +580,7 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
+            hook = compile_hook(about.name, authorize)
             handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
             goes_on = calls_background(handler)
             if goes_on and not handler.is_async:
@@ -530,9 +596,18 @@ class MRTRServer:
                     self.name,
                     about.name,
                 )
-            if handler.single_use:
+            if handler.single_use or handler.declares_confirmation:
                 self._shared.redeems(about.name, needed=single_use)
-            self._registry.add_tool(build_tool(handler, about, annotations=annotations, input_schema=input_schema))
+            tool = build_tool(
+                handler,
+                about,
+                annotations=annotations,
+                input_schema=input_schema,
+                validate=validate,
+                ignores_unknown=self._ignores_unknown,
+                authorize=hook,
+            )
+            self._registry.add_tool(tool)
             return function
 
         return register if function is None else register(_decorated("tool", function))
@@ -549,8 +624,10 @@ class MRTRServer:
         description: str | None = None,
         icons: Icons = (),
         answer_within: float | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
+    @options_of(PROMPT_OPTIONS, "@app.prompt")
     def prompt(
         self,
         function: Any = None,
@@ -561,6 +638,7 @@ class MRTRServer:
         description: str | None = None,
         icons: Icons = (),
         answer_within: float | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function as a prompt; as `@app.prompt`, or as `@app.prompt(...)`. The function stays as it is.
@@ -574,11 +652,17 @@ class MRTRServer:
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
-            self._registry.add_prompt(build_prompt(_compile(function, about.name, answer_within), about))
+            handler = _compile(function, about.name, answer_within)
+            if handler.declares_confirmation:
+                self._shared.redeems(about.name)
+            hook = compile_hook(about.name, authorize)
+            prompt = build_prompt(handler, about, ignores_unknown=self._ignores_unknown, authorize=hook)
+            self._registry.add_prompt(prompt)
             return function
 
         return register if function is None else register(_decorated("prompt", function))
 
+    @options_of(RESOURCE_OPTIONS, "@app.resource")
     def resource(
         self,
         uri: str,
@@ -593,6 +677,7 @@ class MRTRServer:
         ttl: float = 0.0,
         scope: Literal["public", "private"] = "private",
         answer_within: float | None = None,
+        authorize: Authorize | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]:
         """Register a function as a resource, or as a template of resources if the URI has variables.
@@ -603,12 +688,13 @@ class MRTRServer:
         Parameters:
             uri: a fixed URI, or a template such as `weather://{city}`; `{+path}` matches slashes, too. Each variable
                 is a parameter of the function.
-            name, title, description, icons, meta, answer_within: as for `tool`.
+            name, title, description, icons, meta, answer_within, authorize: as for `tool`. The hook is given the URI
+                that is read; in a list and for a completion, that of the template.
             mime_type: of what is returned; by its type if left out.
             size: in bytes, if it is known.
             annotations: who it is for and how much it matters.
             ttl: how long a client may keep what it read, in seconds. What depended on an answer is never kept.
-            scope: who may share what was kept.
+            scope: who may share what was kept; what depends on `authorize=` is always private.
 
         Raises:
             SetupError: the function can't be a resource; the message says why.
@@ -616,11 +702,15 @@ class MRTRServer:
 
         if not isinstance(uri, str):
             raise SetupError('A resource needs its URI: use @app.resource("scheme://...")')
+        check_registration(mime_type=mime_type, size=size, ttl=ttl, scope=scope)
 
         def register(function: F) -> F:
             about = described(function, name, title, description, icons, meta)
+            handler = _compile(function, about.name, answer_within)
+            if handler.declares_confirmation:
+                self._shared.redeems(about.name)
             resource = build_resource(
-                _compile(function, about.name, answer_within),
+                handler,
                 about,
                 uri,
                 mime_type=mime_type,
@@ -628,6 +718,7 @@ class MRTRServer:
                 annotations=annotations,
                 ttl=ttl,
                 scope=scope,
+                authorize=compile_hook(about.name, authorize),
             )
             self._registry.add_resource(resource)
             return function
@@ -666,6 +757,7 @@ class MRTRServer:
         name: str,
         *,
         methods: Iterable[Literal["GET", "POST"]] = ("GET",),
+        origins: Iterable[str] = (),
         page: Callable[[Request], Response | Awaitable[Response]] | None = None,
     ) -> Registering:
         """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
@@ -678,6 +770,8 @@ class MRTRServer:
         Parameters:
             name: names it in its address.
             methods: what it takes; with POST, a form that it returned can be sent to it.
+            origins: from where else browsers may POST to it, such as `"https://login.example.com"` for a provider that
+                answers with a form (OAuth's `form_post`). `"null"` is what a page sends that keeps its origin back.
             page: makes the page that the person sees when it is done; a plain one by default.
 
         Raises:
@@ -692,7 +786,7 @@ class MRTRServer:
             )
 
         def register(function: Callable[..., Any]) -> Any:
-            callback = build_callback(_compile(function, name), methods, page)
+            callback = build_callback(_compile(function, name), methods, origins, page)
             self._registry.add_callback(callback)
             self._shared.keeps(f"the callback {name!r}")
             return callback
@@ -742,7 +836,7 @@ def _compile(
     _check_seconds(answer_within=answer_within)
     # The local names where the decorator stands resolve annotations that are strings.
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals is globals():
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__:
         frame = frame.f_back
     namespace = frame.f_locals if frame is not None else {}
     return compile_handler(

@@ -40,6 +40,7 @@ class Shared:
         self._workers = worker_count()
         self._told_of_store = self._told_of_keys = False
         self._has_keys = True
+        self._store_failed = False
         self.refusal = ""
         """Why the server may not start; empty if it may."""
         self.ring = self._ring(keys)
@@ -73,19 +74,19 @@ class Shared:
         """Look whether the store that replicas share can be used; there is no need to look at one of our own."""
         return not self.store.shared or await self.watched.is_usable()
 
-    def redeems(self, tool: str, *, needed: bool) -> None:
-        """Note that a tool's states are redeemed once.
+    def redeems(self, name: str, *, needed: bool = False) -> None:
+        """Note that states of a tool, prompt or resource are redeemed once.
 
         Parameters:
-            tool: its name.
+            name: its name.
             needed: whether its author asked for that, so that several workers without one store must not start. If not,
                 the log says once how far it goes.
         """
-        if self.store.shared:
+        if self.store.shared or self._store_failed:
             return
         if needed and self._workers > 1:
             self._refuse(
-                f"{tool!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
+                f"{name!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
                 f"request that comes again. Give them a database with {DATABASE} or database=, or a store="
             )
         elif not self._told_of_store:
@@ -94,7 +95,7 @@ class Shared:
                 "%s: there is no shared store, so states of %r and the like are redeemed once in each process, not "
                 "once in the fleet. With several replicas, set %s",
                 self._name,
-                tool,
+                name,
                 DATABASE,
             )
 
@@ -160,6 +161,7 @@ class Shared:
             return store if store is not None else store_of(database)
         except SetupError as error:
             self.refuse(error)
+            self._store_failed = True
             return None
 
     def _ring(self, keys: KeyRing | Sequence[bytes] | None) -> KeyRing:

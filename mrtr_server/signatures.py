@@ -8,13 +8,24 @@ from inspect import Parameter
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from .annotations import union_members
 from .context import Context
 from .errors import SetupError
+from .foreign import refuse_foreign_marks
 from .inputs import Inputs, State
-from .results import union_members
 
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 """The kinds of parameters that a call by name can fill."""
+
+
+_OURS = {
+    "ctx": "Context",
+    "inputs": "Inputs",
+    "input_responses": "Inputs",
+    "state": "State[...]",
+    "request_state": "State[...]",
+}
+"""The types of what goes by these names here and in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,31 +36,40 @@ class Signature:
         parameters: its parameters, with resolved annotations; `Parameter.empty` where there is none.
         returns: its resolved return annotation; `Parameter.empty` if there is none.
         is_async: whether it is, or wraps, an `async def`.
+        yields: whether it is, or wraps, a generator.
     """
 
     parameters: Mapping[str, Parameter]
     returns: Any
     is_async: bool
+    yields: bool = False
 
 
-def read_signature(function: Any, where: str, namespace: Mapping[str, Any]) -> Signature:
+def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, may_yield: bool = False) -> Signature:
     """Read a function's signature.
 
     Parameters:
         function: a function, a method, a class, or an object with `__call__`.
         where: what it is, for errors.
         namespace: the local names where it is used, for annotations that are strings.
+        may_yield: whether it may be a generator.
 
     Raises:
-        SetupError: it can't be called, or an annotation can't be resolved.
+        SetupError: it can't be called, an annotation can't be resolved, or a parameter is marked for another framework.
     """
     layers = list(_layers(function, where))
+    if not may_yield and _yields(layers[0]):
+        raise SetupError(
+            f"{where} is a generator, and what is called gives one result: return a list instead of yielding"
+        )
     hints = _hints(layers[-1], where, namespace)
     parameters = {
         name: parameter.replace(annotation=hints.get(name, Parameter.empty))
         for name, parameter in _parameters(function, where).items()
     }
-    return Signature(parameters, hints.get("return", Parameter.empty), any(map(inspect.iscoroutinefunction, layers)))
+    refuse_foreign_marks(where, parameters.values())
+    is_async = any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers)
+    return Signature(parameters, hints.get("return", Parameter.empty), is_async, any(map(_yields, layers)))
 
 
 def own_type(annotation: Any) -> tuple[str | None, Any]:
@@ -62,6 +82,24 @@ def own_type(annotation: Any) -> tuple[str | None, Any]:
             if members[0] is base or get_origin(members[0]) is base:
                 return kind, members[0]
     return None, annotation
+
+
+def refuse_unannotated(where: str, parameter: Parameter) -> None:
+    """Refuse a parameter that has one of our names and no annotation: it would not get what its name says.
+
+    Parameters:
+        where: the function, for errors.
+        parameter: one that no mark and none of our types fills.
+
+    Raises:
+        SetupError: it has such a name, and no annotation.
+    """
+    name, kind = parameter.name, parameter.kind
+    if name in _OURS and parameter.annotation is Parameter.empty and kind is not Parameter.VAR_KEYWORD:
+        raise SetupError(
+            f"{where}: {name!r} without an annotation is taken for an argument, which the model fills; write {name}: "
+            f"{_OURS[name]}, or the argument's own type if it is meant to be one"
+        )
 
 
 def _hints(target: Any, where: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +125,7 @@ def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
     """Give what is called, and what it wraps, down to the function that has the annotations.
 
     Raises:
-        SetupError: it can't be called, or what is called is a generator.
+        SetupError: it can't be called.
     """
     if not callable(function):
         raise SetupError(
@@ -99,14 +137,14 @@ def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
         called = called.func if isinstance(called, partial) else called.__func__
     if not inspect.isroutine(called) and not inspect.isclass(called):
         called = called.__call__
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise SetupError(
-            f"{where} is a generator, and what is called gives one result: return a list instead of yielding"
-        )
     yield called
     while isinstance(called, partial) or hasattr(called, "__wrapped__"):
         called = called.func if isinstance(called, partial) else called.__wrapped__
         yield called
+
+
+def _yields(layer: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer)
 
 
 def _parameters(function: Callable[..., Any], where: str) -> dict[str, Parameter]:

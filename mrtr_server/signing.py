@@ -1,10 +1,9 @@
-"""Signed but readable tokens, with itsdangerous: list cursors, links to callbacks, and a codec for debugging."""
+"""Signed but readable tokens, with itsdangerous: links to callbacks, and a codec for debugging."""
 
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any
 
-from itsdangerous import BadData, URLSafeSerializer
+from itsdangerous import BadData
 from itsdangerous.encoding import base64_decode, base64_encode
 from itsdangerous.signer import Signer
 
@@ -44,37 +43,6 @@ class SignedCodec:
         if not canonical:
             raise StateRefused("not canonical Base64")
         return payload
-
-
-class Cursors:
-    """Signs the position in a list that a client pages through.
-
-    Parameters:
-        ring: cursors of one replica work on every other that has the ring.
-    """
-
-    _MAX_CHARACTERS = 512
-
-    def __init__(self, ring: KeyRing) -> None:
-        self._serializer = URLSafeSerializer(
-            _keys(ring, "cursor"),
-            salt=b"mrtr_server",
-            signer_kwargs={"key_derivation": "hmac", "digest_method": sha256},
-        )
-
-    def make(self, listing: str, offset: int) -> str:
-        """Make the cursor of a position: the list's name and how many entries come before."""
-        return str(self._serializer.dumps([listing, offset]))
-
-    def read(self, listing: str, cursor: Any) -> int | None:
-        """Give the offset that a cursor of this list stands for, or None if it is none of ours."""
-        if not isinstance(cursor, str) or len(cursor) > self._MAX_CHARACTERS:
-            return None
-        try:
-            owner, offset = self._serializer.loads(cursor)
-        except (BadData, UnicodeError, ValueError):
-            return None
-        return offset if owner == listing else None
 
 
 class Links:

@@ -18,13 +18,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import SetupError
+from .extras import lacking
 
 try:
     from sqlalchemy import Executable
     from sqlalchemy.dialects import sqlite
 except ImportError as error:  # pragma: no cover  tests run with every extra
-    raise SetupError("A database needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+    raise lacking("A database", "tasks", error) from error
 
 MOST = 64
 """How many statements share a transaction, at most."""

@@ -30,8 +30,8 @@ from .threads import Threads
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 """The key of the step that the code runs in; empty outside of steps."""
 
-current_dependency: ContextVar["asyncio.Task[Any] | None"] = ContextVar("mrtr_server_dependency", default=None)
-"""The task of the dependency that the code runs in; None outside of dependencies."""
+current_dependency: ContextVar[str] = ContextVar("mrtr_server_dependency", default="")
+"""The name of the dependency that the code runs in; empty outside of dependencies."""
 
 step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrtr_server_step_watcher", default=None)
 """Is told of each step by name as it is called, and whether it runs (or has run in an earlier round); for tests."""
@@ -67,7 +67,7 @@ class Planned:
 
 
 class Branch:
-    """The steps of one asyncio task, counted by name, so that branches side by side replay the same."""
+    """The steps of one asyncio task, or of one dependency, counted by name, so that each replays the same."""
 
     __slots__ = ("_taken", "name")
 
@@ -114,12 +114,16 @@ class Steps:
         self.running: set[asyncio.Task[Any]] = set()
         self.started: dict[str, tuple[Planned, asyncio.Task[Any] | None]] = {}
         self._failed: dict[str, list[dict[str, str]]] = {}
-        self._branches: dict[asyncio.Task[Any] | None, Branch] = {}
+        self._branches: dict[tuple[asyncio.Task[Any] | None, str], Branch] = {}
 
     def plan(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
     ) -> Planned:
         """Name a step when it is called: then steps that are gathered have their keys in the order of the calls."""
+        if not callable(function):
+            raise TypeError(
+                f"ctx.step takes a function and its arguments, as in ctx.step(f, 1); {function!r:.80} is none"
+            )
         planned = Planned(partial(function, *args, **kwargs), _name(function), {}, rerun)
         try:
             planned.digests = _argument_digests(function, args, kwargs)
@@ -170,11 +174,17 @@ class Steps:
                     "give one of them another key="
                 )
             if record.arguments == planned.digests:
-                if key not in self.started:
-                    self.started[key] = (planned, None)
-                    _tell(planned, runs=False)
-                return _recorded(key, stored, record)
-            if not planned.rerun and planned.digests not in record.failed:
+                try:
+                    result = stored.read(record.result)
+                except Exception as error:  # another version of the handler recorded it
+                    if not planned.rerun:
+                        raise _misfit(key, error) from None
+                else:
+                    if key not in self.started:
+                        self.started[key] = (planned, None)
+                        _tell(planned, runs=False)
+                    return result
+            elif not planned.rerun and planned.digests not in record.failed:
                 raise _moved(key, record, planned.digests)
         if task is None:
             _tell(planned, runs=True)
@@ -207,9 +217,9 @@ class Steps:
         try:
             written = stored.write(value)
             value = stored.read(written)
-        except (PydanticSerializationError, ValidationError) as error:
-            why = f": {describe(error)}" if isinstance(error, ValidationError) else ""
-            raise FlowError(f"The step {key!r} returned what can't be kept as its declared type{why}") from None
+        except Exception as error:  # of the type's own code, too; the step is no failed one, to be tried again
+            message = f"The step {key!r} returned what can't be kept as its declared type: {_why(error)}"
+            raise FlowError(message) from None
         self._journal.steps[key] = Step(planned.named, planned.digests, written, self._failed.pop(key, []))
         if self._keep is not None:
             await self._keep()
@@ -225,12 +235,15 @@ class Steps:
         name = getattr(function, "__name__", "")
         if not name or name == "<lambda>":
             raise FlowError("A step that is a lambda or has no name needs a key=; the name is its key otherwise")
-        task = asyncio.current_task()
-        if task not in self._branches:
-            self._branches[task] = Branch("" if task is self._main or task is None else self._side_branch(task))
-        return self._branches[task].take(name)
+        branch = task, dependency = asyncio.current_task(), current_dependency.get()
+        if branch not in self._branches:
+            if task is None or task is self._main:
+                self._branches[branch] = Branch(dependency)
+            else:
+                self._branches[branch] = Branch(self._side_branch(task, dependency))
+        return self._branches[branch].take(name)
 
-    def _side_branch(self, task: asyncio.Task[Any]) -> str:
+    def _side_branch(self, task: asyncio.Task[Any], dependency: str) -> str:
         """Name a task beside the handler's own: as its author did, or by its coroutine's name and arguments.
 
         So the order in which branches come to their first step, which the outside decides, does not matter. Those
@@ -244,8 +257,8 @@ class Steps:
                 code, values = frame.f_code, frame.f_locals
                 given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
                 name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
-        if (dependency := current_dependency.get()) is not None and dependency is not task:
-            name = f"{dependency.get_name()}/{name}"
+        if dependency:
+            name = f"{dependency}/{name}"
         alike = sum(branch.name.partition(ALIKE)[0] == name for branch in self._branches.values())
         return f"{name}{ALIKE}{alike + 1}" if alike else name
 
@@ -259,15 +272,6 @@ def _name(function: Callable[..., Any]) -> str:
     target = getattr(function, "__func__", function)
     name = getattr(target, "__qualname__", type(target).__qualname__)
     return f"{getattr(target, '__module__', None) or type(target).__module__}.{name}"
-
-
-def _recorded(key: str, stored: Stored, record: Step) -> Any:
-    try:
-        return stored.read(record.result)
-    except ValidationError as error:
-        raise StepChanged(
-            f"The recorded result of the step {key!r} is not of its declared type any more: {describe(error)}"
-        ) from None
 
 
 def _stored(function: Callable[..., Any]) -> Stored:
@@ -370,6 +374,19 @@ def _is_data(value: Any) -> bool:
 
 def _type(value: Any) -> str:
     return f"<{type(value).__qualname__}>"
+
+
+def _why(error: Exception) -> str:
+    """Say why a value is not of a type, without repeating the value."""
+    return describe(error) if isinstance(error, ValidationError) else type(error).__name__
+
+
+def _misfit(key: str, error: Exception) -> StepChanged:
+    return StepChanged(
+        f"The recorded result of the step {key!r} is not of its declared type any more: {_why(error)}. Running "
+        "it again would repeat its effect: let the type take what flows under way have recorded, or pass rerun=True if "
+        "the step may run again"
+    )
 
 
 def _moved(key: str, record: Step, digests: dict[str, str]) -> StepChanged:

@@ -6,7 +6,7 @@ from secrets import token_hex
 from typing import Any
 
 from .database import Database
-from .errors import SetupError
+from .extras import lacking
 from .fanout_sql import SQLFanout
 from .store import Redemption
 from .tables import CHANGES, KEPT, REDEMPTIONS, TABLES, TASKS, VERSIONS, sweep
@@ -32,7 +32,7 @@ try:
     )
     from sqlalchemy.dialects import postgresql, sqlite
 except ImportError as error:  # pragma: no cover  `database` has said so before
-    raise SetupError("SQLStore needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+    raise lacking("A database", "tasks", error) from error
 
 SWEEP_EVERY = 30.0
 """How often a process looks for what has expired, in seconds."""

@@ -27,9 +27,9 @@ def store_of(database: str | None = None, environment: Mapping[str, str] = os.en
     url = environment.get(ENVIRONMENT, "").strip() if database is None else database
     if database is None and not url:
         return None
-    from .store_sql import SQLStore
-
     try:
+        from .store_sql import SQLStore
+
         return SQLStore(url)
     except SetupError as error:
         raise SetupError(f"{named_by}: {error}") from None

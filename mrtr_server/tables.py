@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .errors import SetupError
+from .extras import lacking
 
 try:
     from sqlalchemy import (
@@ -21,7 +21,7 @@ try:
     )
     from sqlalchemy.sql.dml import ReturningDelete
 except ImportError as error:  # pragma: no cover  tests run with every extra
-    raise SetupError("A database needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+    raise lacking("A database", "tasks", error) from error
 
 VERSIONS = ("1", "2")
 """Of the tables below, the present one last. Whoever changes them adds a version, and a migration that leads to it."""

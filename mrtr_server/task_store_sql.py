@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Any
 
 from .database import Database
-from .errors import SetupError
+from .extras import lacking
 from .notices import Notices
 from .tables import IS_OPEN, IS_WORKING, TASKS
 from .task_store import TaskRow, Wakes
@@ -18,7 +18,7 @@ try:
     from sqlalchemy import BindParameter, ColumnElement, Double, Executable, Text, any_, bindparam, func, select, update
     from sqlalchemy.dialects import postgresql, sqlite
 except ImportError as error:  # pragma: no cover  `database` has said so before
-    raise SetupError("SQLStore needs SQLAlchemy: pip install 'mrtr_server[tasks]'") from error
+    raise lacking("A database", "tasks", error) from error
 
 POLL = 0.25
 """How often a process that waits looks whether another one has left something to claim, in seconds."""

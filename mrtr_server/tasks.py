@@ -10,25 +10,36 @@ from dataclasses import replace
 from hmac import compare_digest
 from typing import Any, Protocol
 
+from .admission import Admission
 from .digests import digest
-from .errors import InternalFault, OverBudget, ProtocolError, RequestError, StoreUnavailable, UnknownTarget
+from .errors import (
+    Busy,
+    InternalFault,
+    OverBudget,
+    ProtocolError,
+    RequestError,
+    StateRefused,
+    StoreUnavailable,
+    UnknownTarget,
+)
 from .fanout import Fanout
 from .handlers import TaskTerms
 from .journal import Journal
 from .keys import KeyRing
 from .limits import Limits
-from .messages import JSON, Call, Change, Complete, Principal, Question, Task, TaskOffer
+from .messages import JSON, Call, Change, Complete, Principal, Question, Redeemed, Task, TaskOffer
 from .sealed_tasks import ID_BYTES, Place, SealedTasks
 from .task_questions import Questions
 from .task_store import ENDED, TaskRow, TaskStore
+from .task_waiting import TaskWaiting
 
 logger = logging.getLogger("mrtr_server")
 
 RETENTION = 300.0
 """How long a task can still be asked for after its time to live, so that its client learns what became of it."""
 
-FIRST_ASK_WITHIN = 10.0
-"""How long a client that would rather see the first ask is kept waiting for it, in seconds."""
+AGAIN_AFTER = 1.0
+"""When a request for a result is to be sent again that has no room to wait, in seconds."""
 
 _FLAT = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
@@ -72,6 +83,7 @@ class Tasks:
         store: where they are.
         ring: seals what they hold.
         fanout: tells those who listen.
+        admission: says whether the server is draining.
         limits: what a flow may use.
         answer_within: gives how long a person has to answer a tool's questions in a task, in seconds.
         clock: gives the time in seconds since the epoch.
@@ -82,6 +94,7 @@ class Tasks:
         store: TaskStore,
         ring: KeyRing,
         fanout: Fanout,
+        admission: Admission,
         limits: Limits,
         *,
         answer_within: Callable[[str], float],
@@ -95,6 +108,7 @@ class Tasks:
         """Asks whether somebody here runs a task of a tool at once."""
         self._answer_within = answer_within
         self._fanout = fanout
+        self._waiting = TaskWaiting(fanout, admission, limits.task_waits)
         self._told = False
 
     # What clients do
@@ -110,7 +124,7 @@ class Tasks:
 
         Raises:
             StoreUnavailable: it could not be kept.
-            OverBudget: its journal is too large.
+            OverBudget: its journal is too large, or what comes with its request.
         """
         if call.principal is None and not self._told:
             self._told = True
@@ -164,13 +178,12 @@ class Tasks:
 
     async def _settled(self, row: TaskRow) -> TaskRow:
         """Wait until a task has asked or ended, for a while."""
-        deadline = time.monotonic() + min(FIRST_ASK_WITHIN, row.ttl)
-        pause = 0.005
+
+        async def find() -> TaskRow:
+            return await self.store.find_task(row.id) or row
+
         try:
-            while row.status == "working" and time.monotonic() < deadline:
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, 0.2)
-                row = await self.store.find_task(row.id) or row
+            return await self._waiting.until_settled(row, find, min(self.limits.first_ask_seconds, row.ttl))
         except StoreUnavailable:
             pass  # the client may yet ask for it
         except asyncio.CancelledError:  # the client has left, and nobody else will ever know the id
@@ -182,6 +195,35 @@ class Tasks:
     async def see(self, call: Call) -> Task:
         """Give the task that a call is about. Raises `UnknownTarget`."""
         return self.view(await self._find(call.target, _owner(call.principal)))
+
+    async def see_what_comes_of_it(self, call: Call) -> Task:
+        """Give the task that a call has brought an answer to, when it has asked again or ended, or after a moment."""
+        row = await self._find(call.target, _owner(call.principal))
+        return self.view(await self._until_settled(row, self.limits.first_ask_seconds))
+
+    async def redeem(self, call: Call) -> Redeemed:
+        """Give what a task has for its client: what it asks, or what it came to. Waits for either.
+
+        Raises:
+            UnknownTarget: there is no such task.
+            Busy: there is no room to wait.
+        """
+        row = await self._find(call.target, _owner(call.principal))
+        if row.status == "working" and not self._waiting.has_room:
+            raise Busy(AGAIN_AFTER)
+        row = await self._until_settled(row, self.limits.result_wait_seconds)
+        return Redeemed(self.view(row), self.sealed.seal_wait(_place(row)) if row.status == "working" else "")
+
+    def check_wait(self, call: Call) -> None:
+        """Check the state that a request for a result was given to come again with. Raises `StateRefused`."""
+        try:
+            self.sealed.check_wait(Place(call.target, _owner(call.principal)), call.state)
+        except StateRefused as refused:  # without the task's id, which may be all that protects it
+            logger.warning("%s: refused a requestState: %s", call.method, refused.reason)
+            raise
+
+    async def _until_settled(self, row: TaskRow, seconds: float) -> TaskRow:
+        return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds)
 
     async def peek(self, id: str, principal: Principal | None) -> Task | None:
         """Give a task; None if there is none, or none of this principal."""
@@ -245,7 +287,7 @@ class Tasks:
             row = await self._find(id, owner)
             if row.status in ENDED:
                 return row
-            cancelled = await self._change(row, status="cancelled", **_NOTHING_LEFT)
+            cancelled = await self._change(row, status="cancelled", message="", **_NOTHING_LEFT)
             if cancelled is not None:
                 return cancelled
 
@@ -274,7 +316,7 @@ class Tasks:
             sealed = self.sealed.seal_outcome(_place(row), outcome)
         except ValueError as error:
             return self.failed(row, self._fault(row, error))
-        return {"status": "completed", "outcome": sealed, **_NOTHING_LEFT}
+        return {"status": "completed", "outcome": sealed, "message": "", **_NOTHING_LEFT}
 
     def failed(self, row: TaskRow, error: RequestError) -> dict[str, Any]:
         """Give the changes that end a task with an error."""

@@ -7,7 +7,7 @@ the loop ends, so a function that is still running then would keep the process a
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
@@ -23,6 +23,10 @@ class _Job(NamedTuple):
     context: Context
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
+
+
+RunInThread = Callable[[Callable[..., Any]], Awaitable[Any]]
+"""Runs a plain function in a thread."""
 
 
 class Threads:
@@ -176,7 +180,7 @@ class Callee(Protocol):
         ...
 
 
-async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Threads) -> Any:
+async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
     """Call a function: on the loop if it is an `async def`, otherwise in a thread."""
     try:
         call = partial(callee.function, **keywords)

@@ -1,9 +1,11 @@
 """Calls of tools: in rounds, redeemed once, or as tasks."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from .asks import Refusal
+from .authorization import Authorizer
 from .errors import (
     InvalidParams,
     MissingCapability,
@@ -27,11 +29,10 @@ from .messages import (
     Outcome,
     Outlet,
     Question,
-    Redeemed,
     Seen,
     Started,
 )
-from .redemption import Lease, Redeemer
+from .redemption import Lease
 from .registry import Registry, Tool
 from .results import failed
 from .round import Background
@@ -39,6 +40,9 @@ from .runner import Asking
 from .schema import ArgumentsMisfit
 from .task_questions import Questions
 from .tasks import Meant, Tasks
+from .unknown_arguments import read_arguments
+
+logger = logging.getLogger("mrtr_server")
 
 _MEANT: Mapping[str, Meant] = {"tasks/answer": Questions.by_name, "tasks/respond": Questions.to_the_only_one}
 """The messages whose answers do not come by the keys of the task."""
@@ -66,42 +70,57 @@ class Tools:
     Parameters:
         registry: has the tools.
         flows: runs their rounds.
-        redeemer: sees that the states of single-use tools are redeemed once.
         tasks: starts tasks.
         wake_worker: sees that somebody works on them.
         faults: notes what goes wrong on our side.
+        authorizer: knows who may call what.
     """
 
     def __init__(
         self,
         registry: Registry,
         flows: Flows,
-        redeemer: Redeemer,
         tasks: Tasks,
         wake_worker: Callable[[], None],
         faults: Faults,
+        authorizer: Authorizer,
     ) -> None:
         self._registry = registry
         self._flows = flows
-        self._redeemer = redeemer
         self._tasks = tasks
         self._wake_worker = wake_worker
         self._faults = faults
+        self._authorizer = authorizer
 
     async def call(self, call: Call, outlet: Outlet) -> Outcome:
         """Answer a `tools/call`. Raises `RequestError`."""
         tool = self._registry.tools.get(call.target)
         if tool is None:
             raise UnknownTarget("tool", call.target)
+        if self._authorizer.guards(tool.authorize):
+            await self._authorizer.require(call.caller, call.method, "tool", (tool.authorize, call.target))
+        if call.mismatch is not None:
+            raise call.mismatch
         try:
-            arguments = tool.arguments.read(call.arguments)
+            # A flow that has begun may have been begun by a version that took more.
+            arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
             return Complete(failed(problems(call.target, misfit)))
         if tool.handler.task is not None and tool.handler.task.required and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
-        if tool.handler.single_use and call.state is not None:
-            return await self._redeem(tool, arguments, call, outlet)
-        return await self._run_tool(tool, arguments, call, outlet)
+        if call.state is None:
+            return await self._run_tool(tool, arguments, call, outlet, None, None)
+
+        async def run(opened: Opened | None, lease: Lease | None) -> Outcome:
+            return await self._run_tool(tool, arguments, call, outlet, opened, lease)
+
+        try:
+            outcome = await self._flows.deliver(tool.handler, call, run)
+        except Exception as error:
+            return self._failed(call, error)
+        if isinstance(outcome, Started) and call.task is None:
+            raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
+        return outcome
 
     async def _run_tool(
         self,
@@ -109,8 +128,8 @@ class Tools:
         arguments: JSON,
         call: Call,
         outlet: Outlet,
-        opened: Opened | None = None,
-        lease: Lease | None = None,
+        opened: Opened | None,
+        lease: Lease | None,
     ) -> Outcome:
         """Run a round of a tool, or start its task."""
         background = None
@@ -138,8 +157,9 @@ class Tools:
         terms = tool.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
         self._wake_worker()
+        once = tool.handler.single_use or journal.single_use
         try:
-            return Started(await self._tasks.start(terms, call, journal, once=tool.handler.single_use))
+            return Started(await self._tasks.start(terms, call, journal, once=once))
         except StoreUnavailable as error:
             raise self._faults.of(call, error) from None
 
@@ -159,12 +179,16 @@ class Tools:
             The result; or the questions that it asks, none if it was handed over.
 
         Raises:
+            UnknownTarget: there is no such tool here.
             RequestError: what the task fails with.
-            StoreUnavailable: what pages have reported can't be looked up now; nothing has been run.
+            StoreUnavailable: what pages have reported, or whether its caller may go on, can't be known now; nothing has
+                been run.
         """
         tool = self._registry.tools.get(call.target)
         if tool is None:
             raise UnknownTarget("tool", call.target)
+        if self._authorizer.guards(tool.authorize):
+            await self._check_task(tool, call)
         try:
             arguments = tool.arguments.read(call.arguments)
         except ArgumentsMisfit as misfit:  # the tool has changed since
@@ -180,12 +204,21 @@ class Tools:
         except (Exception, Refusal) as error:
             return self._failed(call, error)
 
+    async def _check_task(self, tool: Tool, call: Call) -> None:
+        """Check that the one who began a task may still do so; what is asked has the scopes that they had then."""
+        if not await self._authorizer.still_allowed(call.caller, (tool.authorize, call.target)):
+            logger.warning("A task of %r is failed: its caller is refused by authorize=", call.target)
+            unknown = UnknownTarget("tool", call.target)
+            raise InvalidParams(unknown.message, unknown.data)  # of an unknown tool, others might still run it
+
     # Tasks
 
     async def about_task(self, call: Call, outlet: Outlet) -> Outcome:
         """Answer what a client asks about one of its tasks. Raises `RequestError`."""
         if call.task is None:
             raise MissingCapability(NEEDS_TASKS)
+        if call.state is not None:
+            self._tasks.check_wait(call)
         self._wake_worker()  # it may have begun in a process that is no more
         try:
             if call.answers is not None:
@@ -193,9 +226,10 @@ class Tools:
             if call.method == "tasks/cancel":
                 return Acknowledged(call.target, await self._tasks.cancel(call))
             if call.method == "tasks/get":
-                return Seen(await self._tasks.see(call))
+                see = self._tasks.see if call.answers is None else self._tasks.see_what_comes_of_it
+                return Seen(await see(call))
             if call.method == "tasks/result":
-                return Redeemed(await self._tasks.see(call))
+                return await self._tasks.redeem(call)
             if call.answers is None:
                 raise InvalidParams(f"{call.method} needs inputResponses")
             return Acknowledged(call.target)
@@ -207,18 +241,6 @@ class Tools:
         if isinstance(error, StateRefused):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
         return self._faults.of(replace(call, target=""), error)
-
-    async def _redeem(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
-        """Run a round of a single-use tool that goes on from a state, or give what came of it before."""
-        opened = self._flows.open(tool.handler, call)  # what does not open is not redeemed
-
-        async def run(lease: Lease) -> Outcome:
-            return await self._run_tool(tool, arguments, call, outlet, opened, lease)
-
-        outcome = await self._redeemer.once(call, opened[0].expires, run)
-        if isinstance(outcome, Started) and call.task is None:
-            raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
-        return outcome
 
     def _failed(self, call: Call, error: Exception | Refusal) -> Complete:
         """Give the result of a tool that failed. Raises the errors that are no results."""

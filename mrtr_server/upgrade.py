@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .database import SCHEMA, Database
-from .errors import SetupError
+from .extras import lacking
 from .tables import TABLES, VERSIONS
 
 try:
@@ -12,7 +12,7 @@ try:
     from alembic.script import ScriptDirectory
     from sqlalchemy import Connection
 except ImportError as error:
-    raise SetupError("Upgrading a database needs Alembic: pip install 'mrtr_server[tasks]'") from error
+    raise lacking("Upgrading a database", "tasks", error) from error
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, TypeVar, cast, overload
 
+from pydantic import ValidationError
+
 from .asks import Ask, Text, accepted, written
 from .callbacks import KIND, NOWHERE, Callback, Report, WayBack
 from .digests import digest
 from .errors import AnswerMisfit, FlowError, SetupError
+from .forms import describe
 from .messages import JSON, Question
 
 T = TypeVar("T")
@@ -106,4 +109,10 @@ class ElicitUrl(Ask[T]):
             return cast(T, True)
         if not isinstance(raw, Report):  # the client's word is not enough
             raise AnswerMisfit(UNFINISHED)
-        return cast(T, self.callback.stored.read(content))
+        try:
+            return cast(T, self.callback.stored.read(content))
+        except ValidationError as error:  # another version of the callback reported it
+            raise FlowError(
+                f"What the callback {self.callback.name!r} reported is not of its declared type any more: "
+                f"{describe(error)}. Let the type take what flows under way have reported"
+            ) from None

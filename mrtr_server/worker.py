@@ -11,12 +11,13 @@ from secrets import token_hex
 from typing import Any, Protocol
 
 from .admission import Admission
-from .errors import ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
+from .errors import MissingCapability, ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
 from .handlers import TaskTerms
 from .journal import Journal
 from .limits import Limits
 from .messages import Call, Complete, Question
 from .redemption import Lease
+from .refusals import RefusalLog
 from .task_run import AGAIN_AFTER, TaskRun
 from .task_store import TaskRow
 from .tasks import Taker, Tasks
@@ -131,6 +132,7 @@ class _AtWork:
         self._admission = admission
         self._shutdown = admission.shutdown
         self._limits = limits
+        self._refusals = RefusalLog()
         self._name = token_hex(16)
         self._offered: list[str] = []
         """The tools of the tasks that places are kept for."""
@@ -330,6 +332,8 @@ class _AtWork:
             self._leave_to_others(run.row, AGAIN_AFTER)
             await run.leave()
         except RequestError as error:
+            if isinstance(error, MissingCapability):
+                self._refusals.note_lacking(f"a task of {run.row.name}", "", error)
             await self._fail(run, error)
         except asyncio.CancelledError:
             if not run.lost:
@@ -368,8 +372,6 @@ class _AtWork:
             journal.park({key: question.digest for key, question in came.items()})
             await run.end(lambda row: self._tasks.parked(row, journal, came))
         else:
-            if not leaves():  # a pure function that keeps a state, and asks nothing
-                journal.hand_over(self._limits)
             await run.end(lambda row: {"journal": self._tasks.seal_journal(row, journal), "attempts": 0})
 
     def _tell_once(self, what: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -14,14 +15,15 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 def scope_of(headers: Headers, **more: Any) -> Scope:
     """Give the scope of a POST to the endpoint; keywords replace parts of it."""
+    path = more.get("path", "/mcp")
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": "POST",
         "scheme": "http",
-        "path": "/mcp",
-        "raw_path": b"/mcp",
+        "path": path,
+        "raw_path": quote(path).encode(),
         "query_string": b"",
         "root_path": "",
         "headers": list(headers),

@@ -80,3 +80,10 @@ def who() -> str:
 def pure(inputs: Inputs) -> str | InputRequired:
     """Answer without a question."""
     return f"by {os.getpid()}"
+
+
+@app.tool
+async def confirmed(ctx: Context) -> str:
+    """Ask for a confirmation."""
+    await ctx.confirm("Sure?")
+    return f"by {os.getpid()}"

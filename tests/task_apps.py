@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from mrtr_server import Context, MRTRServer, ProtocolError, ToolError
+from mrtr_server import Context, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
 
 from .apps import Login, weather_for_somebody
 
@@ -48,6 +48,13 @@ async def twice(ctx: Context) -> str:
     first = await ctx.elicit("Who is first?", Login)
     second = await ctx.elicit("Who is second?", Login)
     return f"{first.name}, {second.name}"
+
+
+@working.tool(task="optional", ttl=600, poll=0.2)
+async def everything(ctx: Context) -> str:
+    """Ask the client's model, and for its roots."""
+    said, roots = await ctx.ask(Sample("Where to?"), ListRoots())
+    return f"{said.text} from {roots[0].uri}"
 
 
 @working.tool(task="required")

@@ -166,7 +166,9 @@ class TestPlainFunctions:
             return threading.current_thread().name
 
         reply = serve(app).call("count", progressToken="p")
-        assert [message["params"]["progress"] for message in reply.messages[:-1]] == list(range(500))
+        told = [message["params"]["progress"] for message in reply.messages[:-1]]
+        assert told == sorted(set(told)), "newer progress may come in the place of older"
+        assert told[-1] == 499
         assert reply.text.startswith("mrtr_server")
 
     def test_do_not_stall_the_others(self, app: MRTRServer, serve: Serve) -> None:
@@ -457,45 +459,6 @@ class Scene:
         tasks = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         codes = [getattr(task.get_coro(), "cr_code", None) for task in tasks]
         return sum("/mrtr_server/" in code.co_filename for code in codes if code is not None)
-
-
-class TestSlowClients:
-    def test_make_the_handler_wait_instead_of_filling_the_memory(self, app: MRTRServer, serve: Serve) -> None:
-        sent = [0]
-        notes, block = 1000, "x" * 64 * 1024
-
-        @app.tool
-        async def flood(ctx: Context) -> str:
-            for number in range(notes):
-                await ctx.log(block)
-                sent[0] = number + 1
-            return "done"
-
-        def stands_still() -> int:
-            """Wait until the handler waits, which it must do long before its end."""
-            before = 0
-            while before != sent[0] or before == 0:
-                before = sent[0]
-                time.sleep(0.1)
-            return before
-
-        wire = serve(app)
-        with closing(socket.socket()) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
-            connection.settimeout(10)
-            connection.connect(("127.0.0.1", int(wire.url.split(":")[2].split("/")[0])))
-            message = modern("tools/call", {"name": "flood"}, logLevel="info")
-            connection.sendall(raw_request(message, "connection: close"))
-            first = stands_still()
-            stream = b""
-            while sent[0] == first:
-                stream += connection.recv(65536)
-            second = stands_still()
-            assert first < second < notes, "the handler waits whenever nobody reads"
-            stream += received(connection)
-        assert sent[0] == notes
-        assert stream.count(b"notifications/message") == notes
-        assert b'"text":"done"' in stream
 
 
 class TestBodies:

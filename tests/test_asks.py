@@ -162,7 +162,7 @@ class TestQuestions:
         assert sent(Sample(messages))["params"]["messages"] == written
 
     def test_what_is_no_message_is_refused_at_once(self) -> None:
-        with pytest.raises(TypeError, match="int is no content"):
+        with pytest.raises(SetupError, match="int is no content"):
             Sample(5)
 
     @pytest.mark.parametrize(

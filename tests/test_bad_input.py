@@ -536,11 +536,11 @@ def test_a_body_of_just_the_limit_is_read(wire: Wire) -> None:
 @pytest.mark.parametrize("dialect", ["modern", "draft"])
 def test_json_that_nests_deeper_than_the_limit_is_refused(wire: Wire, dialect: str) -> None:
     make = modern if dialect == "modern" else request
-    message = make("tools/call", {"name": "add", "arguments": {"a": 1, "more": "NESTED"}})
+    message = make("tools/call", {"name": "add", "arguments": {"a": 1}, "more": "NESTED"})
 
     def send(depth: int, opening: str = '{"x":[', closing: str = "]}") -> Reply:
-        """The message, its params and its arguments are three levels; each pair of brackets is two more."""
-        pairs, odd = divmod(depth - 3, 2)
+        """The message and its params are two levels; each pair of brackets is two more."""
+        pairs, odd = divmod(depth - 2, 2)
         nested = "[" * odd + opening * pairs + "1" + closing * pairs + "]" * odd
         body = json.dumps(message).replace('"NESTED"', nested).encode()
         return wire.send(body, {**PLAIN, **(mirrored(message) if dialect == "modern" else {})})
@@ -552,7 +552,8 @@ def test_json_that_nests_deeper_than_the_limit_is_refused(wire: Wire, dialect: s
 
 
 def test_brackets_within_strings_do_not_nest(wire: Wire) -> None:
-    assert wire.call("add", {"a": 1, "note": "[{" * 1000}).result["structuredContent"] == 1
+    params: JSON = {"name": "add", "arguments": {"a": 1}, "note": "[{" * 1000}
+    assert wire.modern("tools/call", params).result["structuredContent"] == 1
 
 
 def test_more_answers_than_the_limit_are_refused(wire: Wire) -> None:

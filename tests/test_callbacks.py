@@ -41,13 +41,14 @@ from mrtr_server.auth import TokenUser
 from mrtr_server.base_url import BaseUrl
 from mrtr_server.callbacks import Callbacks, Report, Reports
 from mrtr_server.errors import AnswerMisfit, StoreUnavailable
-from mrtr_server.journal import Answer, Journal
+from mrtr_server.journal import Journal
+from mrtr_server.schema import Stored
 from mrtr_server.store import InProcessStore
 from mrtr_server.url_asks import UNFINISHED
 
 from .direct import Exchange, headers_for, scope_of
 from .serving import KEYS, in_process
-from .walk import CANCEL, DECLINE, Walk, accept
+from .walk import CANCEL, DECLINE, YES, Walk, accept
 from .wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -287,8 +288,10 @@ class TestAFlowThatAsksForALogin:
         form = await browser.get(page)
         assert "<form" in form.text
         assert form.headers["cache-control"] == "no-store"
-        assert form.headers["referrer-policy"] == "no-referrer"
-        assert "close this page" in (await browser.post(page, data={"key": "k-1"})).text
+        # Not no-referrer: browsers would send the form with `Origin: null`.
+        assert form.headers["referrer-policy"] == "strict-origin"
+        assert "form-action 'self'" in form.headers["content-security-policy"]
+        assert "close this page" in (await browser.post(page, data={"key": "k-1"}, headers={"Origin": BASE})).text
         assert await asking.text({"api_key": OPENED}) == "used k-1"
 
     @pytest.mark.parametrize("method", ["prompts/get", "resources/read"])
@@ -322,6 +325,39 @@ class TestAFlowThatAsksForALogin:
         page = await Browser(server.app).log_in(asking)
         assert "Nothing was done" in page.text
         assert "declined" in await asking.failure({"google": OPENED})
+
+    async def test_in_a_fleet_of_two_versions_finds_what_was_reported_for_its_own_question(self) -> None:
+        store = InProcessStore()
+        old, new = calendar(store=store), calendar(store=store)
+        for server, message in ((old, "Log in to Google"), (new, "Log in to Google Calendar")):
+
+            def add(server: Calendar = server, message: str = message) -> None:
+                @server.app.tool
+                async def longer(ctx: Context) -> str:
+                    account = await ctx.elicit_url(message, provider, callback=server.google)
+                    await ctx.confirm("Sure?")
+                    return account.name
+
+            add()
+        asking = walk(old.app, new.app, new.app, old.app, target="longer")
+        await asking.questions()
+        await Browser(old.app).log_in(asking, code="ann")
+        assert await asking.questions({"google": OPENED}) == {"google": "Log in to Google Calendar"}
+        await Browser(new.app).log_in(asking, code="eve")
+        assert await asking.questions({"google": OPENED}) == {"confirm": "Sure?"}
+        assert await asking.text({"confirm": YES}) == "ann", "asked by the old version, and answered there"
+
+    async def test_ends_where_a_newer_version_declares_another_type(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The person has been on the page, and what came of it is kept once; nobody could read it."""
+        store = InProcessStore()
+        old, new = calendar(store=store), calendar(store=store)
+        new.google.stored = Stored(Profile)
+        asking = walk(old.app, new.app, target="meeting")
+        await asking.questions()
+        await Browser(old.app).log_in(asking, code="ann")
+        assert "reference" in await asking.failure({"google": OPENED})
+        assert "What the callback 'google' reported is not of its declared type any more: nick: " in caplog.text
+        assert SECRET not in caplog.text
 
     async def test_is_not_asked_of_a_client_that_opens_no_pages(self) -> None:
         asking = walk(calendar().app, capabilities={"elicitation": {"form": {}}})
@@ -853,10 +889,10 @@ class TestThePage:
             await Browser(server.app).back(state),
         ):
             policy = page.headers["content-security-policy"]
-            for part in ("default-src 'none'", "frame-ancestors 'none'", "form-action 'none'", "base-uri 'none'"):
+            for part in ("default-src 'none'", "frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'"):
                 assert part in policy
-            assert "unsafe" not in policy
-            assert page.headers["referrer-policy"] == "no-referrer"
+            assert "script-src" not in policy
+            assert page.headers["referrer-policy"] == "strict-origin"
             assert page.headers["cache-control"] == "no-store"
             assert page.headers["x-content-type-options"] == "nosniff"
             assert state not in page.text
@@ -920,8 +956,133 @@ class TestThePage:
         for _ in range(2):
             page = await Browser(app).log_in(asking)
             assert "Thank you" in page.text
-            assert page.headers["referrer-policy"] == "no-referrer"
         assert await asking.text({"google": OPENED}) == "done"
+
+    async def test_has_the_same_headers_whosever_it_is_unless_its_response_says_otherwise(self) -> None:
+        names = ("cache-control", "referrer-policy", "x-content-type-options", "content-security-policy")
+        app = MRTRServer("own", keys=RING, base_url=BASE)
+        csp = "script-src 'nonce-1'"
+
+        @app.callback("plain", page=lambda request: HTMLResponse("authors"))
+        def plain(request: Request) -> str:
+            return "done"
+
+        @app.callback("own", page=lambda request: HTMLResponse("own", headers={"Content-Security-Policy": csp}))
+        def own(request: Request) -> str:
+            return "done"
+
+        @app.callback("more")
+        def more(request: Request) -> str | Response:
+            return RedirectResponse("https://provider.example")
+
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return "".join([await ctx.elicit_url("?", provider, callback=each) for each in (plain, own, more)])
+
+        browser, asking = Browser(app), walk(app, target="ask", user=None)
+        built_in = await browser.back("forged", name="plain")
+        pages = []
+        for each, answered in (("plain", {}), ("own", {"plain": OPENED}), ("more", {"own": OPENED})):
+            await asking.questions(answered)
+            pages.append(await browser.back(state_of(url_of(asking, each)), name=each))
+        assert [page.status_code for page in (built_in, *pages)] == [400, 200, 200, 307]
+        for name in names:
+            assert pages[0].headers[name] == pages[2].headers[name] == built_in.headers[name]
+            assert pages[1].headers[name] == (csp if name == "content-security-policy" else built_in.headers[name])
+
+
+class TestThePostOfAForm:
+    """It comes from a page, and browsers say of which site: from others nobody is led to it."""
+
+    FORM_POST = "https://login.example.com"
+
+    def app(self, base: str | None = BASE) -> MRTRServer:
+        app = MRTRServer("forms", keys=RING, base_url=base)
+
+        @app.callback("key", methods=["GET", "POST"])
+        async def key(request: Request) -> str:
+            return str((await request.form())["key"])
+
+        @app.callback("login", methods=["POST"], origins=[f"{self.FORM_POST}:443/", "null"])
+        async def login(request: Request) -> str:
+            return str((await request.form())["key"])
+
+        @app.tool
+        async def use(ctx: Context) -> str:
+            return await ctx.elicit_url("?", provider, callback=key)
+
+        @app.tool
+        async def enter(ctx: Context) -> str:
+            return await ctx.elicit_url("?", provider, callback=login)
+
+        return app
+
+    async def post(self, app: MRTRServer, tool: str, *origins: str, base: str = BASE) -> int:
+        asking = walk(app, target=tool, user=None, headers={"Host": base.partition("//")[2]})
+        await asking.questions()
+        name = {"use": "key", "enter": "login"}[tool]
+        async with Browser(app, base=base).client as client:
+            headers = [("Origin", origin) for origin in origins]
+            state = {"state": state_of(url_of(asking, name))}
+            page = await client.post(f"/callbacks/{name}", params=state, data={"key": "k"}, headers=headers)
+        return page.status_code
+
+    @pytest.mark.parametrize("origin", [BASE, BASE.upper()])
+    async def test_is_taken_from_the_servers_own(self, origin: str) -> None:
+        assert await self.post(self.app(), "use", origin) == 200
+
+    @pytest.mark.parametrize(
+        "origin", ["https://evil.example", "null", "", f"{BASE}.evil.example", f"{BASE}:444", BASE[:-1], "x", FORM_POST]
+    )
+    async def test_is_refused_from_others_with_what_to_set(self, origin: str, caplog: pytest.LogCaptureFixture) -> None:
+        assert await self.post(self.app(), "use", origin) == 403
+        (line,) = [record.getMessage() for record in caplog.records if "refused a POST" in record.getMessage()]
+        assert f"'key': refused a POST from the origin {origin!r}: " in line
+        assert "add it to origins= of the callback" in line
+
+    async def test_is_refused_from_two_at_once(self) -> None:
+        assert await self.post(self.app(), "use", BASE, BASE) == 403
+
+    async def test_is_taken_from_those_that_the_callback_names(self) -> None:
+        app = self.app()
+        assert await self.post(app, "enter", self.FORM_POST) == 200
+        assert await self.post(app, "enter", "null") == 200
+        assert await self.post(app, "enter", BASE) == 200
+        assert await self.post(app, "enter", "https://evil.example") == 403
+
+    @pytest.mark.parametrize("states", [0, 1, 2])
+    async def test_may_have_the_token_in_it_as_a_provider_sends_it(self, states: int) -> None:
+        """With the response mode form_post there is nothing in the address."""
+        app = self.app()
+        asking = walk(app, target="enter", user=None)
+        await asking.questions()
+        form = {"key": "from the provider", "state": [state_of(url_of(asking, "login"))] * states}
+        page = await Browser(app).client.post("/callbacks/login", data=form, headers={"Origin": self.FORM_POST})
+        assert page.status_code == (200 if states == 1 else 400)
+        if states == 1:
+            assert await asking.text({"login": OPENED}) == "from the provider"
+
+    async def test_of_very_many_fields_is_refused(self) -> None:
+        page = await Browser(self.app()).client.post("/callbacks/login", data={f"f{n}": "" for n in range(2000)})
+        assert page.status_code == 400
+
+    async def test_is_taken_without_one_since_no_browser_leaves_it_out(self) -> None:
+        assert await self.post(self.app(), "use") == 200
+
+    async def test_is_taken_on_loopback_from_the_address_that_it_came_to(self) -> None:
+        local = "http://localhost:8000"
+        assert await self.post(self.app(base=None), "use", local, base=local) == 200
+        for other in ("http://localhost:3000", "http://127.0.0.1:8000", "http://evil.example"):
+            assert await self.post(self.app(base=None), "use", other, base=local) == 403
+
+    @pytest.mark.parametrize("origins", ["https://a.example", ["a.example"], ["https://a.example/path"], ["*"], [""]])
+    def test_names_are_checked_when_the_decorator_runs(self, origins: Any) -> None:
+        with pytest.raises(SetupError, match=r"one string; give a list|is no origin"):
+            MRTRServer("forms", keys=RING).callback("x", methods=["POST"], origins=origins)(lambda request: "x")
+
+    def test_names_are_for_what_is_posted(self) -> None:
+        with pytest.raises(SetupError, match=r"origins= are for what is POSTed; give methods=\[\"POST\"\], too"):
+            MRTRServer("forms", keys=RING).callback("x", origins=["https://a.example"])(lambda request: "x")
 
 
 class OpenStore(InProcessStore):
@@ -1117,7 +1278,7 @@ class TestHoldingEndsEarly:
 
     @pytest.fixture
     def journal(self) -> Journal:
-        return Journal(time.time(), answers={"google": Answer("callback.0.0", OPENED)})
+        return Journal(time.time(), answers={"google": {"callback.0.0": OPENED}})
 
     async def test_at_once_when_it_is_woken(self, callbacks: Callbacks, journal: Journal) -> None:
         leaving = [False]
@@ -1126,12 +1287,12 @@ class TestHoldingEndsEarly:
         leaving[0] = True
         began = time.monotonic()
         await asyncio.to_thread(callbacks.wake)
-        assert (await held).unfinished == ("google",)
+        assert (await held).unfinished == (("google", "callback.0.0"),)
         assert time.monotonic() - began < 0.3
 
     async def test_and_begins_not_at_all(self, callbacks: Callbacks, journal: Journal) -> None:
         began = time.monotonic()
-        assert (await callbacks.wait(journal, lambda: True)).unfinished == ("google",)
+        assert (await callbacks.wait(journal, lambda: True)).unfinished == (("google", "callback.0.0"),)
         assert time.monotonic() - began < 0.1
 
     async def test_being_woken_alone_ends_nothing(self, callbacks: Callbacks, journal: Journal) -> None:
@@ -1144,7 +1305,7 @@ class TestHoldingEndsEarly:
         held.cancel()
 
     async def test_a_journal_without_pages_is_not_looked_at_twice(self, callbacks: Callbacks) -> None:
-        answers = {"page": Answer("url.0.0", OPENED), "login": Answer("callback.0.0", DECLINE)}
+        answers = {"page": {"url.0.0": OPENED}, "login": {"callback.0.0": DECLINE}}
         assert await callbacks.wait(Journal(0, answers=answers)) == Reports()
 
 

@@ -5,12 +5,13 @@ import gc
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,69 @@ async def failure(store: Store) -> str:
     with pytest.raises(StoreUnavailable) as caught:
         await store.redeem("state", "answers", lease=60, keep=600)
     return str(caught.value)
+
+
+class TestTheModeOfASQLiteFile:
+    """What it keeps is sealed, and its rows still say who did what and when."""
+
+    @pytest.fixture(autouse=True)
+    def usual_umask(self) -> Iterator[None]:
+        before = os.umask(0o022)
+        yield
+        os.umask(before)
+
+    def modes(self, folder: Path) -> dict[str, str]:
+        return {path.name: f"{stat.S_IMODE(path.stat().st_mode):o}" for path in folder.iterdir()}
+
+    async def test_is_that_of_its_owner_alone_and_so_are_its_companions(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/new.db")
+        assert await works(store)
+        assert self.modes(tmp_path) == {"new.db": "600", "new.db-wal": "600", "new.db-shm": "600"}
+        with closing(sqlite3.connect(tmp_path / "new.db")) as other, pytest.raises(sqlite3.OperationalError):
+            other.execute("PRAGMA journal_mode=DELETE")  # which makes a -journal, where it can
+        await store.close()
+        with closing(sqlite3.connect(tmp_path / "new.db", isolation_level=None)) as other:
+            other.execute("PRAGMA journal_mode=DELETE")
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("UPDATE mrtr_schema SET version_num = version_num")
+            assert self.modes(tmp_path) == {"new.db": "600", "new.db-journal": "600"}
+            other.execute("ROLLBACK")
+        assert caplog.records == []
+
+    async def test_of_one_that_was_there_is_left_and_told_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "old.db").touch(0o644)
+        (tmp_path / "closed.db").touch(0o600)
+        (tmp_path / "closed.db-wal").touch(0o640)
+        for _ in range(2):
+            for name in ("old", "closed"):
+                store = SQLStore(f"sqlite:///{tmp_path}/{name}.db")
+                assert await works(store)
+                await store.close()
+        assert self.modes(tmp_path)["old.db"] == "644"
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == 3  # the -wal is no more at the second start
+        assert f"others on this machine may read or write {tmp_path}/old.db (644)" in lines[0]
+        assert f"{tmp_path}/closed.db-wal (640)" in lines[1]
+        assert all("`chmod 600` them" in line for line in lines)
+
+    async def test_of_one_is_told_once_however_many_loops_use_it(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "old.db").touch(0o644)
+        store = SQLStore(f"sqlite:///{tmp_path}/old.db")
+        assert await works(store)
+        await asyncio.to_thread(lambda: asyncio.run(works(store, "another")))
+        await store.close()
+        assert [record.getMessage().count("may read or write") for record in caplog.records] == [1]
+
+    def test_is_that_of_its_owner_when_the_command_makes_it(self, tmp_path: Path) -> None:
+        command = [str(Path(sys.executable).parent / "mrtr-server"), "db", "upgrade"]
+        subprocess.run([*command, "--database", f"sqlite:///{tmp_path}/made.db"], check=True, capture_output=True)
+        assert set(self.modes(tmp_path).values()) == {"600"}
 
 
 class TestURL:
@@ -122,6 +186,7 @@ class TestURL:
         ("missing", "url", "extra"),
         [
             ("sqlalchemy", "sqlite:///x.db", "tasks"),
+            ("greenlet", "sqlite:///x.db", "tasks"),
             ("aiosqlite", "sqlite:///x.db", "tasks"),
             ("asyncpg", "postgresql://host/x", "postgres"),
         ],
@@ -137,7 +202,7 @@ except mrtr_server.SetupError as error:
     print(error)
 """
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        assert f"pip install 'mrtr_server[{extra}]'" in done.stdout
+        assert f" needs {missing}. Install the extra {extra!r}, or: pip install '" in done.stdout
 
 
 class TestStoreOf:

@@ -5,7 +5,7 @@ import contextvars
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -338,16 +338,16 @@ class TestKeys:
             return f"{helped} {first.name} {second.name} {third.name} {fourth.name}"
 
         walk = Walk(app, target="several")
-        assert await walk.questions() == {
-            "confirm": "go?",
+        assert await walk.questions() == {"login_4": "helper?"}
+        assert await walk.questions({"login_4": accept(name="login_4")}) == {
             "login": "first?",
             "login_3": "second?",
             "login_2": "third?",
             "confirm_2": "sure?",
-            "login_4": "helper?",
+            "confirm": "go?",
         }
         answers = {"confirm": YES, "confirm_2": YES} | {
-            key: accept(name=key) for key in ("login", "login_2", "login_3", "login_4")
+            key: accept(name=key) for key in ("login", "login_2", "login_3")
         }
         assert await walk.questions(answers) == {"login_5": "fourth?"}
         assert await walk.text({"login_5": accept(name="x")}) == "login_4 login login_3 login_2 x"
@@ -358,16 +358,16 @@ class TestKeys:
 
         @app.tool
         def order(
+            helper: Annotated[str, Depends(early)],
             amount: Annotated[Amount, Elicit("how many?")],
             login: Annotated[Login, Elicit(lambda amount: f"who takes {amount.count}?")],
-            helper: Annotated[str, Depends(early)],
         ) -> str:
             return f"{login.name} {helper}"
 
         walk = Walk(app, target="order")
-        assert await walk.questions() == {"amount": "how many?", "login_2": "inline?"}
-        answers = {"amount": accept(count=2), "login_2": accept(name="bob")}
-        assert await walk.questions(answers) == {"login": "who takes 2?"}
+        assert await walk.questions() == {"login_2": "inline?"}
+        assert await walk.questions({"login_2": accept(name="bob")}) == {"amount": "how many?"}
+        assert await walk.questions({"amount": accept(count=2)}) == {"login": "who takes 2?"}
         assert await walk.text({"login": accept(name="ann")}) == "ann bob"
 
     async def test_one_alias_in_several_functions_is_one_question(self, app: MRTRServer) -> None:
@@ -404,7 +404,7 @@ def schema_of(app: MRTRServer, tool: str) -> dict[str, Any]:
 
 
 class TestNeverAnArgument:
-    """What the model must not invent is not in the schema, and is dropped where it is sent."""
+    """What the model must not invent is not in the schema, and reaches nobody where it is sent."""
 
     async def test_of_a_tool(self, app: MRTRServer) -> None:
         @app.tool
@@ -423,11 +423,16 @@ class TestNeverAnArgument:
         message = modern("tools/call", {"name": "delete", "arguments": planted})
         headers = [*headers_for(message), (b"mcp-param-path", b"x")]
         reply = await exchange(app, json.dumps(message).encode(), headers)
-        assert reply.result["inputRequests"].keys() == {"sure", "login"}
+        assert reply.result["isError"]
+        assert [line for line in reply.text.splitlines() if line.endswith("; leave it out")] == [
+            f"- {name}: not for the caller to fill in; leave it out" for name in ("sure", "login", "stock")
+        ]
 
-    async def test_sent_values_are_dropped(self, app: MRTRServer) -> None:
+    async def test_sent_values_are_dropped_where_unknown_ones_are(self) -> None:
+        app = MRTRServer("lenient", keys=[bytes(32)], unknown_arguments="ignore")
+
         @app.tool
-        def delete(path: str, login: Who, stock: Annotated[int, Depends(lambda: 5)], sure: Sure) -> str:
+        def delete(path: str, login: Who, sure: Sure, stock: Annotated[int, Depends(lambda: 5)]) -> str:
             return f"{path} {login.name} {stock}"
 
         planted = {"path": "x", "sure": True, "login": {"name": "eve"}, "stock": 9}
@@ -561,90 +566,6 @@ class TestDependencies:
         assert await walk.text({"sure": YES}) == "6.0 2.0 2.0"
         assert EFFECTS == ["rate", "rate"], "it runs again in every round: effects belong in steps"
 
-    async def test_independent_ones_run_side_by_side(self, app: MRTRServer) -> None:
-        meeting, in_threads = asyncio.Barrier(2), threading.Barrier(2)
-
-        async def one() -> None:
-            async with asyncio.timeout(5):
-                await meeting.wait()
-
-        async def other() -> None:
-            await one()
-
-        def third() -> None:
-            in_threads.wait(5)
-
-        def fourth() -> None:
-            in_threads.wait(5)
-
-        @app.tool
-        def meet(
-            a: Annotated[None, Depends(one)],
-            b: Annotated[None, Depends(other)],
-            c: Annotated[None, Depends(third)],
-            d: Annotated[None, Depends(fourth)],
-        ) -> str:
-            return "met"
-
-        assert await Walk(app, target="meet").text() == "met"
-
-    async def test_no_dependency_waits_for_more_than_it_needs(self, app: MRTRServer) -> None:
-        done = asyncio.Event()
-
-        async def slow() -> str:
-            async with asyncio.timeout(5):
-                await done.wait()
-            return "slow"
-
-        async def quick() -> str:
-            return "quick"
-
-        async def after_quick(quick: str) -> str:
-            done.set()
-            return f"after {quick}"
-
-        @app.tool
-        def run(
-            one: Annotated[str, Depends(slow)],
-            quick: Annotated[str, Depends(quick)],
-            two: Annotated[str, Depends(after_quick)],
-        ) -> str:
-            return f"{one}, {two}"
-
-        assert await Walk(app, target="run").text() == "slow, after quick"
-
-    async def test_an_error_ends_the_call_at_once_whatever_else_is_asked(self, app: MRTRServer) -> None:
-        def in_stock(title: str) -> int:
-            raise ToolError(f"{title} is sold out")
-
-        async def guard(ctx: Context) -> None:
-            raise ToolError("not for you")
-
-        async def asking(ctx: Context) -> str:
-            return (await ctx.elicit("inline?", Login)).name
-
-        async def long() -> None:
-            try:
-                await asyncio.sleep(60)
-            finally:
-                effect("ended")
-
-        @app.tool
-        def buy(title: str, login: Who, stock: Annotated[int, Depends(in_stock)]) -> str:
-            return effect("bought")
-
-        @app.tool(confirm="go?")
-        def admin(
-            helper: Annotated[str, Depends(asking)],
-            guard: Annotated[None, Depends(guard)],
-            long: Annotated[None, Depends(long)],
-        ) -> str:
-            return effect("ran")
-
-        assert await Walk(app, target="buy", arguments={"title": "tea"}).failure() == "tea is sold out"
-        assert await asyncio.wait_for(Walk(app, target="admin").failure(), 5) == "not for you"
-        assert EFFECTS in ([], ["ended"])
-
     async def test_other_errors_are_logged_under_a_reference(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -768,41 +689,21 @@ class TestInlineAsksAndStepsOfDependencies:
 
         walk = Walk(app, target="buy", arguments={"title": "tea"})
         # A tool with confirm= is single-use: no step before there is a state that a repetition can be known by.
-        assert await walk.questions() == {"login": "who?"}
+        assert await walk.questions() == {}
         assert EFFECTS == []
-        assert await walk.questions({"login": accept(name="ann")}) == {"confirm": "reserved tea: buy?"}
-        assert await walk.text({"confirm": YES}) == "reserved tea for ann"
+        assert await walk.questions() == {"login": "who?", "confirm": "reserved tea: buy?"}
+        assert await walk.text({"login": accept(name="ann"), "confirm": YES}) == "reserved tea for ann"
         assert EFFECTS == ["reserved tea"]
 
-    async def test_an_inline_ask_goes_out_with_all_others_that_can_be_asked(self, app: MRTRServer) -> None:
-        async def asking(ctx: Context) -> str:
-            return (await ctx.elicit("inline?", Login)).name
-
-        async def slow(title: str) -> int:
-            await asyncio.sleep(0.05)
-            return 5
-
-        @app.tool
-        def order(
-            title: str,
-            helper: Annotated[str, Depends(asking)],
-            left: Annotated[int, Depends(slow)],
-            amount: Annotated[Amount, Elicit(lambda left: f"how many of {left}?")],
-            sure: Annotated[bool, Confirm(lambda helper: f"sure, {helper}?")],
-        ) -> str:
-            return f"{helper} {amount.count}"
-
-        walk = Walk(app, target="order", arguments={"title": "tea"})
-        assert await walk.questions() == {"login": "inline?", "amount": "how many of 5?"}
-        assert await walk.questions({"login": accept(name="ann"), "amount": accept(count=2)}) == {"sure": "sure, ann?"}
-        assert await walk.text({"sure": YES}) == "ann 2"
-
     async def test_branches_within_a_dependency_replay_the_same(self, app: MRTRServer) -> None:
-        tempo = iter([0.03, 0.0, 0.0, 0.03, 0.01, 0.02])
+        tempo = {"a": 0.03, "b": 0.0, "c": 0.0}
+
+        async def slowly(name: str) -> str:
+            await asyncio.sleep(tempo.get(name, 0.0))
+            return effect(name)
 
         async def work(name: str, ctx: Context) -> str:
-            await asyncio.sleep(next(tempo, 0.0))
-            done = await ctx.step(effect, name)
+            done = await ctx.step(slowly, name)
             await ctx.confirm(f"{name}?", key=name)
             return done
 
@@ -810,8 +711,7 @@ class TestInlineAsksAndStepsOfDependencies:
             return list(await asyncio.gather(work("a", ctx), work("b", ctx)))
 
         async def other(ctx: Context) -> list[str]:
-            await asyncio.sleep(next(tempo, 0.0))
-            first = await ctx.step(effect, "first")
+            first = await ctx.step(slowly, "first")
             again = await asyncio.gather(work("c", ctx))
             return [first, *again]
 
@@ -820,33 +720,39 @@ class TestInlineAsksAndStepsOfDependencies:
             return " ".join([*one, *other])
 
         walk = Walk(app, target="run")
-        assert await walk.questions() == {"a": "a?", "b": "b?", "c": "c?"}
-        assert await walk.questions({"b": YES}) == {"a": "a?", "c": "c?"}
+        assert await walk.questions() == {"a": "a?", "b": "b?"}
+        assert await walk.questions({"b": YES}) == {"a": "a?"}
         assert await walk.questions({"a": YES}) == {"c": "c?"}
         assert await walk.text({"c": YES}) == "a b first c"
         assert sorted(EFFECTS) == ["a", "b", "c", "first"]
 
-    async def test_the_same_branch_in_two_dependencies_is_two(self, app: MRTRServer) -> None:
+    async def test_the_same_step_in_two_dependencies_is_two_whichever_runs_first(self) -> None:
         async def work(ctx: Context) -> int:
             return await ctx.step(number)
 
-        tempo = iter([0.02, 0.0, 0.0, 0.02])
+        async def one(ctx: Context) -> str:
+            return f"one {await ctx.step(number)} {await asyncio.gather(work(ctx))}"
 
-        async def one(ctx: Context) -> int:
-            await asyncio.sleep(next(tempo))
-            return (await asyncio.gather(work(ctx)))[0]
+        async def other(ctx: Context) -> str:
+            return f"other {await ctx.step(number)} {await asyncio.gather(work(ctx))}"
 
-        async def other(ctx: Context) -> int:
-            await asyncio.sleep(next(tempo))
-            return (await asyncio.gather(work(ctx)))[0]
+        older, newer = (MRTRServer("versions", keys=[bytes(32)]) for _ in range(2))
 
-        @app.tool
-        def run(one: Annotated[int, Depends(one)], other: Annotated[int, Depends(other)], sure: Sure) -> str:
-            return f"{one} {other}"
+        @older.tool(name="run")
+        async def older_run(
+            a: Annotated[str, Depends(one)], b: Annotated[str, Depends(other)], sure: Sure, ctx: Context
+        ) -> str:
+            raise AssertionError
 
-        walk = Walk(app, target="run")
+        @newer.tool(name="run")
+        async def newer_run(
+            b: Annotated[str, Depends(other)], a: Annotated[str, Depends(one)], sure: Sure, ctx: Context
+        ) -> str:
+            return f"{a} {b} handler {await ctx.step(number)}"
+
+        walk = Walk(older, newer, target="run")
         await walk.questions()
-        assert await walk.text({"sure": YES}) == "2 1"
+        assert await walk.text({"sure": YES}) == "one 1 [2] other 3 [4] handler 5"
 
     async def test_a_step_that_runs_beside_an_error_finishes(self, app: MRTRServer) -> None:
         began = asyncio.Event()
@@ -856,15 +762,15 @@ class TestInlineAsksAndStepsOfDependencies:
             await asyncio.sleep(0.05)
             return effect("finished")
 
-        async def working(ctx: Context) -> str:
-            return await ctx.step(slow_effect)
+        async def failing(ctx: Context) -> None:
+            async def fail() -> None:
+                await began.wait()
+                raise ToolError("closed")
 
-        async def failing() -> None:
-            await began.wait()
-            raise ToolError("closed")
+            await asyncio.gather(ctx.step(slow_effect), fail())
 
         @app.tool
-        async def run(one: Annotated[str, Depends(working)], other: Annotated[None, Depends(failing)]) -> str:
+        async def run(one: Annotated[None, Depends(failing)]) -> str:
             return "ran"
 
         assert await asyncio.wait_for(Walk(app, target="run").failure(), 5) == "closed"
@@ -886,8 +792,8 @@ class TestInlineAsksAndStepsOfDependencies:
             return effect("ran")
 
         walk = Walk(app, target="run")
-        assert await walk.questions() == {"confirm": "sure?", "login": "who?"}
-        await walk.failure({"confirm": answer, "login": accept(name="ann")})
+        assert await walk.questions() == {"confirm": "sure?"}
+        await walk.failure({"confirm": answer})
         assert EFFECTS == []
 
     async def test_a_late_parking_task_of_a_strange_context_does_not_hang_the_round(self, app: MRTRServer) -> None:
@@ -983,10 +889,6 @@ async def _coroutine() -> str:
 coroutine: Any = _coroutine
 
 
-def generator() -> Iterator[int]:
-    yield 1
-
-
 class Wrapping(BaseModel):
     login: Annotated[Login, Elicit("who?")]
 
@@ -1065,7 +967,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "bad: bad: parameter 'it' and bad: parameter 'other' both have the key 'k'",
     ),
     # Dependencies.
-    ({"it": Annotated[int, Depends(generator)]}, r"'it': generator\(\) is a generator"),
     ({"it": Annotated[int, Depends(type)]}, "no signature to read|filled by name"),
 ]
 

@@ -8,7 +8,7 @@ import pytest
 import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from mrtr_server.digests import canonical, digest, digest_bytes
 
@@ -118,6 +118,28 @@ def test_a_whole_number_past_two_to_the_53_may_still_be_written_as_a_float() -> 
     assert digest(10**22) == digest(1e22)
 
 
+@pytest.mark.parametrize(
+    "number", [1e21, 1e22, 1e100, 1e308, -1.7976931348623157e308, float(2**80), 2**100, int(1e30)], ids="{:.3g}".format
+)
+def test_a_large_number_costs_no_more_than_its_shortest_form(number: float) -> None:
+    """Or a request of some megabytes would become hundreds of them."""
+    assert len(canonical(number)) <= len("-1.7976931348623157e+308")
+    assert canonical(number) == to_json(float(number))
+
+
+@pytest.mark.parametrize("number", [1e21, 1e22, 1e300, -1e300, float(2**1000)])
+def test_a_large_whole_number_is_the_same_as_the_float_that_it_equals(number: float) -> None:
+    assert digest(int(number)) == digest(number)
+    assert len({digest(each) for each in (int(number) - 1, number, int(number) + 1)}) == 3
+
+
+@pytest.mark.parametrize(
+    "number", [10**309, -(10**4000), 10**21 + 1, 2**70 + 1], ids=lambda number: f"{number.bit_length()} bits"
+)
+def test_a_whole_number_that_no_float_equals_has_all_of_its_digits(number: int) -> None:
+    assert canonical(number) == str(number).encode()
+
+
 @pytest.mark.parametrize(("value", "text"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")])
 def test_a_number_that_is_not_finite_is_like_no_json_at_all(value: float, text: str) -> None:
     # None comes from a client; an argument of a step may be one.
@@ -141,4 +163,7 @@ def test_a_digest_stays_what_it_is() -> None:
     # A change would end every flow that is under way: the arguments in its state would be others.
     assert canonical({"b": [1.0, True, None], "a": "é"}) == '{"a":"é","b":[1,true,null]}'.encode()
     assert digest({"b": [1.0, True, None], "a": "é"}) == "170409917e32971e79e71df2c0a04cc8"
+    numbers = [0, -0.0, -5.0, 0.1, 2**53 + 1, 1e20, 999999999999999999999, -(2**63), 1e-7]
+    text = "[0,0,-5,0.1,9007199254740993,100000000000000000000,999999999999999999999,-9223372036854775808,1e-7]"
+    assert canonical(numbers) == text.encode()
     assert digest_bytes(b"") == "e3b0c44298fc1c149afbf4c8996fb924"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
+from mrtr_server.messages import NEEDS_TASKS
 from mrtr_server.testing import Unexpected
 
 LINE = re.compile(r"^    (?P<branches>(?:│   |    )*(?:├── |└── )?)(?P<name>[A-Z]\w+)(?: {2,}(?P<says>.+))?$")
@@ -112,6 +114,25 @@ def test_data_lets_a_client_mend_its_request() -> None:
     assert OverBudget("too many", "rounds", 10, seen=11).data == {"limit": "rounds", "value": 10, "seen": 11}
     assert UnsupportedVersion("1999", ["2026-07-28"]).data == {"supported": ["2026-07-28"], "requested": "1999"}
     assert MissingCapability({"roots": {}}).data == {"requiredCapabilities": {"roots": {}}}
+
+
+@pytest.mark.parametrize(
+    ("required", "named"),
+    [
+        ({"elicitation": {"form": {}}}, "form elicitation"),
+        ({"elicitation": {"url": {}}, "roots": {}}, "URL elicitation, roots"),
+        ({"elicitation": {}}, "elicitation"),
+        ({"sampling": {"tools": {}}}, "sampling with tools"),
+        (NEEDS_TASKS, "tasks"),
+        ({"something.new": {}}, "something.new"),
+    ],
+)
+def test_a_missing_capability_is_named_in_the_text_since_most_clients_show_nothing_else(
+    required: dict[str, Any], named: str
+) -> None:
+    error = MissingCapability(required)
+    assert error.message == f"The client did not declare what this request needs: {named}"
+    assert error.data == {"requiredCapabilities": required}
 
 
 def test_a_refused_state_says_why_to_the_log_alone() -> None:

@@ -992,15 +992,40 @@ class TestRule7Budgets:
             await walk.questions({f"c{n}": YES})
         assert await walk.text({"c9": YES}) == "done"
 
-    async def test_state_only_rounds(self, app: MRTRServer) -> None:
+    async def test_a_handler_that_keeps_another_state_each_time_has_all_rounds(self, app: MRTRServer) -> None:
         @app.tool
-        def counting(state: State[int]) -> str | InputRequired:
-            return InputRequired(state=(state.value or 0) + 1)
+        def counting(to: int, state: State[int]) -> str | InputRequired:
+            count = state.value or 0
+            return f"counted to {count}" if count == to else InputRequired(state=count + 1)
 
-        walk = Walk(app, target="counting")
-        for _ in range(3):
+        walk = Walk(app, target="counting", arguments={"to": 10})
+        for _ in range(10):
             assert await walk.questions() == {}
-        assert (await walk.error())["data"]["limit"] == "state_only_rounds"
+        assert await walk.text() == "counted to 10"
+        walk = Walk(app, target="counting", arguments={"to": 11})
+        for _ in range(10):
+            assert await walk.questions() == {}
+        assert (await walk.error())["data"] == {"limit": "rounds", "value": 10}
+
+    async def test_state_only_rounds_are_the_servers_own(self, app: MRTRServer) -> None:
+        """What a handler does of its own accord is not among them, and leaves them to the server."""
+
+        @app.tool
+        async def counting(state: State[int], ctx: Context) -> str | InputRequired:
+            count = state.value or 0
+            for part in "ab":
+                await ctx.step(effect, part, key=f"{part} {count}")
+            return f"counted to {count}" if count == 4 else InputRequired(state=count + 1)
+
+        app.drain()
+        walk = Walk(app, target="counting")
+        done = []
+        while (reply := await walk.send())["result"]["resultType"] == "input_required":
+            done.append("".join(EFFECTS))
+        handed_over = [effects for effects in done if len(effects) % 2 or not effects]
+        assert handed_over == ["", "a", "aba"], "three times; then it goes on here"
+        assert done == ["", "a", "ab", "aba", "abab", "ababab", "abababab"]
+        assert reply["result"]["content"][0]["text"] == "counted to 4"
 
     async def test_never_two_without_anything_new(self, app: MRTRServer) -> None:
         @app.tool
@@ -1125,8 +1150,9 @@ class TestRule8CapabilitiesGateWhatIsSent:
 
 
 class TestRule9SingleUse:
-    """Rule 9. Each state of a `single_use` tool is redeemed once; a duplicate with the same answers gets the recorded
-    outcome, one with others the frozen error. Here in one process; `test_single_use.py` has the rest, and the fleet.
+    """Rule 9. Each state of a `single_use` tool is redeemed once, and each from a confirmation on; a duplicate with the
+    same answers gets the recorded outcome, one with others the frozen error. Here in one process; `test_single_use.py`
+    and `test_confirmed_once.py` have the rest, and the fleet.
     """
 
     async def test_a_state_is_redeemed_once(self, app: MRTRServer) -> None:
@@ -1146,15 +1172,14 @@ class TestRule9SingleUse:
 
     async def test_without_it_a_state_can_be_redeemed_again(self, app: MRTRServer) -> None:
         @app.tool
-        async def pay(ctx: Context) -> str:
-            await ctx.confirm("Pay?")
-            return await ctx.step(slow_effect, "paid")
+        async def note(ctx: Context) -> str:
+            return await ctx.step(slow_effect, (await ctx.elicit("Who?", Login)).name)
 
-        walk = Walk(app, target="pay")
+        walk = Walk(app, target="note")
         await walk.questions()
         for _ in range(2):
-            await walk.text({"confirm": YES})
-        assert EFFECTS == ["paid", "paid"]
+            await walk.text({"login": accept(name="ann")})
+        assert EFFECTS == ["ann", "ann"]
 
     async def test_so_is_that_of_a_tool_that_confirms_first(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -1170,6 +1195,20 @@ class TestRule9SingleUse:
         assert await walk.text({"confirm": YES}) == "paid"
         walk.state = state
         assert await walk.text({"confirm": YES}) == "paid"
+        assert EFFECTS == ["paid"]
+
+    async def test_so_is_every_state_from_a_confirmation_on(self, app: MRTRServer) -> None:
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Pay?")
+            return await ctx.step(slow_effect, "paid")
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        state = walk.state
+        for _ in range(2):
+            walk.state = state
+            assert await walk.text({"confirm": YES}) == "paid"
         assert EFFECTS == ["paid"]
 
 
@@ -1442,7 +1481,7 @@ async def happened(what: str) -> None:
 
 class TestRule11AClientThatClosesTheStreamCancels:
     """Rule 11. Its request is cancelled at the next boundary: a running step finishes, nothing comes after it. A round
-    of a `single_use` tool runs to its end and is recorded. With real sockets: `TestLeaving` of `test_asgi.py`.
+    whose state is redeemed once runs to its end and is recorded. With real sockets: `TestLeaving` of `test_asgi.py`.
     """
 
     gate: asyncio.Event
@@ -1458,13 +1497,16 @@ class TestRule11AClientThatClosesTheStreamCancels:
         await self.gate.wait()
         return effect("charged")
 
-    def add_pay(self, app: MRTRServer, *, single_use: bool) -> None:
+    def add_pay(self, app: MRTRServer, *, single_use: bool = False, confirms: bool = False) -> None:
         self.gate = asyncio.Event()
 
         @app.tool(single_use=single_use)
         async def pay(ctx: Context) -> str:
             ctx.progress(1)
-            await ctx.confirm("Pay?")
+            if confirms:
+                await ctx.confirm("Pay?")
+            else:
+                await ctx.elicit("Who pays?", Login)
             try:
                 await ctx.step(self.charge)
             except asyncio.CancelledError:
@@ -1479,9 +1521,10 @@ class TestRule11AClientThatClosesTheStreamCancels:
 
     @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
     async def test_at_the_next_boundary_so_a_running_step_finishes(self, app: MRTRServer, streamed: bool) -> None:
-        self.add_pay(app, single_use=False)
+        self.add_pay(app)
         walk = await self.asked(app)
-        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses={"confirm": YES})
+        answers = {"login": accept(name="ann")}
+        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses=answers)
         await happened("begun")
         under_way.disconnect()
         await happened("cancelled")
@@ -1492,18 +1535,20 @@ class TestRule11AClientThatClosesTheStreamCancels:
         assert EFFECTS == ["begun", "cancelled", "charged"]
 
     @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
+    @pytest.mark.parametrize("why", [{"single_use": True}, {"confirms": True}], ids=str)
     async def test_but_a_single_use_round_runs_to_its_end_and_is_recorded(
-        self, app: MRTRServer, streamed: bool
+        self, app: MRTRServer, streamed: bool, why: dict[str, bool]
     ) -> None:
-        self.add_pay(app, single_use=True)
+        self.add_pay(app, **why)
         walk = await self.asked(app)
-        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses={"confirm": YES})
+        answers = {"confirm": YES} if "confirms" in why else {"login": accept(name="ann")}
+        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses=answers)
         await happened("begun")
         under_way.disconnect()
         await under_way.end()
         self.gate.set()
         await happened("mailed")
-        assert await walk.text({"confirm": YES}) == "mailed"
+        assert await walk.text(answers) == "mailed"
         assert EFFECTS == ["begun", "charged", "mailed"]
 
 

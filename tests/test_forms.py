@@ -15,17 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     HttpUrl,
+    PositiveFloat,
     PositiveInt,
     RootModel,
     SecretStr,
+    WithJsonSchema,
     create_model,
     field_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
 
 from mrtr_server import Elicit, Elicited, MRTRServer, SetupError, ToolError
 from mrtr_server.errors import AnswerMisfit
@@ -61,6 +66,28 @@ class Color(Enum):
 class Size(StrEnum):
     S = "s"
     L = "l"
+
+
+TITLED: Any = [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]
+
+
+class Named(StrEnum):
+    """Titles that belong to the enum."""
+
+    S = "s"
+    L = "l"
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler.resolve_ref_schema(handler(schema)), "enumNames": ["Small", "Large"]}
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
 
 
 class Only(Enum):
@@ -132,12 +159,52 @@ class TestFields:
         assert not required(annotation | None)
         assert field_of(annotation | None, None) == field
 
-    def test_choices_may_have_titles(self) -> None:
-        titled = [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]
-        one = Annotated[str, Field(json_schema_extra={"oneOf": titled})]
-        several = Annotated[list[Size], Field(json_schema_extra={"items": {"anyOf": titled}})]
-        assert field_of(one) == {"type": "string", "oneOf": titled}
-        assert field_of(several) == {"type": "array", "items": {"anyOf": titled}}
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            Annotated[str, Field(json_schema_extra={"oneOf": TITLED})],
+            Annotated[Literal["s", "l"], Field(json_schema_extra={"oneOf": TITLED})],
+            Annotated[Literal["s", "l"], Field(json_schema_extra={"enumNames": ["Small", "Large"]})],
+            Annotated[Literal["s", "l"] | None, Field(json_schema_extra={"enumNames": ["Small", "Large"]})],
+            Annotated[Literal["s", "l"], Field(json_schema_extra={"enumNames": ["Small", "Large"]})] | None,
+            Annotated[Size, Field(json_schema_extra={"enumNames": ["Small", "Large"]})],
+            Annotated[str, WithJsonSchema({"type": "string", "enum": ["s", "l"], "enumNames": ["Small", "Large"]})],
+            Named,
+        ],
+    )
+    def test_choices_may_have_titles(self, annotation: Any) -> None:
+        """Of the two ways that the protocol has for one choice, forms take the one that stays."""
+        assert field_of(annotation) == {"type": "string", "oneOf": TITLED}
+
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            Annotated[list[Size], Field(json_schema_extra={"items": {"anyOf": TITLED}})],
+            list[Annotated[Literal["s", "l"], Field(json_schema_extra={"oneOf": TITLED})]],
+            list[Annotated[Literal["s", "l"], Field(json_schema_extra={"enumNames": ["Small", "Large"]})]],
+            list[Annotated[Size, Field(json_schema_extra={"enumNames": ["Small", "Large"]})]],
+            list[Named],
+            set[Named],
+        ],
+    )
+    def test_so_may_those_of_a_list(self, annotation: Any) -> None:
+        assert field_of(annotation) == {"type": "array", "items": {"anyOf": TITLED}}
+
+    def test_a_choice_of_one_may_have_a_title(self) -> None:
+        one = Annotated[Literal["s"], Field(json_schema_extra={"enumNames": ["Small"]})]
+        assert field_of(one) == {"type": "string", "oneOf": TITLED[:1]}
+        assert field_of(list[one]) == {"type": "array", "items": {"anyOf": TITLED[:1]}}
+
+    def test_a_title_is_shown_and_its_value_answered(self) -> None:
+        """What an author gets is what the annotation says, and never a title."""
+        titled = Form(model_of(Annotated[Literal["s", "l"], Field(json_schema_extra={"oneOf": TITLED})]))
+        assert titled.read({"field": "s"}).model_dump() == {"field": "s"}
+        with pytest.raises(AnswerMisfit, match="field: Input should be 's' or 'l'"):
+            titled.read({"field": "Small"})
+
+    def test_choices_of_a_list_need_no_titles_however_they_are_written(self) -> None:
+        untitled = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}
+        assert field_of(list[Literal["a"] | Literal["b"]]) == untitled
 
     @pytest.mark.parametrize(
         ("annotation", "format_"),
@@ -159,9 +226,9 @@ class TestFields:
 
     @pytest.mark.parametrize(
         "extra",
-        [{"pattern": "^a"}, {"examples": ["a"]}, {"deprecated": True}, {"json_schema_extra": {"x-anything": 1}}],
+        [{"examples": ["a"]}, {"deprecated": True}, {"json_schema_extra": {"x-anything": 1}}],
     )
-    def test_keywords_that_the_protocol_does_not_have_are_dropped(self, extra: dict[str, Any]) -> None:
+    def test_other_keywords_that_limit_no_answer_are_dropped(self, extra: dict[str, Any]) -> None:
         assert field_of(Annotated[str, Field(**extra)]) == {"type": "string"}
 
     def test_descriptions_are_kept(self) -> None:
@@ -188,8 +255,6 @@ class TestFields:
             (Annotated[int, Field(gt=5, ge=0)], {"minimum": 6}),
             (Annotated[int, Field(lt=5, le=9)], {"maximum": 4}),
             (Annotated[int, Field(lt=5, le=2)], {"maximum": 2}),
-            # Between fractions there is no next one, so the model alone holds them.
-            (Annotated[float, Field(gt=0, lt=1)], {}),
         ],
     )
     def test_exclusive_bounds_become_inclusive_ones_between_integers(
@@ -279,6 +344,63 @@ class TestRefusals:
         assert str(caught.value) == (
             f"Answer.field is {what}; a form has strings, numbers, booleans, choices of strings and lists of choices"
         )
+
+    @pytest.mark.parametrize(
+        ("annotation", "what"),
+        [
+            (Annotated[str, Field(pattern="^[A-Z]{2}$")], "a pattern"),
+            (Annotated[str | None, Field(pattern="^[A-Z]{2}$")], "a pattern"),
+            # Between integers an exclusive bound can be said; between fractions there is no next one.
+            (Annotated[float, Field(gt=0)], "an exclusive bound (ge= gives an inclusive one)"),
+            (PositiveFloat | None, "an exclusive bound (ge= gives an inclusive one)"),
+            (Annotated[float, Field(ge=0, lt=1)], "an exclusive bound (le= gives an inclusive one)"),
+            (Annotated[int, Field(multiple_of=5)], "a number that it must be a multiple of"),
+            (Annotated[str, Field(json_schema_extra={"not": {"const": "x"}})], "a condition"),
+            (
+                Annotated[list[Size], Field(json_schema_extra={"enumNames": ["Small", "Large"]})],
+                "titles, and no choices that they belong to",
+            ),
+        ],
+    )
+    def test_what_limits_an_answer_and_can_t_be_shown(self, annotation: Any, what: str) -> None:
+        """Or a person would learn of it by failing; what is left out of a form is nobody's to know."""
+        with pytest.raises(SetupError) as caught:
+            Elicit("?", model_of(annotation))
+        assert str(caught.value) == (
+            f"Answer.field has {what}, which no form can show. Say it in the description, and check it with pydantic's "
+            "AfterValidator: an answer that it refuses is asked for again, with the reason"
+        )
+
+    def test_the_way_out_of_that_works(self) -> None:
+        def two_capitals(text: str) -> str:
+            if not (len(text) == 2 and text.isupper()):
+                raise ValueError("two capital letters, please")
+            return text
+
+        checked = Form(model_of(Annotated[str, AfterValidator(two_capitals), Field(description="as in NO")]))
+        assert checked.schema["properties"]["field"] == {"type": "string", "description": "as in NO"}
+        assert checked.read({"field": "NO"}).model_dump() == {"field": "NO"}
+        with pytest.raises(AnswerMisfit, match="field: Value error, two capital letters, please"):
+            checked.read({"field": "Norway"})
+
+    @pytest.mark.parametrize(
+        ("annotation", "what"),
+        [
+            (Annotated[Literal["s", "l"], Field(json_schema_extra={"enumNames": ["Small"]})], "2 choices and 1 titles"),
+            (Annotated[Literal["s", "l"], Field(json_schema_extra={"enumNames": [1, 2]})], "2 choices and 2 titles"),
+            (Annotated[Literal["s", "m"], Field(json_schema_extra={"oneOf": TITLED})], "its titles are for"),
+            (Annotated[str, Field(json_schema_extra={"enumNames": ["Small"]})], "no choices that they belong to"),
+            (
+                Annotated[str, Field(json_schema_extra={"oneOf": [*TITLED, {"const": "m"}]})],
+                "3 choices and 2 titles; give every choice one, or none",
+            ),
+            (Annotated[int, Field(json_schema_extra={"oneOf": [{"const": 1, "title": "One"}]})], "are no strings"),
+            (Annotated[Cat | Dog, Field(discriminator="kind")], "is a union"),
+        ],
+    )
+    def test_titles_that_belong_to_no_choice(self, annotation: Any, what: str) -> None:
+        with pytest.raises(SetupError, match=rf"^Answer\.field .*{what}"):
+            Elicit("?", model_of(annotation))
 
     def test_fields_without_a_schema(self) -> None:
         with pytest.raises(SetupError, match="Answer can't be a form: "):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial, wraps
 from inspect import Parameter
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from mrtr_server import (
     Confirm,
     Context,
+    Depends,
     Elicit,
     Elicited,
     ElicitUrl,
@@ -259,12 +260,67 @@ def async_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def test_a_context_without_its_type_is_not_left_to_the_model() -> None:
-    def tool(ctx):  # type: ignore[no-untyped-def]
-        return "done"
+class TestNamesOfOurs:
+    """What goes by one of our names without an annotation is refused: a model would answer for the person."""
 
-    with pytest.raises(SetupError, match="ctx: Context"):
-        compile_handler(tool, "tool", {})
+    @pytest.mark.parametrize(
+        ("name", "type_"),
+        [
+            ("ctx", "Context"),
+            ("inputs", "Inputs"),
+            ("input_responses", "Inputs"),
+            ("state", r"State\[...\]"),
+            ("request_state", r"State\[...\]"),
+        ],
+    )
+    @pytest.mark.parametrize("source", ["def tool(title, {}): ...", "async def tool(*, {}=None): ..."])
+    def test_it_is_refused_with_the_type_to_write(self, name: str, type_: str, source: str) -> None:
+        namespace: dict[str, Any] = {}
+        exec(source.format(name), namespace)  # noqa: S102
+        with pytest.raises(SetupError, match=f"tool: '{name}' without an annotation is .*; write {name}: {type_}"):
+            compile_handler(namespace["tool"], "tool", {})
+
+    @pytest.mark.parametrize("decorate", ["tool", "prompt", "resource"])
+    def test_in_prompts_and_resources_too(self, decorate: str) -> None:
+        def show(state):  # type: ignore[no-untyped-def]
+            return "shown"
+
+        app = MRTRServer("ours", keys=[bytes(32)])
+        register = app.resource("map://{state}") if decorate == "resource" else getattr(app, decorate)
+        with pytest.raises(SetupError, match="write state: State"):
+            register(show)
+
+    def test_where_a_raw_schema_says_what_the_model_fills_too(self) -> None:
+        def tool(inputs):  # type: ignore[no-untyped-def]
+            return "done"
+
+        with pytest.raises(SetupError, match="write inputs: Inputs"):
+            MRTRServer("ours", keys=[bytes(32)]).tool(input_schema={"type": "object"})(tool)
+
+    def test_in_a_dependency_where_no_argument_has_the_name(self) -> None:
+        def guard(ctx=None):  # type: ignore[no-untyped-def]
+            return ctx is None
+
+        def needs_state(state):  # type: ignore[no-untyped-def]
+            return state
+
+        def tool(guarded: Annotated[bool, Depends(guard)]) -> None: ...
+        def other(state: str, needed: Annotated[str, Depends(needs_state)]) -> None: ...
+
+        with pytest.raises(SetupError, match=r"guard\(\): 'ctx' without an annotation is .*; write ctx: Context"):
+            compile_handler(tool, "tool", {"guard": guard})
+        assert set(compile_handler(other, "other", {"needs_state": needs_state}).parameters) == {"state"}
+
+    def test_arguments_may_have_these_names_where_they_have_a_type(self) -> None:
+        def tool(state: str, inputs: list[int], input_responses: Any, ctx: object) -> None: ...
+
+        assert list(compile_handler(tool, "tool", {}).parameters) == ["state", "inputs", "input_responses", "ctx"]
+
+    def test_other_names_need_none(self) -> None:
+        def tool(context, states, **state):  # type: ignore[no-untyped-def]
+            return "done"
+
+        assert list(compile_handler(tool, "tool", {}).parameters) == ["context", "states", "state"]
 
 
 class TestCallables:

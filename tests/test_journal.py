@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mrtr_server import Limits, Principal
 from mrtr_server.digests import digest
 from mrtr_server.errors import OverBudget, StateRefused
-from mrtr_server.journal import UNSET, Answer, Journal, Step, binding
+from mrtr_server.journal import ANSWERS_OF_A_KEY, UNSET, Journal, Step, binding
 from mrtr_server.messages import Call, Question
 
 NOW = 1_700_000_000.0
@@ -39,6 +39,7 @@ objects = st.dictionaries(keys, values, max_size=3)
 digests = st.text("abcdefghijklmnopqrstuvwxyz-_.", max_size=45)
 digested = st.dictionaries(keys, digests, max_size=2)
 steps = st.builds(Step, function=keys, arguments=digested, result=values, failed=st.lists(digested, max_size=2))
+answers = st.dictionaries(digests, objects, min_size=1, max_size=ANSWERS_OF_A_KEY)
 journals = st.builds(
     Journal,
     started=st.floats(min_value=0, max_value=NOW),
@@ -46,10 +47,11 @@ journals = st.builds(
     rounds=st.integers(0, 100),
     state_only=st.integers(0, 100),
     asked=st.dictionaries(keys, digests, max_size=3),
-    answers=st.dictionaries(keys, st.builds(Answer, digests, objects), max_size=3),
+    answers=st.dictionaries(keys, answers, max_size=3),
     steps=st.dictionaries(keys, steps, max_size=3),
     state=st.just(UNSET) | values,
     handed_over=digests,
+    single_use=st.booleans(),
 )
 calls = st.builds(
     Call,
@@ -269,6 +271,30 @@ class TestBudgets:
         journal.count_round({}, LIMITS)
         assert journal.state_only == 2
 
+    def test_what_a_handler_keeps_of_its_own_accord_has_all_rounds(self) -> None:
+        journal, limits = Journal(NOW), Limits(state_only_rounds=1, rounds=5)
+        for count in range(5):
+            journal.state = count
+            journal.count_round({}, limits, keeps_state=True)
+        assert (journal.rounds, journal.state_only) == (5, 0)
+        journal.state = 5
+        with pytest.raises(OverBudget, match="more than 5 rounds"):
+            journal.count_round({}, limits, keeps_state=True)
+
+    def test_but_not_when_it_keeps_the_same(self) -> None:
+        journal = Journal(NOW, state=1)
+        journal.count_round({}, LIMITS, keeps_state=True)
+        with pytest.raises(OverBudget, match="nothing done in between"):
+            journal.count_round({}, LIMITS, keeps_state=True)
+
+    def test_nor_is_what_it_kept_handed_over_with_nothing_done_since(self) -> None:
+        journal = Journal(NOW, state=1)
+        assert journal.may_hand_over(LIMITS)
+        journal.count_round({}, LIMITS, keeps_state=True)
+        assert not journal.may_hand_over(LIMITS)
+        journal.keep("name", "digest", {})
+        assert journal.may_hand_over(LIMITS)
+
     def test_a_journal_over_its_size_is_not_sealed(self) -> None:
         journal = Journal(NOW)
         journal.steps["report"] = Step("app.build", {}, "x" * 2000)
@@ -344,11 +370,11 @@ class TestAnswers:
             (self.OTHER_FORM, False),
             (self.OTHER_KIND, False),
         ):
-            found = journal.answer_of_kind("name", question.kind, question.shape)
-            assert found == ({"action": "accept"} if counts else None)
-        assert journal.answer_of_kind("name", "form", None) == {"action": "accept"}
-        assert journal.answer_of_kind("name", "sample", None) is None
-        assert journal.answer_of_kind("other", "form", None) is None
+            found = journal.newest_answer("name", question.kind, question.shape)
+            assert found == ((self.ASKED.digest, {"action": "accept"}) if counts else None)
+        assert journal.newest_answer("name", "form", None) == (self.ASKED.digest, {"action": "accept"})
+        assert journal.newest_answer("name", "sample", None) is None
+        assert journal.newest_answer("other", "form", None) is None
 
     @given(
         st.dictionaries(st.sampled_from("abcd"), digests, max_size=4),
@@ -358,7 +384,7 @@ class TestAnswers:
         journal = Journal(NOW)
         journal.count_round(dict(asked), LIMITS)
         journal.deliver(sent)
-        assert {key: kept.raw for key, kept in journal.answers.items()} == {k: sent[k] for k in sent if k in asked}
+        assert journal.answers == {key: {asked[key]: sent[key]} for key in sent if key in asked}
         assert all(journal.answer(key, asked[key]) == sent[key] for key in journal.answers)
 
     def test_an_answer_that_is_kept_can_not_be_replaced_by_one_that_was_not_asked_for(self) -> None:
@@ -381,9 +407,9 @@ class TestAnswers:
 
     def test_what_is_forgotten_is_asked_again(self) -> None:
         journal = self.delivered()
-        journal.forget("name")
-        journal.forget("name")
-        assert journal.answer("name", self.ASKED.digest) is None
+        for _ in range(2):
+            journal.forget("name", self.ASKED.digest)
+            assert journal.answers == {}, "the key is free, for a step, say"
 
     @given(st.text(max_size=5), st.text(max_size=5), objects, objects)
     def test_every_part_of_a_question_is_in_its_digest(self, one: str, other: str, form: Any, other_form: Any) -> None:
@@ -391,3 +417,97 @@ class TestAnswers:
         first = Question("form", "elicitation/create", {"message": one, "requestedSchema": form}, "")
         second = Question("form", "elicitation/create", {"message": other, "requestedSchema": other_form}, "")
         assert first.digest != second.digest
+
+
+class TestAnswersOfOneKey:
+    """By question: two versions of a handler that ask under one key in turns each find their own."""
+
+    def answered(self, *questions: str) -> Journal:
+        journal = Journal(NOW)
+        for number, question in enumerate(questions):
+            journal.count_round({"who": question}, LIMITS)
+            journal.deliver({"who": {"number": number}})
+            journal = Journal.load(dump(journal), HERE, NOW)
+        return journal
+
+    def test_are_each_found_in_later_rounds(self) -> None:
+        journal = self.answered("form.old.a", "form.new.a", "form.new.b")
+        found = [journal.answer("who", question) for question in ("form.old.a", "form.new.a", "form.new.b")]
+        assert found == [{"number": 0}, {"number": 1}, {"number": 2}]
+        assert journal.answer("who", "form.other.a") is None
+
+    def test_count_by_the_newest_where_a_pure_function_reads_by_the_form(self) -> None:
+        journal = self.answered("form.old.a", "form.new.a", "form.new.b")
+        assert journal.newest_answer("who", "form", "a") == ("form.new.a", {"number": 1})
+        assert journal.newest_answer("who", "form", None) == ("form.new.b", {"number": 2})
+        again = self.answered("form.old.a", "form.new.a", "form.old.a")
+        assert again.newest_answer("who", "form", "a") == ("form.old.a", {"number": 2})
+
+    def test_are_forgotten_each_by_itself(self) -> None:
+        journal = self.answered("form.old.a", "form.new.a")
+        journal.forget("who", "form.new.a")
+        assert journal.answers == {"who": {"form.old.a": {"number": 0}}}
+        journal.forget("who", "form.other.a")
+        journal.forget("other", "form.old.a")
+        assert journal.answers == {"who": {"form.old.a": {"number": 0}}}
+
+    def test_are_the_newest_few(self) -> None:
+        questions = [f"form.{number}.a" for number in range(ANSWERS_OF_A_KEY + 3)]
+        journal = self.answered(*questions)
+        assert list(journal.answers["who"]) == questions[3:]
+
+    def test_are_given_up_before_the_flow_is_except_for_the_newest(self) -> None:
+        journal = Journal(NOW)
+        for question in ("form.old.a", "form.new.a"):
+            journal.keep("who", question, {"text": "x" * 1000})
+        size = len(dump(journal))
+        assert Journal.load(dump(journal, limits=Limits(state_bytes=size)), HERE, NOW).answers == journal.answers
+        tight = Journal.load(dump(journal, limits=Limits(state_bytes=size - 1)), HERE, NOW)
+        assert tight.answers == {"who": {"form.new.a": {"text": "x" * 1000}}}
+        with pytest.raises(OverBudget, match="largest entry is the answer 'who'"):
+            dump(journal, limits=Limits(state_bytes=1100))
+
+    def test_do_not_keep_a_flow_from_being_handed_over(self) -> None:
+        journal = Journal(NOW)
+        for question in ("form.old.a", "form.new.a"):
+            journal.keep("who", question, {"text": "x" * 1000})
+        assert journal.may_hand_over(Limits(state_bytes=2400))
+
+
+class TestSingleUse:
+    """From a confirmation on, each state of the flow is redeemed once."""
+
+    CONFIRMING = "confirm.message.shape"
+
+    def later(self, journal: Journal) -> Journal:
+        return Journal.load(dump(journal), HERE, NOW)
+
+    def test_begins_with_the_state_that_asks(self) -> None:
+        journal = Journal(NOW)
+        journal.count_round({"who": "form.confirm.a"}, LIMITS)
+        journal = self.later(journal)
+        assert not journal.single_use
+        journal.deliver({"who": {}})
+        journal.count_round({"who_2": "form.a.b", "sure": self.CONFIRMING}, LIMITS)
+        assert self.later(journal).single_use
+
+    def test_does_not_end(self) -> None:
+        journal = Journal(NOW)
+        journal.count_round({"sure": self.CONFIRMING}, LIMITS)
+        for asked in ({"who": "form.a.b"}, {}):
+            journal = self.later(journal)
+            journal.deliver({})
+            journal.state = asked
+            journal.count_round(asked, LIMITS)
+            assert journal.single_use
+        assert self.later(journal).single_use
+
+    @pytest.mark.parametrize("answered", [False, True])
+    def test_is_seen_in_what_an_earlier_release_sealed_without_the_mark(self, answered: bool) -> None:
+        journal = Journal(NOW)
+        journal.count_round({"sure": self.CONFIRMING}, LIMITS)
+        if answered:
+            journal.deliver({"sure": {"action": "accept"}})
+        marked = dump(journal)
+        assert b'"c":true' in marked
+        assert Journal.load(marked.replace(b',"c":true', b""), HERE, NOW).single_use

@@ -16,24 +16,27 @@ ROOT = Path(mrtr_server.__file__).parent
 
 # The layers of the design, and within a layer rows: a module may import from any row above its own, and from no other.
 ROWS: list[tuple[int, str]] = [
-    (0, "_version digests errors threads together workers"),
-    (1, "base_url content keys limits messages shutdown sqlite_file uri_templates"),
+    (0, "_version annotations digests errors hints threads together workers"),
+    (1, "extras"),
+    (1, "base_url content foreign json_size keys limits log_text messages patterns refusals shutdown"),
+    (1, "sqlite_file sqlite_mode tracebacks uri_templates"),
     (1, "in_flight"),
+    (1, "option_types"),
     (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),
-    (2, "store tables"),
+    (2, "store tables task_waiting"),
     (2, "notices watched_store"),
     (2, "fanout_sql task_store_sql"),
     (2, "store_sql"),
     (2, "stores"),
-    (2, "callbacks forms idempotency raw_schema recorded results dialects.base"),
-    (2, "asks sealed_tasks steps dialects.modern dialects.sep_draft"),
-    (2, "dialects faults url_asks"),
+    (2, "callbacks cursors forms idempotency json_schema recorded results dialects.base"),
+    (2, "asks raw_schema sealed_tasks steps dialects.modern dialects.sep_draft"),
+    (2, "authorization authorized_changes dialects faults url_asks"),
     (2, "inputs"),
     (3, "round signals"),
-    (3, "context"),
+    (3, "context teardown"),
     (3, "filling signatures"),
     (3, "declared"),
-    (3, "handlers"),
+    (3, "handlers unknown_arguments"),
     (3, "registry"),
     (4, "runner"),
     (5, "redemption"),
@@ -41,7 +44,9 @@ ROWS: list[tuple[int, str]] = [
     (5, "task_changes task_run"),
     (5, "tool_calls worker"),
     (5, "dispatcher"),
-    (6, "callback_pages connection gate"),
+    (6, "response_writer"),
+    (6, "callback_pages gate sse"),
+    (6, "connection"),
     (6, "asgi probes shared"),
     (7, "server"),
     (8, "upgrade"),
@@ -64,8 +69,7 @@ LAYER = {module: layer for layer, modules in ROWS for module in modules.split()}
 MIGRATIONS = {"migrations.versions.redemptions_and_kept", "migrations.versions.tasks_and_changes"}
 ONLY_IMPORTERS = {
     "cryptography": {"sealed_state"},
-    "jsonschema": {"raw_schema"},
-    "referencing": {"raw_schema"},
+    "jsonschema_rs": {"json_schema"},
     "itsdangerous": {"signing"},
     "click": {"cli"},
     "sqlalchemy": {
@@ -81,7 +85,20 @@ ONLY_IMPORTERS = {
     "alembic": {*MIGRATIONS, "upgrade"},
     "asyncpg": {"database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
-    "starlette": {"auth", "callback_pages", "connection", "gate", "asgi", "probes", "server", "testing.transports"},
+    "starlette": {
+        *(
+            "auth",
+            "callback_pages",
+            "connection",
+            "gate",
+            "asgi",
+            "option_types",
+            "probes",
+            "response_writer",
+            "server",
+        ),
+        "testing.transports",
+    },
     "uvicorn": {"cli"},
     "http": {"testing.transports"},
 }
@@ -217,7 +234,7 @@ def run(code: str) -> str:
 
 
 class TestImport:
-    EXTRAS = "jsonschema referencing sqlalchemy aiosqlite asyncpg alembic jwt opentelemetry limits uvloop httptools"
+    EXTRAS = "jsonschema_rs sqlalchemy aiosqlite asyncpg alembic jwt opentelemetry limits uvloop httptools"
     OTHERS = "mcp mcp_types fastapi httpx uvicorn hypothesis pytest"
 
     def test_no_extra_is_loaded(self) -> None:
@@ -254,14 +271,14 @@ import sys
 from mrtr_server import MRTRServer
 app = MRTRServer("x", keys=[bytes(32)])
 app.tool(name="raw", input_schema={"type": "object"})(lambda **arguments: None)
-print("jsonschema" in sys.modules)
+print([name for name in ("jsonschema", "jsonschema_rs") if name in sys.modules])
 """
-        assert run(code) == "True"
+        assert run(code) == "['jsonschema_rs']"
 
     def test_without_the_extra_the_error_says_how_to_install_it(self) -> None:
         code = """
 import sys
-sys.modules["jsonschema"] = None
+sys.modules["jsonschema_rs"] = None
 from mrtr_server import MRTRServer, SetupError
 app = MRTRServer("x", keys=[bytes(32)])
 try:
@@ -269,7 +286,20 @@ try:
 except SetupError as error:
     print(error)
 """
-        assert run(code) == "input_schema= needs jsonschema: pip install 'mrtr_server[schemas]'"
+        assert run(code).endswith(
+            "needs jsonschema_rs. Install the extra 'schemas', or: pip install 'jsonschema-rs>=0.60'"
+        )
+
+    def test_a_raw_schema_that_is_only_served_needs_no_extra(self) -> None:
+        code = """
+import sys
+sys.modules["jsonschema_rs"] = None
+from mrtr_server import MRTRServer
+app = MRTRServer("x", keys=[bytes(32)])
+app.tool(name="raw", input_schema={"type": "object"}, validate=False)(lambda **arguments: None)
+print("served")
+"""
+        assert run(code) == "served"
 
     def test_it_takes_less_than_four_tenths_of_a_second(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # What is installed is compiled.

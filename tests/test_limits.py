@@ -12,6 +12,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert {field.name: field.default for field in fields(Limits)} == {
         "body_bytes": 4 * 1024 * 1024,
         "json_depth": 64,
+        "values": 100_000,
         "answers": 64,
         "rounds": 10,  # where the official clients stop too
         "state_only_rounds": 3,
@@ -19,10 +20,14 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "state_seconds": 60 * 60,
         "flow_seconds": 24 * 60 * 60,
         "lease_seconds": 30,
+        "write_seconds": 30,
         "hold_seconds": 25,
         "threads": 40,
         "task_seconds": 3600,
         "poll_seconds": 1,
+        "first_ask_seconds": 1,
+        "result_wait_seconds": 30,
+        "task_waits": 1000,
         "tasks": 100,
         "task_attempts": 5,
         "max_concurrency": None,

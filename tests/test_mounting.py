@@ -1,10 +1,13 @@
 """Where the server can be put: bare, in Starlette, in FastAPI, under a root path, with any lifespans, in workers."""
 
 import asyncio
+import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from fastapi import FastAPI
@@ -197,6 +200,69 @@ def test_a_server_that_tells_the_root_path_in_the_path_is_understood(server: MRT
         assert asyncio.run(send(server, modern("tools/list"), path=path, root_path=root)).status == 200
     for path, root in (("/api/x", "/api"), ("/apix/mcp", "/api"), ("/", "")):
         assert asyncio.run(send(server, modern("tools/list"), path=path, root_path=root)).status == 404
+
+
+class TestPaths:
+    """A gateway lets paths through by their name, so that nothing else may lead to the endpoint."""
+
+    ALIASES = ("/mcp%2f", "/mcp%2F", "/mcp//", "//mcp", "/mcp/%2f", "/%6dcp", "/m%63p/", "/mcp%00", "/mcp;x", "/MCP")
+
+    def status(self, app: ASGIApp, raw: str, root: str = "") -> int:
+        """What a POST to a path gets that comes over the wire as it is here."""
+        path = {"path": unquote(raw), "raw_path": raw.encode(), "root_path": root}
+        return asyncio.run(send(app, modern("tools/list"), **path)).status
+
+    @pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
+    def test_of_the_endpoint_are_two(self, server: MRTRServer, path: str) -> None:
+        assert self.status(server, path) == 200
+
+    @pytest.mark.parametrize("path", [*ALIASES, "/mcp/mcp", "/mcp/../mcp", "/x/mcp", "/", ""])
+    def test_that_are_something_like_it_are_none_of_it(self, server: MRTRServer, path: str) -> None:
+        assert self.status(server, path) == 404
+
+    @pytest.mark.parametrize("path", ALIASES)
+    def test_are_none_over_the_wire_either(self, server: MRTRServer, serve: Serve, path: str) -> None:
+        wire = serve(server)
+        with socket.create_connection(("127.0.0.1", int(wire.url.split(":")[2].split("/")[0]))) as connection:
+            body = json.dumps(modern("tools/list")).encode()
+            headers = b"Host: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+            connection.sendall(b"POST %s HTTP/1.1\r\n%s\r\n%s" % (path.encode(), headers, body))
+            assert b" 404 " in connection.recv(4096)
+
+    @pytest.mark.parametrize("site", ["starlette", "fastapi"])
+    def test_under_a_mount_are_its_root_and_the_servers_own(self, server: MRTRServer, site: str) -> None:
+        if site == "fastapi":
+            app: Any = FastAPI()
+            app.mount("/api", server)
+        else:
+            app = Starlette(routes=[Mount("/api", server)])
+        for path in ("/api/", "/api/mcp", "/api/mcp/"):
+            assert self.status(app, path) == 200, path
+        for path in ("/api//", "/api%2f", "/api/%2f", "/api///", *(f"/api{alias}" for alias in self.ALIASES)):
+            assert self.status(app, path) in (404, 307), path
+
+    def test_under_a_mount_with_parameters_may_have_what_is_escaped_there(self, server: MRTRServer) -> None:
+        app = Starlette(routes=[Mount("/tenants/{tenant}", server)])
+        assert self.status(app, "/tenants/a%20b/mcp") == 200
+        assert self.status(app, "/tenants/a%20b/") == 200
+        assert self.status(app, "/tenants/a%20b%2fmcp") == 404
+
+    def test_of_a_server_that_is_all_there_is_are_its_root(self) -> None:
+        app = MRTRServer("root", keys=[bytes(32)], path="/")
+        assert self.status(app, "/") == 200
+        for path in ("//", "/%2f", "/mcp", "%2f"):
+            assert self.status(app, path) == 404, path
+
+    def test_may_have_characters_that_are_escaped(self) -> None:
+        app = MRTRServer("named", keys=[bytes(32)], path="/für alle")
+        assert self.status(app, "/f%C3%BCr%20alle") == 200
+        assert self.status(app, "/f%C3%BCr%20alle/") == 200
+        assert self.status(app, "/f%C3%BCr%20%61lle") == 404
+
+    def test_are_understood_from_servers_that_do_not_tell_how_they_came(self, server: MRTRServer) -> None:
+        for raw in ({"raw_path": None}, {"raw_path": b""}):
+            assert asyncio.run(send(server, modern("tools/list"), path="/mcp", **raw)).status == 200
+            assert asyncio.run(send(server, modern("tools/list"), path="/mcp//", **raw)).status == 404
 
 
 class TestLifespan:

@@ -18,7 +18,7 @@ import mrtr_server
 ROOT = Path(mrtr_server.__file__).parent
 
 NAMES = """
-    Annotations AudioContent BearerTokens Callback Client Codec Completion Confirm Context Depends Elicit
+    Annotations AudioContent BearerTokens Callback Caller Client Codec Completion Confirm Context Depends Elicit
     Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InProcessStore
     InputRequired Inputs KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal PromptResult
     ProtocolError Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec
@@ -30,9 +30,9 @@ PUBLIC = NAMES.split() + LOADED_WHEN_ASKED_FOR
 
 VERBS = """
     Add Answer Ask Begin Bring Call Cancel Carry Change Check Collect Compile Complete Connect Count Decode
-    Decrypt Derive Describe Digest Drop Encrypt End Fail Fill Find Follow Forget Get Give Go Hand Hear Hold Keep
+    Decrypt Derive Describe Digest Drop Encrypt End Fail Fill Find Follow Forget Format Get Give Go Hand Hear Hold Keep
     Lead Leave Let Look Make Move Name Never Note Offer Open Park Pass Print Put Reach Read Refuse Register
-    Remember Respond Run Say Seal Send Serve Shut Sign Start Store Take Tell Upgrade Use Validate Wait Wake
+    Remember Respond Return Run Say Seal Send Serve Shut Sign Start Store Take Tell Upgrade Use Validate Wait Wake
     Watch Write
     Return
 """

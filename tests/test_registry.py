@@ -61,6 +61,7 @@ class TestLists:
                 "type": "object",
                 "properties": {"city": {"type": "string"}, "days": {"type": "integer", "default": 3}},
                 "required": ["city"],
+                "additionalProperties": False,
             },
         }
 
@@ -82,7 +83,7 @@ class TestLists:
                 "name": "weather.get",
                 "title": "Weather",
                 "description": "What the model reads",
-                "inputSchema": {"type": "object", "properties": {}},
+                "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
                 "annotations": {"readOnlyHint": True},
                 "icons": [{"src": "https://example.com/a.png", "mimeType": "image/png"}, {"src": "data:,"}],
                 "_meta": {"example.com/team": "sky"},
@@ -101,7 +102,8 @@ class TestLists:
         def bare_resource() -> str:
             return ""
 
-        assert listed(app, "tools/list") == [{"name": "bare", "inputSchema": {"type": "object", "properties": {}}}]
+        (tool,) = listed(app, "tools/list")
+        assert tool.keys() == {"name", "inputSchema"}
         assert listed(app, "prompts/list") == [{"name": "bare"}]
         assert listed(app, "resources/list") == [{"name": "bare", "uri": "bare://x"}]
         assert listed(app, "resources/templates/list") == []
@@ -174,7 +176,7 @@ class TestLists:
 
     def test_there_is_a_list_for_every_listing(self) -> None:
         registry = Registry()
-        assert [list(registry.entries(listing)) for listing in LISTINGS] == [[], [], [], []]
+        assert [dict(registry.records(listing)) for listing in LISTINGS] == [{}, {}, {}, {}]
 
 
 class TestNames:

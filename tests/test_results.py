@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
@@ -35,6 +35,7 @@ from mrtr_server import (
     TextContent,
     ToolResult,
 )
+from mrtr_server.errors import FlowError
 from mrtr_server.handlers import compile_handler
 from mrtr_server.messages import JSON
 from mrtr_server.results import completion_body, failed, prompt_body, resource_body, tool_results
@@ -307,7 +308,7 @@ class TestStructured:
     def test_a_value_that_is_not_of_the_declared_type_is_the_author_s_mistake(self) -> None:
         _, write = compile_tool(Weather)
         for value in ({"temperature": "hot"}, None, "hot", 5):
-            with pytest.raises(ValidationError):
+            with pytest.raises(FlowError, match="does not fit its annotation"):
                 write(value)
 
     def test_what_a_subclass_adds_is_not_sent(self) -> None:

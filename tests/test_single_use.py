@@ -216,7 +216,7 @@ class TestADuplicate:
 
     async def test_is_one_however_its_json_is_written(self, app: MRTRServer) -> None:
         @app.tool(single_use=True)
-        async def pay(ctx: Context) -> str:
+        async def pay(x: int, ctx: Context) -> str:
             login = await ctx.elicit("Who?", Login)
             return await ctx.step(slow_effect, login.name)
 
@@ -228,7 +228,7 @@ class TestADuplicate:
 
     async def test_gets_the_same_next_state(self, app: MRTRServer) -> None:
         @app.tool(single_use=True)
-        async def pay(ctx: Context) -> str:
+        async def pay(x: int, ctx: Context) -> str:
             login = await ctx.elicit("Who?", Login)
             receipt = await ctx.step(slow_effect, login.name)
             await ctx.confirm(f"Send {receipt}?")
@@ -684,7 +684,7 @@ class TestTheEndOfTheServer:
 
     async def test_hands_over_what_has_not_begun(self, app: MRTRServer, store: Watched) -> None:
         @app.tool(single_use=True)
-        async def pay(ctx: Context) -> str:
+        async def pay(x: int, ctx: Context) -> str:
             await ctx.confirm("Sure?")
             what = await ctx.step(longer, "paid")
             return what + await ctx.step(effect, " and mailed")
@@ -807,7 +807,7 @@ class TestTheLease:
         hold, waiting = asyncio.Event(), asyncio.Event()
 
         @app.tool(single_use=True)
-        async def pay(ctx: Context) -> str:
+        async def pay(x: int, ctx: Context) -> str:
             if ctx.round == 2 and not waiting.is_set():
                 waiting.set()
                 await hold.wait()  # frozen
@@ -830,7 +830,7 @@ class TestTheLease:
         late = True
 
         @app.tool(single_use=True)
-        async def pay(ctx: Context) -> str:
+        async def pay(x: int, ctx: Context) -> str:
             if ctx.round == 2 and late:
                 await asyncio.sleep(0.5)
             return await ctx.step(effect, "paid")
@@ -851,7 +851,7 @@ class TestTheLease:
             return effect("charged")
 
         @app.tool(single_use=True)
-        async def pay(ctx: Context) -> str:
+        async def pay(x: int, ctx: Context) -> str:
             await ctx.confirm("Sure?")
             return await ctx.step(charge) + await ctx.step(slow_effect, " and mailed")
 

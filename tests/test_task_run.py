@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavailable
+from mrtr_server.admission import Admission
 from mrtr_server.fanout import InProcessFanout
 from mrtr_server.handlers import TaskTerms
 from mrtr_server.journal import Step
@@ -47,7 +48,7 @@ class Bench:
         self.store = store
         limits = Limits()
         ring = KeyRing([bytes(32)])
-        self.tasks = Tasks(store, ring, InProcessFanout(), limits, answer_within=lambda _: 60.0)
+        self.tasks = Tasks(store, ring, InProcessFanout(), Admission(limits), limits, answer_within=lambda _: 60.0)
 
     async def start(self) -> None:
         await self.tasks.start(TaskTerms(required=True, rounds_first=False), Call("tools/call", {}, "act"), None)

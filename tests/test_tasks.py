@@ -226,9 +226,15 @@ async def hurries(ctx: Context) -> str:
 
 
 @app.tool(task="optional")
+async def mumbles(ctx: Context) -> str:
+    """Say what not every database and client can read, and ask."""
+    await ctx.status("Around\0 \ud800")
+    return (await ctx.elicit("Who are you?", Login)).name
+
+
+@app.tool(task="optional")
 async def looks_around(ctx: Context) -> dict[str, Any]:
     """Tell what a task knows of its request."""
-    await ctx.status("Around\0 \ud800")
     return {"headers": dict(ctx.headers), "user": ctx.user, "task": ctx.meta.get("progressToken") is not None}
 
 
@@ -326,13 +332,12 @@ class TestACall:
         flow = await started(client, "add", one=1, other=2)
         reply = await flow.wait()
         assert reply.structured == 3
-        assert reply.result["result"]["resultType"] == "complete"
+        assert reply.result["resultType"] == "complete"
 
     async def test_has_the_request_but_no_headers_and_no_user(self, client: AsyncClient) -> None:
         flow = await started(client, "looks_around")
         reply = await flow.wait()
         assert reply.structured == {"headers": {"host": "127.0.0.1"}, "user": None, "task": True}
-        assert reply.task.message in ("", "Around\N{REPLACEMENT CHARACTER} ?")
 
 
 class TestAsks:
@@ -406,12 +411,16 @@ class TestAsks:
         reply = await flow.finish(confirm=no, size={"size": 1}, login={"name": "Ann"})
         assert "declined" in reply.failure
 
-    async def test_of_what_the_client_can_not_do_fail_the_task(self, server: MRTRServer) -> None:
+    async def test_of_what_the_client_can_not_do_fail_the_task(
+        self, server: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
         client = AsyncClient(server, tasks=True, capabilities={})
         flow = await started(client, "greet")
         reply = await flow.wait()
         assert reply.task.status == "failed"
         assert reply.error.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+        (line,) = [each.getMessage() for each in caplog.records if "the capability" in each.getMessage()]
+        assert line.startswith("'a task of greet' was refused: ")
 
     @pytest.mark.parametrize("params", [{}, {"inputResponses": None}, {"inputResponses": {"login": "Ann"}}], ids=str)
     async def test_need_answers_in_the_right_shape(self, client: AsyncClient, params: dict[str, Any]) -> None:
@@ -507,6 +516,26 @@ class TestSingleUse:
         await forgetful._worker.close()
 
 
+class TestWhatATaskSaysOfItself:
+    async def test_is_what_every_database_and_client_can_read(self, client: AsyncClient) -> None:
+        reply = await (await started(client, "mumbles")).wait()
+        assert reply.task.message == "Around\N{REPLACEMENT CHARACTER} ?"
+
+    async def test_is_said_no_more_once_it_has_ended(self, client: AsyncClient, server: MRTRServer) -> None:
+        """It was about work that goes on no more; a failure says what failed."""
+        ended, cancelled = await started(client, "mumbles"), await started(client, "mumbles")
+        for flow in (ended, cancelled):
+            assert (await flow.wait()).task.message
+        assert (await ended.answer(login={"name": "Ann"})).task.status == "completed"
+        await cancelled.cancel()
+        assert (await cancelled.look()).task.status == "cancelled"
+        for flow in (ended, cancelled):
+            assert "statusMessage" not in (await flow.look()).result
+            row = await server._tasks.store.find_task(flow.task)
+            assert row is not None
+            assert row.message == ""
+
+
 class TestEnds:
     async def test_with_a_message_for_the_model_are_results(self, client: AsyncClient) -> None:
         flow = await started(client, "fails", how="tool")
@@ -561,6 +590,29 @@ class TestEnds:
         ] == "complete"
         assert (await flow.cancel()).result["resultType"] == "complete"
         assert (await flow.look()).task.status == "completed"
+
+
+class TestHandingOver:
+    """What the worker hands over by itself is no handler that makes no progress, however often it happens."""
+
+    async def test_is_known_from_the_round_and_not_from_how_the_worker_is_afterwards(self) -> None:
+        app = MRTRServer("tasks", keys=[bytes(32)])
+        rounds = 0
+
+        @app.tool(task="required")
+        async def interrupted(ctx: Context) -> str:
+            nonlocal rounds
+            rounds += 1
+            if rounds < 3:
+                app.drain()
+                try:
+                    await ctx.checkpoint()  # ends the round here
+                finally:
+                    app._admission.reopen()
+            return f"done in round {rounds}"
+
+        async with AsyncClient(app, tasks=True) as client:
+            assert (await client.call("interrupted")).text == "done in round 3"
 
 
 class TestTime:

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mrtr_server import (
-    Callback, Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, IdempotencyKey,
+    Callback, Caller, Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, IdempotencyKey,
     ImageContent, InputRequired, Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, Principal,
     ResourceContents, Root, Roots, Sample, Sampled, State, TextContent, ToolAnnotations, ToolError, ToolResult, WayBack,
 )
@@ -77,6 +77,35 @@ def answers(inputs: Inputs) -> None:
     assert_type(inputs.get("haiku", Sample("a haiku")), Sampled | None)
     assert_type(inputs.get("roots", Roots), Roots | None)
     assert_type(inputs.get("roots", ListRoots()), list[Root] | None)
+
+
+# Who may.
+async def owner(caller: Caller, uri: str) -> bool:
+    assert_type(caller.principal, Principal | None)
+    return caller.principal is not None and caller.principal.subject in uri
+
+
+def staff(caller: Caller, name: str) -> bool:
+    return "staff" in caller.scopes
+
+
+guarded = MRTRServer("guarded", keys=[bytes(32)], authorize=owner, unknown_arguments="ignore")
+
+
+@guarded.tool(authorize=staff)
+def whatever(ctx: Context, **more: Any) -> str:
+    assert_type(ctx.scopes, frozenset[str])
+    return str(more)
+
+
+@guarded.prompt(authorize=lambda caller, name: caller.principal is not None)
+def guarded_prompt() -> str:
+    return ""
+
+
+@guarded.resource("private://{user}", authorize=owner)
+def guarded_resource(user: str) -> str:
+    return user
 
 
 # 2. Inline.
@@ -331,6 +360,30 @@ app.tool(single_use="yes")  # E
 app.prompt(single_use=True)  # E
 MRTRServer("x", store="sqlite:///x.db")  # E
 app.resource()  # E
+app.run()  # E
+app.streamable_http_app()  # E
+MRTRServer("x", limits={})  # E
+MRTRServer("x", tools=[])  # E
+MRTRServer("x", "instructions")  # E
+app.tool(tags={"x"})  # E
+app.prompt(tags={"x"})  # E
+app.resource("a://b", tags={"x"})  # E
+
+
+async def words_of_others(ctx: Context) -> None:
+    await ctx.report_progress(1, 2)  # E
+    await ctx.info("x")  # E
+    ctx.session  # E
+    await ctx.elicit("?", response_type=GitHubLogin)  # E
+
+
+async def who(caller: Caller, name: str) -> str:
+    return caller.principal.subject  # E
+
+
+app.tool(authorize=who)  # E
+app.tool(authorize=True)  # E
+MRTRServer("x", unknown_arguments="drop")  # E
 
 
 @app.tool

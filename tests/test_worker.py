@@ -418,10 +418,10 @@ class TestALease:
 
 
 class TestMessages:
-    async def test_that_come_with_the_result_are_kept_with_it(self, tools: Tools) -> None:
+    async def test_that_come_with_the_result_are_over_with_it(self, tools: Tools) -> None:
         flow = await tools.start("says")
         reply = await flow.wait()
-        assert (reply.text, reply.task.message) == ("done", "two")
+        assert (reply.text, reply.task.message) == ("done", "")
 
     async def test_that_come_after_the_end_are_dropped(self, tools: Tools) -> None:
         late: list[Any] = []

@@ -30,6 +30,8 @@ from ..errors import (
     UnknownMethod,
     UnsupportedVersion,
 )
+from ..json_size import has_more_values
+from ..limits import LONGEST_KEY, LONGEST_NAME, LONGEST_RESPONSE_ID, check_length, is_longer
 from ..messages import ASKING_METHODS, JSON, Call, Note, Outcome, Principal, Progress, Question, Subscription
 from ..schema import HeaderParameter
 
@@ -126,7 +128,7 @@ def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
     """Give the error for a message that is of no wire form that is served."""
     requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
     if requested or envelope.method == "initialize" or not versions:
-        return UnsupportedVersion(str(requested or ""), versions)
+        return UnsupportedVersion(requested if isinstance(requested, str) else "", versions)
     return HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
 
 
@@ -262,7 +264,9 @@ _TO_SHAPES = bytes.maketrans(b"123456789E", b"000000000e")
 _MAY_OVERFLOW = (b"0e000", b"0e+000", b"0" * 200)
 
 
-def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int) -> Envelope:
+def read_envelope(
+    body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int, values: int = 100_000
+) -> Envelope:
     """Read a body as a JSON-RPC message.
 
     Parameters:
@@ -270,13 +274,16 @@ def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, de
         headers: the HTTP headers, by lower-case name.
         repeated: the name of a header of the protocol that was there twice.
         depth: how deep arrays and objects may nest.
+        values: how many values it may hold.
 
     Raises:
         ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
-        OverBudget: it nests too deep.
-        InvalidRequest: it is not a JSON-RPC request or notification.
+        OverBudget: it nests too deep, or holds too many values.
+        InvalidRequest: it is not a JSON-RPC request or notification, or its id is too long to be repeated.
         Each error has the message's id, if one can be read.
     """
+    if has_more_values(body, values):
+        raise OverBudget(f"The message holds more than {values} JSON values", "values", values)
     try:
         message = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -287,8 +294,13 @@ def read_envelope(body: bytes, headers: Mapping[bytes, bytes], repeated: str, de
         what = "a batch; send one request at a time" if isinstance(message, list) else "not an object"
         raise InvalidRequest(f"The message is {what}")
     request_id = message.get("id")
-    if type(request_id) not in (str, int):
+    if type(request_id) is not str and type(request_id) is not int:
         request_id = None
+    else:
+        longest = LONGEST_KEY if "method" in message else LONGEST_RESPONSE_ID
+        if is_longer(request_id, longest):
+            data = {"limit": "id", "value": longest}
+            raise InvalidRequest(f"The id is longer than {longest} characters", None, data)
     # Counting bytes is enough to clear nearly every request of the walk.
     if body.count(b"{") + body.count(b"[") > depth or _may_overflow(body):
         try:
@@ -338,6 +350,7 @@ def read_target(envelope: Envelope) -> str:
     target = envelope.params.get(field)
     if not isinstance(target, str):
         raise InvalidParams(f"params.{field} must be a string")
+    check_length(target, LONGEST_NAME, field)
     return target
 
 
@@ -355,6 +368,8 @@ def read_answers(answers: Any) -> dict[str, JSON]:
     """Give `inputResponses`, checked to be a map of objects. Raises `InvalidParams`."""
     if not isinstance(answers, dict) or not all(isinstance(answer, dict) for answer in answers.values()):
         raise InvalidParams("inputResponses must be an object whose values are objects")
+    for key in answers:
+        check_length(key, LONGEST_KEY, "inputResponses")
     return answers
 
 
@@ -363,6 +378,8 @@ def read_progress_token(meta: Mapping[str, Any]) -> str | int | None:
     token = meta.get("progressToken")
     if token is not None and type(token) not in (str, int):
         raise InvalidParams("_meta.progressToken must be a string or an integer")
+    if token is not None:
+        check_length(token, LONGEST_KEY, "progressToken")
     return token
 
 
@@ -389,7 +406,7 @@ def decode_header(value: bytes) -> str | None:
         return None
 
 
-def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> None:
+def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> HeaderMismatch | None:
     """Check that the headers say what the body says (Streamable HTTP, Server Validation).
 
     Parameters:
@@ -397,8 +414,11 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> No
         surface: knows which parameters headers mirror.
         required: whether they must be there; those that are there must match in every dialect.
 
+    Returns:
+        What is wrong with those that mirror a tool's arguments, which tells that there is such a tool.
+
     Raises:
-        HeaderMismatch: they do not.
+        HeaderMismatch: the others do not.
     """
     check_method(envelope, required=required)
     field = NAME_FIELDS.get(envelope.method)
@@ -406,14 +426,13 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> No
         # Clients must send it with a task's id, too, for who routes by it; some do not, and any replica will do here.
         needed = required and field != "taskId"
         check_name(envelope, envelope.params.get(field), f"params.{field}", required=needed)
-    if envelope.method == "tools/call":
-        _check_parameters(envelope, surface, required)
+    return _check_parameters(envelope, surface, required) if envelope.method == "tools/call" else None
 
 
 def check_method(envelope: Envelope, *, required: bool) -> None:
     """Check that no header is there twice, and that `Mcp-Method` is the method. Raises `HeaderMismatch`."""
     if envelope.repeated:
-        raise HeaderMismatch(f"Header mismatch: {envelope.repeated} is there twice")
+        raise HeaderMismatch(f"Header mismatch: {envelope.repeated[:200]} is there twice")
     method = envelope.headers.get(METHOD_HEADER)
     if method is None:
         if required:
@@ -432,7 +451,7 @@ def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> 
         raise HeaderMismatch(f"Header mismatch: Mcp-Name is not {where} of the body")
 
 
-def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> None:
+def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> HeaderMismatch | None:
     tool = envelope.params.get("name")
     mirrored = surface.header_parameters(tool) if isinstance(tool, str) else ()
     for parameter in mirrored:
@@ -443,9 +462,10 @@ def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> N
         where = ".".join(parameter.path)
         if header is None:
             if required and value is not None:
-                raise HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
+                return HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
         elif not _same(decode_header(header), value):
-            raise HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
+            return HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
+    return None
 
 
 def _same(header: str | None, value: object) -> bool:

@@ -108,7 +108,7 @@ class ModernDialect(Dialect):
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
         if version != VERSION:
             raise UnsupportedVersion(version, self.surface.versions)
-        check_headers(envelope, self.surface, required=True)
+        mismatch = check_headers(envelope, self.surface, required=True)
         if envelope.method not in _METHODS:
             raise UnknownMethod(envelope.method)
         info = meta.get(_CLIENT, _NOBODY)
@@ -131,7 +131,7 @@ class ModernDialect(Dialect):
             read_target(envelope),
             read_arguments(params) if asks else {},
             None if answers is _ABSENT else read_answers(answers),
-            params.get("requestState") if asks else None,
+            params.get("requestState"),
             Client(info, capabilities),
             principal,
             user,
@@ -140,6 +140,7 @@ class ModernDialect(Dialect):
             envelope.id if envelope.id is not None else 0,
             envelope.headers,
             offer,
+            mismatch=mismatch,
         )
 
     def write(self, call: Call, outcome: Outcome) -> bytes:

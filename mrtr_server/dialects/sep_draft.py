@@ -13,6 +13,7 @@ import math
 from typing import Any
 
 from ..errors import InvalidParams, InvalidRequest, MissingCapability, RequestError, UnknownMethod
+from ..limits import LONGEST_NAME, check_length
 from ..messages import (
     ASKING_METHODS,
     JSON,
@@ -24,6 +25,7 @@ from ..messages import (
     NeedsInput,
     Outcome,
     Principal,
+    Question,
     Redeemed,
     Seen,
     Started,
@@ -102,7 +104,7 @@ class SepDraftDialect(Dialect):
             check_method(envelope, required=False)
             read_task = self._read_task if envelope.method else self._read_response
             return read_task(envelope, principal, user)
-        check_headers(envelope, self.surface, required=False)
+        mismatch = check_headers(envelope, self.surface, required=False)
         if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params
@@ -115,7 +117,7 @@ class SepDraftDialect(Dialect):
             target=read_target(envelope),
             arguments=read_arguments(params) if asks else {},
             answers=None if answers is _ABSENT else _bare(answers),
-            state=_either(envelope, "requestState") if asks else None,
+            state=_either(envelope, "requestState"),
             client=_EVERYTHING,
             principal=principal,
             user=user,
@@ -123,6 +125,7 @@ class SepDraftDialect(Dialect):
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             task=_read_offer(params) if envelope.method == "tools/call" and "task" in params else None,
+            mismatch=mismatch,
         )
 
     def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
@@ -135,7 +138,7 @@ class SepDraftDialect(Dialect):
             answer = _meta(params)[_RESPONSE]
             if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
                 raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
-            answers = {answer["elicitationId"]: answer}
+            answers = read_answers({answer["elicitationId"]: answer})
         return self._about_task(envelope, method, task_id, answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
@@ -161,6 +164,7 @@ class SepDraftDialect(Dialect):
             params=envelope.params,
             target=task_id,
             answers=answers,
+            state=_either(envelope, "requestState"),
             client=_EVERYTHING,
             principal=principal,
             user=user,
@@ -189,7 +193,7 @@ class SepDraftDialect(Dialect):
         if isinstance(outcome, Acknowledged):
             return result(call, _related(outcome.task_id) if outcome.task is None else _seen(outcome.task))
         if isinstance(outcome, Redeemed):
-            return result(call, _redeemed(outcome.task))
+            return result(call, _redeemed(outcome))
         assert isinstance(outcome, Started | Seen)  # noqa: S101  read() lets no other method through
         if isinstance(outcome, Seen) or outcome.task.first_ask:
             return result(call, _seen(outcome.task))
@@ -215,7 +219,8 @@ def _hint(tool: JSON) -> JSON:
     return {**tool, "annotations": {**tool.get("annotations", {}), "taskHint": "always"}}
 
 
-def _redeemed(task: Task) -> JSON:
+def _redeemed(redeemed: Redeemed) -> JSON:
+    task = redeemed.task
     if isinstance(task.outcome, RequestError):
         raise task.outcome
     if isinstance(task.outcome, Complete):
@@ -223,9 +228,17 @@ def _redeemed(task: Task) -> JSON:
         return {**task.outcome.body, "_meta": {**task.outcome.body.get("_meta", {}), **related}}
     if task.status == "cancelled":
         raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
+    if task.status == "working":  # an incomplete result with a state alone: clients send the request again at once
+        return {"requestState": redeemed.state, **_related(task.id)}
     # The drafts use a key as often as they like, so a question has the one that its author gave it.
     questions = {task.names[key]: question for key, question in task.questions.items()}
-    return {"inputRequests": requests(questions), **_related(task.id)}
+    asked = {key: {"method": each.method, "params": _with_mode(each)} for key, each in questions.items()}
+    return {"inputRequests": asked, **_related(task.id)}
+
+
+def _with_mode(question: Question) -> JSON:
+    """Give the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
+    return {"mode": "form", **question.params} if question.method == "elicitation/create" else question.params
 
 
 def _seen(task: Task) -> JSON:
@@ -247,14 +260,17 @@ def _task(task: Task, message: str) -> JSON:
 def _flat(task: Task) -> JSON:
     body: JSON = {"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created), **_related(task.id)}
     if task.status == "input_required":
-        body["_meta"][_PENDING] = [
-            {"elicitationId": key, "mode": "form", **question.params}
-            for key, question in task.questions.items()
-            if question.method == "elicitation/create"
-        ]
+        body["_meta"][_PENDING] = [_pending(key, question) for key, question in task.questions.items()]
     if task.message and task.status in ("working", "input_required"):  # for while one waits
         body["_meta"][_IMMEDIATE] = task.message
     return body
+
+
+def _pending(key: str, question: Question) -> JSON:
+    """Give what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
+    if question.method == "elicitation/create":
+        return {"elicitationId": key, **_with_mode(question)}
+    return {"elicitationId": key, "method": question.method, "params": question.params}
 
 
 def _related(task_id: str) -> JSON:
@@ -275,6 +291,7 @@ def _task_id(*holders: JSON) -> str:
         raise InvalidParams(f"taskId must be a string; or _meta.{_RELATED} an object that has it")
     if len(set(named)) > 1:
         raise InvalidParams("The message names two tasks")
+    check_length(named[0], LONGEST_NAME, "taskId")
     return str(named[0])
 
 

@@ -107,24 +107,23 @@ class Flow(Generic[One, Many]):
             The reply to this round.
         """
         last, given = self.last, {**answers, **named}
-        if unasked := given.keys() - self._open.keys():
-            waiting = self._at is not None and self._at.is_task and self._at.task.status == "working"
-            hint = "; the task is working, so wait() for what it asks" if waiting else ""
-            raise Unexpected(f"{min(unasked)!r} was not asked; open is {listed(self._open.values())}{hint}")
+        self._check_open(given)
         if self._at is not None and not self._at.needs_input:
             raise Unexpected(f"There is nothing to answer. {last}")
         return self.send(given)
 
-    def send(self, answers: Mapping[str, Answerable] = NONE, /) -> One:
+    def send(self, answers: Mapping[str, Answerable] = NONE, /, *, wait: bool = True) -> One:
         """Send a round with whatever answers, asked for or not, and whatever state the flow has.
 
         Parameters:
             answers: by key; see `answer`.
+            wait: whether to wait, in a task, for what comes of the answers. If not, the task may be looked at, waited
+                for or cancelled while it works on them.
 
         Returns:
-            The reply to this round.
+            The reply to this round; in a task that is not waited for, the acknowledgement of the answers.
         """
-        return self._client._one(self._round(self._written(answers)))
+        return self._client._one(self._round(self._written(answers), wait))
 
     def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
         """Go on to the end with scripted answers; begin first, if need be.
@@ -191,13 +190,16 @@ class Flow(Generic[One, Many]):
         """Send the next round to all servers of the flow at once, byte for byte the same; twice, if there is only one.
 
         Parameters:
-            answers: by key; see `answer`.
+            answers: by key; see `answer`. Here, too, a key that is not asked fails the test.
             named: answers by key, too.
 
         Returns:
-            The replies, in the order of the servers. The flow goes on from the first that is no error.
+            The replies, in the order of the servers. The flow goes on from the first that is no error. In a task they
+            are the acknowledgements of the answers; `wait` for what comes of them.
         """
-        return self._client._many(self._race(self._written({**answers, **named})))
+        given = {**answers, **named}
+        self._check_open(given)
+        return self._client._many(self._race(self._written(given)))
 
     def tamper(self, change: Callable[[str], str] = flipped) -> None:
         """Let the state be changed on its way to the server, in the next round only.
@@ -220,23 +222,33 @@ class Flow(Generic[One, Many]):
 
     # How it is done
 
+    def _check_open(self, answers: Mapping[str, Answerable]) -> None:
+        """Fail the test if a key is not asked."""
+        if unasked := answers.keys() - self._open.keys():
+            waiting = self._at is not None and self._at.is_task and self._at.task.status == "working"
+            hint = "; the task is working, so wait() for what it asks" if waiting else ""
+            raise Unexpected(f"{min(unasked)!r} was not asked; open is {listed(self._open.values())}{hint}")
+
     def _written(self, answers: Mapping[str, Answerable]) -> dict[str, Any]:
         return {key: write(answer, self._open.get(key)) for key, answer in answers.items()}
 
-    async def _round(self, answers: Mapping[str, Any]) -> Reply:
+    async def _round(self, answers: Mapping[str, Any], wait: bool = True) -> Reply:
         if self.task is not None:
             reply = await self._about_task("tasks/update", {"inputResponses": dict(answers)})
-            return self._take(reply) if "error" in reply.message else await self._wait()
+            return await self._wait() if wait and "error" not in reply.message else self._take(reply)
         server = self._next_server()
         request = await self._request(answers, server)
         return self._take(await self._deliver(request, server))
 
     async def _about_task(self, method: str, params: Mapping[str, Any]) -> Reply:
+        server = self._next_server()
+        return await self._deliver(await self._task_request(method, params, server), server)
+
+    async def _task_request(self, method: str, params: Mapping[str, Any], server: Transport) -> Request:
         if self.task is None:
             raise Unexpected(f"The flow has not become a task. {self.last}")
-        server = self._next_server()
         given = {NAME_FIELDS[method]: self.task, **params}
-        return await self._deliver(await self._client._write(method, given, server, self.token, self.headers), server)
+        return await self._client._write(method, given, server, self.token, self.headers)
 
     async def _look(self) -> Reply:
         return self._take(await self._about_task("tasks/get", {}))
@@ -258,7 +270,10 @@ class Flow(Generic[One, Many]):
 
     async def _race(self, answers: Mapping[str, Any]) -> list[Reply]:
         servers = self._servers if len(self._servers) > 1 else self._servers * 2
-        request = await self._request(answers, servers[0])
+        if self.task is not None:
+            request = await self._task_request("tasks/update", {"inputResponses": dict(answers)}, servers[0])
+        else:
+            request = await self._request(answers, servers[0])
         replies = await asyncio.gather(*(self._deliver(request, server) for server in servers))
         self._take(next((reply for reply in replies if "result" in reply.message), replies[0]))
         return list(replies)

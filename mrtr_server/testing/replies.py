@@ -114,10 +114,10 @@ class Reply:
 
     @property
     def result(self) -> JSON:
-        """The result, whole."""
+        """The result, whole; of a task that is completed, what the call came to."""
         if "result" not in self.message:
             raise Unexpected(f"There is no result. {self}")
-        return dict(self.message["result"])
+        return dict(self._ended if self.is_task and self.complete else self.message["result"])
 
     @property
     def error(self) -> Error:
@@ -201,6 +201,14 @@ class Reply:
         return self._text
 
     @property
+    def content(self) -> list[JSON]:
+        """The blocks of what the call gave: of a tool's content, also where it failed, a prompt's messages or a
+        resource's contents."""
+        if not self.complete or not {"content", "messages", "contents"} & self._ended.keys():
+            raise Unexpected(f"There is no content. {self}")
+        return self._blocks
+
+    @property
     def structured(self) -> Any:
         """The structured content that a tool gave."""
         if self.failed or "structuredContent" not in self._ended:
@@ -215,10 +223,14 @@ class Reply:
         return self._text
 
     @property
-    def _text(self) -> str:
+    def _blocks(self) -> list[JSON]:
         result = self._ended
         parts = [each.get("content", each) for each in result.get("messages") or result.get("contents") or ()]
-        return "\n".join(part["text"] for part in result.get("content", parts) if "text" in part)
+        return list(result.get("content", parts))
+
+    @property
+    def _text(self) -> str:
+        return "\n".join(block["text"] for block in self._blocks if "text" in block)
 
     # What came before the end
 

@@ -16,6 +16,7 @@ from mrtr_server import (
     ListRoots,
     MRTRServer,
     Sample,
+    SetupError,
     State,
     TextContent,
     ToolResult,
@@ -24,7 +25,7 @@ from mrtr_server import (
 from ..apps import strict
 from ..conftest import Serve
 from ..serving import in_thread
-from ..wire import JSON, PREFIX, VERSION, Reply, Wire, accept, meta, modern, request
+from ..wire import JSON, PREFIX, TASKS, VERSION, Reply, Wire, accept, meta, modern, request
 
 PROTOCOL_VERSION, CAPABILITIES = PREFIX + "protocolVersion", PREFIX + "clientCapabilities"
 
@@ -215,7 +216,7 @@ class TestResults:
     def test_never_need_input_where_the_protocol_does_not_let_them(self, wire: Wire) -> None:
         """Extra fields of a retry are nothing to a request that can't ask."""
         for method in ("tools/list", "prompts/list", "resources/list", "server/discover"):
-            result = wire.modern(method, {"inputResponses": 5, "requestState": "x"}).result
+            result = wire.modern(method, {"inputResponses": 5, "requestState": None}).result
             assert result["resultType"] == "complete"
 
     @pytest.mark.parametrize("id", [0, -1, 1_800_000_000_000, 2**53, "", "a", "ünï", "1"])
@@ -287,6 +288,7 @@ class TestDiscover:
             "known",
             version="3.1",
             title="Known",
+            description="Knows things.",
             website_url="https://example.com",
             icons=[Icon(src="https://example.com/i.png", mime_type="image/png", sizes=["48x48"])],
             instructions="Ask away.",
@@ -299,16 +301,55 @@ class TestDiscover:
             "name": "known",
             "version": "3.1",
             "title": "Known",
+            "description": "Knows things.",
             "websiteUrl": "https://example.com",
             "icons": [{"src": "https://example.com/i.png", "mimeType": "image/png", "sizes": ["48x48"]}],
         }
 
-    def test_advertises_completions_only_where_there_are_some(self, serve: Serve, wire: Wire) -> None:
-        assert (
-            "completions"
-            not in serve(MRTRServer("bare", keys=[bytes(32)])).modern("server/discover").result["capabilities"]
-        )
-        assert wire.modern("server/discover").result["capabilities"]["completions"] == {}
+    def test_advertises_what_there_is_and_nothing_else(self, serve: Serve) -> None:
+        """Server Capabilities: present if the server offers any; so also what is registered while it runs."""
+        app = MRTRServer("growing", keys=[bytes(32)])
+        wire = serve(app)
+
+        def advertised() -> set[str]:
+            return set(wire.modern("server/discover").result["capabilities"])
+
+        assert advertised() == set()
+        app.prompt(name="review")(lambda: "Review it")
+        assert advertised() == {"prompts", "logging"}
+        app.tool(name="add")(lambda: "added")
+        assert advertised() == {"prompts", "tools", "logging"}
+        app.resource("file:///{name}", name="file")(lambda name: name)
+        assert advertised() == {"prompts", "tools", "resources", "logging"}
+        app.completion("name", resource="file:///{name}")(lambda value: [value])
+        assert advertised() == {"prompts", "tools", "resources", "completions", "logging"}
+        app.tool(name="work", task="optional")(lambda: "worked")
+        assert advertised() == {"prompts", "tools", "resources", "completions", "logging", "extensions"}
+
+    def test_advertises_a_resource_that_is_no_template(self, serve: Serve) -> None:
+        app = MRTRServer("fixed", keys=[bytes(32)])
+        app.resource("file:///a", name="a")(lambda: "a")
+        assert "resources" in serve(app).modern("server/discover").result["capabilities"]
+
+    def test_advertises_what_there_may_be_later(self, serve: Serve) -> None:
+        """A client looks for capabilities once, and would never ask for a list that came after."""
+        later: Any = ("tools", "prompts", "resources", "completions", "tasks")
+        everything = serve(MRTRServer("later", keys=[bytes(32)], registers_later=later))
+        assert everything.modern("server/discover").result["capabilities"] == {
+            "tools": {"listChanged": True},
+            "prompts": {"listChanged": True},
+            "resources": {"listChanged": True, "subscribe": True},
+            "logging": {},
+            "completions": {},
+            **TASKS,
+        }
+        some = serve(MRTRServer("some", keys=[bytes(32)], registers_later=["prompts"]))
+        assert set(some.modern("server/discover").result["capabilities"]) == {"prompts", "logging"}
+
+    @pytest.mark.parametrize("wrong", [["tool"], "tools", ["prompts", "sampling"]], ids=str)
+    def test_refuses_to_advertise_what_it_never_has(self, wrong: Any) -> None:
+        with pytest.raises(SetupError, match="registers_later="):
+            MRTRServer("wrong", keys=[bytes(32)], registers_later=wrong)
 
     def test_advertises_what_listeners_can_have(self, wire: Wire) -> None:
         capabilities = wire.modern("server/discover").result["capabilities"]
@@ -317,6 +358,61 @@ class TestDiscover:
 
     def test_needs_no_capabilities(self, wire: Wire) -> None:
         assert wire.modern("server/discover", capabilities={}).status == 200
+
+
+class TestTheClient:
+    @pytest.mark.parametrize("info", [{"name": "host"}, {"version": "1"}, {}, {"name": 5, "version": None, "x": []}])
+    def test_may_say_less_of_itself_than_the_schema_would_have(self, serve: Serve, info: JSON) -> None:
+        """`Implementation` requires a version. It is for display only, and clients that send none are served."""
+        app = MRTRServer("asking", keys=[bytes(32)])
+
+        @app.tool
+        def who(ctx: Context) -> dict[str, Any]:
+            return {"name": ctx.client.name, "version": ctx.client.version, "sent": ctx.client.info}
+
+        said = serve(app).call("who", clientInfo=info).result["structuredContent"]
+        shown = {name: str(info[name]) if info.get(name) is not None else "" for name in ("name", "version")}
+        assert said == {**shown, "sent": info}
+
+    @pytest.mark.parametrize("info", [None, "host", ["host"], 5], ids=repr)
+    def test_is_no_text_or_list(self, wire: Wire, info: Any) -> None:
+        assert (wire.call("greet", clientInfo=info).status, wire.call("greet", clientInfo=info).code) == (400, -32602)
+
+
+class TestAStateOfARequestThatNeverAsks:
+    """It can't have been given one, so it is refused with the one error that every state gets which does not open."""
+
+    @pytest.mark.parametrize(
+        "method",
+        [
+            "tools/list",
+            "prompts/list",
+            "resources/list",
+            "resources/templates/list",
+            "completion/complete",
+            "server/discover",
+            "subscriptions/listen",
+            "tasks/get",
+            "tasks/update",
+            "tasks/cancel",
+        ],
+    )
+    @pytest.mark.parametrize("state", ["x", "", 5, {}, False], ids=repr)
+    def test_is_refused(self, wire: Wire, method: str, state: Any, caplog: pytest.LogCaptureFixture) -> None:
+        asked = wire.call("greet").state
+        message = "requestState is not valid for this request; send the request again without it"
+        params = {
+            "ref": {"type": "ref/prompt", "name": "review"},
+            "argument": {"name": "language", "value": ""},
+            "notifications": {"toolsListChanged": True},
+            "taskId": "x",
+            "inputResponses": {},
+        }
+        capabilities = {"elicitation": {}, **TASKS}
+        for sent in (state, asked):
+            reply = wire.modern(method, {**params, "requestState": sent}, capabilities=capabilities)
+            assert (reply.status, reply.code, reply.error["message"]) == (400, -32602, message)
+            assert caplog.messages[-1] == f"{method}: refused a requestState: this method gives none"
 
 
 class TestNotes:

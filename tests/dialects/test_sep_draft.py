@@ -218,6 +218,17 @@ def test_what_only_the_ratified_protocol_has_is_unknown(wire: Wire) -> None:
         assert (reply.status, reply.code) == (404, -32601)
 
 
+def test_a_state_of_a_request_that_never_asks_is_refused(wire: Wire) -> None:
+    """Wherever it is in the message; only what asks, and a task's result and answer, can have been given one."""
+    message = "requestState is not valid for this request; send the request again without it"
+    state = greet(wire).state
+    for method in ("tools/list", "prompts/list", "resources/list", "tasks/get", "tasks/cancel", "tasks/result"):
+        inside = request(method, {"taskId": "x", "requestState": state})
+        for sent in (inside, {**request(method, {"taskId": "x"}), "requestState": state}):
+            reply = wire.draft(sent)
+            assert (reply.status, reply.code, reply.error["message"]) == (400, -32602, message)
+
+
 def test_a_state_of_one_dialect_goes_on_in_the_other(wire: Wire) -> None:
     """The engine knows no dialects, and a client may move from one to the other between two rounds."""
     state = greet(wire).state

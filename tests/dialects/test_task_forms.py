@@ -511,9 +511,23 @@ class TestResultsOfTheDrafts(Drafted):
     def test_carry_what_is_asked_under_the_keys_of_its_author(self) -> None:
         asked = task("input_required", questions={"echo_input_2": question()}, names={"echo_input_2": "echo_input"})
         assert self.write(self.about("tasks/result", {"taskId": ID}), Redeemed(asked)) == {
-            "inputRequests": {"echo_input": {"method": "elicitation/create", "params": question().params}},
+            "inputRequests": {
+                "echo_input": {"method": "elicitation/create", "params": {"mode": "form", **question().params}}
+            },
             "_meta": {RELATED: {"taskId": ID}},
         }
+
+    def test_say_the_mode_of_forms_alone(self) -> None:
+        page = question(mode="url", message="Log in", url="https://example.com")
+        sample = question("sampling/createMessage", messages=[], maxTokens=5)
+        asked = task("input_required", questions={"a": page, "b": sample}, names={"a": "a", "b": "b"})
+        requests = self.write(self.about("tasks/result", {"taskId": ID}), Redeemed(asked))["inputRequests"]
+        assert [requests[key]["params"] for key in "ab"] == [page.params, sample.params]
+
+    def test_of_a_task_that_works_are_a_state_to_come_again_with(self) -> None:
+        """Never `inputRequests: {}`, which asks nothing, and which a client takes for answered at once."""
+        working = self.write(self.about("tasks/result", {"taskId": ID}), Redeemed(task(), "sealed"))
+        assert working == {"requestState": "sealed", "_meta": {RELATED: {"taskId": ID}}}
 
     def test_carry_the_result_beside_what_the_tool_put_into_its_meta(self) -> None:
         call = self.about("tasks/result", {"taskId": ID})
@@ -603,14 +617,17 @@ class TestNonBlockingElicitations(Drafted):
         seen = self.write(self.call(), Started(self.dinner("input_required", questions={"open_url": page})))
         assert seen["_meta"][PENDING] == [{"elicitationId": "open_url", **page.params}]
 
-    def test_leave_other_asks_to_those_who_ask_for_the_result(self) -> None:
-        asked = self.dinner(
-            "input_required",
-            questions={"a": question("sampling/createMessage", messages=[], maxTokens=5)},
-            names={"a": "a"},
-        )
-        assert self.write(self.call(), Started(asked))["_meta"] == {**META, PENDING: []}
-        assert self.write(self.about("tasks/result", {"taskId": ID}), Redeemed(asked))["inputRequests"].keys() == {"a"}
+    @pytest.mark.parametrize(
+        ("method", "params"), [("sampling/createMessage", {"messages": [], "maxTokens": 5}), ("roots/list", {})]
+    )
+    def test_are_listed_with_asks_of_other_kinds(self, method: str, params: JSON) -> None:
+        """#1869 prints elicitations only; all else is listed as the request that it is."""
+        other = Question("x", method, params, "x")
+        asked = self.dinner("input_required", questions={"a": other, "b": question()}, names={"a": "a", "b": "b"})
+        assert self.write(self.call(), Started(asked))["_meta"][PENDING] == [
+            {"elicitationId": "a", "method": method, "params": params},
+            {"elicitationId": "b", "mode": "form", **question().params},
+        ]
 
     def test_have_their_result_fetched_as_any_other(self) -> None:
         done = self.dinner("completed", outcome=echoed())

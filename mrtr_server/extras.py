@@ -1,0 +1,30 @@
+"""What optional parts need, and how to install it."""
+
+from .errors import SetupError
+
+_TASKS = ("sqlalchemy[asyncio]>=2.0.43", "aiosqlite>=0.22.1", "alembic>=1.16")
+
+EXTRAS = {
+    "schemas": ("jsonschema-rs>=0.60",),
+    "tasks": _TASKS,
+    "postgres": (*_TASKS, "asyncpg>=0.30"),
+}
+"""What each extra installs, as `pyproject.toml` has it.
+
+Named one by one, since that works for whoever installed this package, from a checkout too.
+"""
+
+
+def lacking(what: str, extra: str, error: ImportError) -> SetupError:
+    """Return the error for something that can't be used without an extra.
+
+    Parameters:
+        what: what can't be used.
+        extra: the extra that it needs.
+        error: why the import failed. What is missing may be something that the imported library needs.
+    """
+    absent = next((each for each in (error.__cause__, error) if isinstance(each, ModuleNotFoundError)), None)
+    name = (absent.name or "").partition(".")[0] if absent is not None else ""
+    needs = f"{what} needs {name}" if name else f"{what} can't use what is installed: {error}"
+    install = " ".join(f"'{each}'" for each in EXTRAS[extra])
+    return SetupError(f"{needs}. Install the extra {extra!r}, or: pip install {install}")

@@ -1,0 +1,288 @@
+"""Words of FastMCP and of the official SDK, with ours for the same: for the errors of those who come from there."""
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
+from re import search
+from typing import Any, TypeVar, cast, get_args, get_origin
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UVICORN = "an MRTRServer is an ASGI application; run it with `uvicorn module:app --host ... --port ...`"
+_DECORATE = "register functions with the decorators, as in app.tool(function)"
+_NOT_CALLED = "call the function itself, or walk its flow with mrtr_server.testing.Client(app)"
+_SESSIONS = "there are no sessions here; a flow keeps what it needs in steps, answers and State[T]"
+_AUTH = 'auth= takes a Starlette AuthenticationBackend; for fixed tokens auth=BearerTokens({"token": "user"})'
+_AUTHORIZE = "who may is said by authorize=, and who calls is ctx.principal"
+_LOG = 'ctx.log("...", level="{}")'
+_LIFESPAN = "keep what lifespan= opens in a variable of your module"
+_TAGS = 'there are no tags; meta={"tags": [...]} goes into the list as it is'
+_FROM_RETURNS = "the output schema comes from the return annotation, and ToolResult says a result in full"
+_UNIQUE = "names are unique; a second one is always refused"
+_LIST_TTL = "list_ttl= and list_scope= are for lists, ttl= and scope= of @app.resource for what is read"
+_ENABLED = "register what there is to be; there is no switch for parts of it"
+_ONE_VERSION = "a name has one version; the server has version="
+_ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
+
+SERVER: Mapping[str, str] = {
+    **dict.fromkeys(("run", "run_async", "run_http_async", "run_streamable_http_async", "run_sse_async"), _UVICORN),
+    "run_stdio_async": f"HTTP is the only transport; {_UVICORN}",
+    **dict.fromkeys(
+        ("http_app", "streamable_http_app", "sse_app", "asgi_app"), "the server is the ASGI application itself"
+    ),
+    **dict.fromkeys(("session_manager", "settings"), "there is nothing to start or keep beside the application"),
+    **dict.fromkeys(("add_tool", "add_prompt", "add_resource", "add_template", "add_resource_fn"), _DECORATE),
+    **dict.fromkeys(("add_completion_handler",), 'use @app.completion("argument", prompt="...")'),
+    **dict.fromkeys(("remove_tool", "remove_prompt", "enable", "disable"), _ENABLED),
+    **dict.fromkeys(
+        ("mount", "import_server", "add_provider", "add_transform", "add_extension"),
+        "a server holds no others; mount it in a Starlette or FastAPI application: outer.mount('/tools', app)",
+    ),
+    **dict.fromkeys(
+        ("custom_route", "include_router", "add_route"),
+        "mount the server in a Starlette or FastAPI application that has the other routes",
+    ),
+    "add_middleware": "give MRTRServer Starlette's: middleware=[Middleware(...)]",
+    **dict.fromkeys(
+        ("call_tool", "get_prompt", "render_prompt", "read_resource", "get_tool", "get_resource"), _NOT_CALLED
+    ),
+    **dict.fromkeys(
+        ("list_tools", "list_prompts", "list_resources", "list_resource_templates"),
+        'ask as a client does: mrtr_server.testing.Client(app).request("tools/list")',
+    ),
+    "get_context": "a handler gets it by a parameter: ctx: Context",
+}
+"""What their servers have, and `MRTRServer` has not."""
+
+CONTEXT: Mapping[str, str] = {
+    "report_progress": "use ctx.progress(progress, total, message)",
+    **{level: f"use {_LOG.format(level)}" for level in ("debug", "info", "warning", "error", "critical")},
+    **dict.fromkeys(
+        ("read_resource", "get_prompt", "list_resources", "list_prompts", "list_tools", "call_tool"),
+        "call the function itself",
+    ),
+    **dict.fromkeys(("session", "session_id"), _SESSIONS),
+    **dict.fromkeys(
+        ("get_state", "set_state", "delete_state", "state", "request_state"),
+        "what is to be kept until the next round is a step's result, or the state of a parameter of type State[T]",
+    ),
+    "input_responses": "a parameter of type Inputs has the answers",
+    **dict.fromkeys(
+        ("request_context", "request"), "use ctx.headers, ctx.user, ctx.principal, ctx.meta and ctx.client"
+    ),
+    "lifespan_context": _LIFESPAN,
+    **dict.fromkeys(("fastmcp", "mcp_server", "server", "app"), "use the variable that your server is in"),
+    **dict.fromkeys(("request_id", "origin_request_id"), "ctx.flow names the flow, over all its rounds"),
+    **dict.fromkeys(("client_id", "access_token"), "use ctx.principal and ctx.user"),
+    **dict.fromkeys(
+        ("client_capabilities", "client_supports_extension", "client_extension_settings"),
+        'use ctx.client.supports("sampling")',
+    ),
+    **dict.fromkeys(("protocol_version", "transport"), "handlers are the same for every client"),
+    **dict.fromkeys(
+        ("is_background_task", "task_id"), "a handler is the same in rounds and in tasks; ctx.flow names the flow"
+    ),
+    **{
+        f"notify_{what}": f"use app.notify_{what}({argument})"
+        for what, argument in (
+            ("tools_changed", ""),
+            ("prompts_changed", ""),
+            ("resources_changed", ""),
+            ("resource_updated", "uri"),
+        )
+    },
+    "send_notification": "use ctx.progress, ctx.log, or the app.notify_... methods",
+    **dict.fromkeys(("enable_components", "disable_components", "reset_visibility"), _ENABLED),
+    **dict.fromkeys(("close_sse_stream", "close_standalone_sse_stream"), "use ctx.checkpoint()"),
+    "elicit_form": "use ctx.elicit(message, Model)",
+}
+"""What their contexts have, and `Context` has not."""
+
+SERVER_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("tools", "resources", "prompts"), _DECORATE),
+    **dict.fromkeys(("host", "port", "log_level", "transport", "stateless_http", "json_response"), _UVICORN),
+    **dict.fromkeys(("streamable_http_path", "sse_path", "message_path", "mount_path"), 'use path="/mcp"'),
+    **dict.fromkeys(("token_verifier", "auth_server_provider"), _AUTH),
+    "description": "use instructions=",
+    "tasks": 'say it of each tool: @app.tool(task="optional")',
+    **dict.fromkeys(("request_state_security", "request_state_codec"), "states are always sealed; keys= has the keys"),
+    **dict.fromkeys(
+        (
+            "on_duplicate",
+            "on_duplicate_tools",
+            "on_duplicate_resources",
+            "on_duplicate_prompts",
+            "warn_on_duplicate_tools",
+            "warn_on_duplicate_resources",
+            "warn_on_duplicate_prompts",
+        ),
+        _UNIQUE,
+    ),
+    "mask_error_details": "clients never see them, unless debug=True; raise ToolError(...) for what a model may read",
+    "list_page_size": "use page_size=",
+    **dict.fromkeys(("cache_ttl", "cache_scope", "cache_hints"), _LIST_TTL),
+    "strict_input_validation": "types say it: StrictInt, or Field(strict=True)",
+    **dict.fromkeys(("session_state_store", "event_store", "session_idle_timeout"), _SESSIONS),
+    "subscriptions": "changes reach listeners by the database, or by a fanout= of your own",
+    **dict.fromkeys(("transport_security", "host_origin_protection"), "use allowed_origins= and allowed_hosts="),
+    **dict.fromkeys(("include_tags", "exclude_tags"), _TAGS),
+    "dependencies": f"list packages where you install; {_ASK_DEPENDENCY}",
+    **dict.fromkeys(("providers", "transforms", "extensions", "experimental_capabilities"), _DECORATE),
+    "resource_security": "check what {+path} has matched before you open a file by it",
+    "client_log_level": "each client says in its requests what it wants to be told",
+    "sampling_handler": "a client without sampling can't be asked; ctx.client.supports(...) tells",
+    "dereference_schemas": "schemas are served as pydantic makes them",
+    "tool_serializer": _FROM_RETURNS,
+}
+"""What their servers are made with, and `MRTRServer` is not."""
+
+_OF_ALL: Mapping[str, str] = {
+    "tags": _TAGS,
+    "version": _ONE_VERSION,
+    "auth": _AUTHORIZE,
+    "enabled": _ENABLED,
+    "app": "what is for its user interface goes into meta=",
+}
+
+TOOL_OPTIONS: Mapping[str, str] = {
+    **_OF_ALL,
+    **dict.fromkeys(("output_schema", "structured_output", "serializer"), _FROM_RETURNS),
+    "run_in_thread": "a plain `def` runs in a thread, an `async def` on the event loop",
+    "exclude_args": _ASK_DEPENDENCY,
+    "tasks": 'use task="optional"',
+    "schema": "use input_schema=",
+}
+"""What their tools are registered with, and ours are not."""
+
+PROMPT_OPTIONS = _OF_ALL
+"""What their prompts are registered with, and ours are not."""
+
+RESOURCE_OPTIONS: Mapping[str, str] = {
+    **_OF_ALL,
+    "security": SERVER_OPTIONS["resource_security"],
+    "mimeType": "use mime_type=",
+}
+"""What their resources are registered with, and ours are not."""
+
+_CONTEXT_OPTIONS: Mapping[str, str] = {
+    "response_type": "ctx.elicit(message, Model) takes a pydantic model",
+    "response_title": "use Field(title=...) in the model",
+    "response_description": "use Field(description=...) in the model",
+    "elicitation_id": "ctx.elicit_url(message, url, key=...) makes it by itself",
+    "logger_name": "use logger=",
+    "extra": "put it into the data: ctx.log({...})",
+    "model": "use model_preferences=",
+    "result_type": "the answer's text is .text; ask for JSON in the message, and read that",
+}
+"""What the methods of their contexts take, and those of `Context` do not."""
+
+_PARAMETERS: Mapping[str, str] = {
+    "Context": "mrtr_server.Context",
+    "Request": "mrtr_server.Context, which has headers, user and principal",
+    "HTTPConnection": "mrtr_server.Context, which has headers, user and principal",
+    **dict.fromkeys(("ServerSession", "ServerRequestContext", "RequestContext"), "mrtr_server.Context"),
+    "Progress": "mrtr_server.Context, which has progress()",
+}
+_RESULTS: Mapping[str, str] = {
+    **dict.fromkeys(("CallToolResult", "ToolResult"), "mrtr_server.ToolResult"),
+    "Image": "mrtr_server.ImageContent(data=...)",
+    "Audio": "mrtr_server.AudioContent(data=...)",
+    "File": "mrtr_server.EmbeddedResource(resource=ResourceContents(...))",
+    "InputRequiredResult": "mrtr_server.InputRequired(...)",
+    **dict.fromkeys(("GetPromptResult", "PromptResult"), "mrtr_server.PromptResult"),
+    **dict.fromkeys(("ReadResourceResult", "ResourceResult"), "mrtr_server.ResourceContents"),
+}
+_RAISED: Mapping[str, str] = {
+    **dict.fromkeys(("ToolError", "PromptError", "ResourceError", "HTTPException"), "mrtr_server.ToolError"),
+    **dict.fromkeys(("MCPError", "McpError"), "mrtr_server.ProtocolError"),
+    "NotFoundError": "mrtr_server.NotFound",
+}
+_THEIRS = frozenset({"mcp", "mcp_types", "fastmcp", "starlette", "fastapi"})
+
+
+def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
+    """Return a `__getattr__` that tells our words for attributes that others have.
+
+    The attributes are as absent as all others: it raises `AttributeError`, always.
+
+    Parameters:
+        words: what to use instead, by the attribute's name.
+    """
+
+    def missing(self: Any, name: str) -> Any:
+        if name in words and not hasattr(type(self), name):
+            raise AttributeError(f"{type(self).__name__} has no {name!r}: {words[name]}")
+        return object.__getattribute__(self, name)  # raises, as it has done before
+
+    return missing
+
+
+def options_of(words: Mapping[str, str], name: str) -> Callable[[F], F]:
+    """Return a decorator of a function that tells our words for options that others have.
+
+    Parameters:
+        words: what to use instead, by the option's name.
+        name: what the function is called in errors.
+    """
+
+    def decorate(function: F) -> F:
+        parameters = signature(function).parameters.values()
+        known = [each.name for each in parameters if each.kind is not Parameter.POSITIONAL_ONLY]
+        in_order = [each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
+
+        @wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            for option in options:
+                if option not in known:
+                    raise TypeError(f"{name}() has no option {option}={_instead(option, words, known)}")
+            if len(args) > len(in_order):
+                raise TypeError(f"{name}() takes only {in_order[-1]!r} by position; give the others by name")
+            return function(*args, **options)
+
+        return cast(F, checked)
+
+    return decorate
+
+
+def _instead(option: str, words: Mapping[str, str], known: Iterable[str]) -> str:
+    if option in words:
+        return f": {words[option]}"
+    close = get_close_matches(option, known, 1)
+    return f"; did you mean {close[0]}=?" if close else ""
+
+
+def for_parameter(annotation: Any) -> str:
+    """Return what to write instead of a type that only another framework fills; empty for all others."""
+    return _of_type(annotation, _PARAMETERS)
+
+
+def for_result(annotation: Any) -> str:
+    """Return what to return instead of another framework's result; empty for all others."""
+    return _of_type(annotation, _RESULTS)
+
+
+def for_error(error: BaseException) -> str:
+    """Return what to write instead of what made a handler fail; empty where that is not known."""
+    if hint := _of_type(type(error), _RAISED):
+        return f"raise {hint} for the client to read it"
+    text = str(error)
+    if isinstance(error, TypeError) and (found := search(r"Context\.\w+\(\) got an .* argument '(\w+)'", text)):
+        return _CONTEXT_OPTIONS.get(found[1], "")
+    if isinstance(error, TypeError) and search(r"Context\.log\(\) takes \d", text):
+        return 'the level has its name: ctx.log(data, level="info")'
+    if isinstance(error, AttributeError) and (found := search(r"'(\w+)' object has no attribute '(\w+)'", text)):
+        if found[1] == "Elicited" and found[2] == "data":
+            return "the form is in .content"
+        if found[2] in ("action", "data") and hasattr(type(error.obj), "model_fields"):
+            return f"the answer is the {found[1]} itself; ask for Elicited[{found[1]}] to branch on a no"
+    return ""
+
+
+def _of_type(annotation: Any, words: Mapping[str, str]) -> str:
+    for each in (annotation, get_origin(annotation), *get_args(annotation)):
+        if isinstance(each, type) and each.__module__.partition(".")[0] in _THEIRS:
+            name = each.__name__.partition("[")[0]
+            if name in words:
+                return words[name]
+    return ""

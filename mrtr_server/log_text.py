@@ -1,0 +1,64 @@
+"""What the log shows of text that others chose: no control characters, and no more of it than a few lines."""
+
+import logging
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+
+LONGEST = 2000
+"""How many characters of a message, or of what an exception says, are logged."""
+
+# Control characters, those that break a line in a viewer, and those that turn the order of what is read.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_BUT_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+
+def plain(text: str) -> str:
+    r"""Return a text with `\x1b` and the like for its control characters, on one line, and cut where it is long."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST - 1]}…"
+    return _CONTROL.sub(_escaped, text)
+
+
+class PlainText(logging.Filter):
+    """Keeps control characters, and whatever has no end, out of a logger's records and their tracebacks.
+
+    It goes behind other filters of the logger that format tracebacks, and cleans what they have made.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Clean a record. Every record passes."""
+        message = record.getMessage()
+        if len(message) > LONGEST or _CONTROL.search(message):
+            record.msg, record.args = plain(message), ()
+        if record.exc_info and record.exc_info[1] is not None:
+            text = record.exc_text or "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+            record.exc_text = _plain_traceback(text, record.exc_info[1])  # handlers take it instead of their own
+        return True
+
+
+def _plain_traceback(text: str, error: BaseException) -> str:
+    for each in _chain(error):
+        with suppress(Exception):  # which `traceback` has seen to
+            text = text.replace(f": {each}", f": {plain(str(each))}")
+        for note in getattr(each, "__notes__", ()):
+            text = text.replace(str(note), str(note).replace("\n", "\n  "))  # no line of it looks like a record
+    return _BUT_LINES.sub(_escaped, text)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """List an exception with all that led to it."""
+    found, left = {id(error)}, [error]
+    while left:
+        error = left.pop()
+        yield error
+        inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        for each in (error.__cause__, error.__context__, *inner):
+            if each is not None and id(each) not in found:
+                found.add(id(each))
+                left.append(each)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")

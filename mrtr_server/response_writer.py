@@ -1,0 +1,167 @@
+"""How a response is written: in pieces, and each within a time, so that who does not read is disconnected."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Generator, Iterator
+from contextlib import suppress
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+logger = logging.getLogger("mrtr_server")
+
+JSON_TYPE = b"application/json"
+
+PIECE = 64 * 1024
+"""How much is given to the server at once, in bytes: it holds what the client has not read yet."""
+
+NOTICED_WITHIN = 1.0
+"""How long the server may take to notice that its connection was cut, in seconds."""
+
+_CLOSE_HEADER = (b"connection", b"close")
+_JSON_HEADER = (b"content-type", JSON_TYPE)
+_SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ResponseWriter:
+    """Writes one response.
+
+    Parameters:
+        receive, send: of the ASGI application.
+        seconds: how long the client may leave unread what was written before, in seconds. It is disconnected then, and
+            what is still written goes nowhere.
+    """
+
+    __slots__ = ("_raw_send", "_receive", "_seconds", "_send", "stalled")
+
+    def __init__(self, receive: Receive, send: Send, seconds: float) -> None:
+        self._receive = receive
+        self._raw_send = self._send = send
+        self._seconds = seconds
+        self.stalled = False
+        """Whether the client has read nothing for too long."""
+
+    def close_after(self, scope: Scope) -> None:
+        """Make the client use another connection for its next request; to be called before anything is written."""
+        self._send = closing(scope, self._send)
+
+    async def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+        """Write a whole response: JSON, or nothing."""
+        await self._put(_start(status, body, headers))
+        if len(body) <= PIECE:
+            await self._put({"type": "http.response.body", "body": body})
+        else:
+            await self.write(body)
+            await self.end()
+
+    async def start_stream(self) -> None:
+        """Begin a response that is a stream of server-sent events."""
+        await self._put({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+
+    async def write_event(self, data: bytes) -> None:
+        """Write one event; `data` is one line of JSON."""
+        if len(data) <= PIECE:
+            await self.write(b"event: message\ndata: " + data + b"\n\n")
+            return
+        for part in (b"event: message\ndata: ", data, b"\n\n"):
+            await self.write(part)
+
+    async def write(self, data: bytes) -> None:
+        """Write a part of the body."""
+        for start in range(0, len(data), PIECE):
+            part = data[start : start + PIECE]
+            await self._put({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def end(self) -> None:
+        """End a response that was written in parts."""
+        await self._put({"type": "http.response.body", "body": b""})
+
+    async def _put(self, message: Message) -> None:
+        if self.stalled:
+            return
+        sending = self._send(message).__await__()
+        # Nearly always it is written at once. A deadline costs more than that, so only what has to wait gets one.
+        try:
+            waits_for = next(sending)
+        except StopIteration:
+            return
+        try:
+            async with asyncio.timeout(self._seconds) as deadline:
+                await _Rest(sending, waits_for)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self.stalled = True
+            logger.warning("A client read nothing for %g s, and was disconnected", self._seconds)
+            await self._cut()
+
+    async def _cut(self) -> None:
+        """End the connection, where the server lets us.
+
+        The application's end or failure would not do: uvicorn closes the connection then, and that waits, without an
+        end, for the client to read what is written.
+        """
+        for function in (self._receive, self._raw_send):
+            abort = getattr(getattr(getattr(function, "__self__", None), "transport", None), "abort", None)
+            if abort is not None:
+                abort()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(NOTICED_WITHIN):
+                        while (await self._receive())["type"] != "http.disconnect":
+                            pass
+                return
+
+
+class _Rest:
+    """What is left of an awaitable that has begun to wait."""
+
+    __slots__ = ("_awaited", "_waits_for")
+
+    def __init__(self, awaited: Iterator[Any], waits_for: Any) -> None:
+        self._awaited = awaited
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        awaited, waits_for = self._awaited, self._waits_for
+        with suppress(StopIteration):
+            while True:
+                try:
+                    yield waits_for
+                except BaseException as error:
+                    throw = getattr(awaited, "throw", None)
+                    if throw is None:  # one that is not written in Python
+                        raise
+                    waits_for = throw(error)
+                else:
+                    waits_for = next(awaited)
+
+
+def _start(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Message:
+    listed = [(b"content-length", b"%d" % len(body)), *headers]
+    if body:
+        listed.append(_JSON_HEADER)
+    return {"type": "http.response.start", "status": status, "headers": listed}
+
+
+async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    """Write a whole response that is short."""
+    await send(_start(status, body, headers))
+    await send({"type": "http.response.body", "body": body})
+
+
+def closing(scope: Scope, send: Send) -> Send:
+    """Return a `send` that makes the client use another connection for its next request."""
+    if not scope["http_version"].startswith("1"):
+        return send  # later versions have no such header
+
+    def send_closing(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            kept = [header for header in message.get("headers", ()) if header[0].lower() != b"connection"]
+            message = {**message, "headers": [*kept, _CLOSE_HEADER]}
+        return send(message)
+
+    return send_closing

@@ -1,0 +1,93 @@
+"""A stream of server-sent events that nobody waits for: what its client does not read in time is left out."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Generator
+from itertools import count
+
+from .response_writer import ResponseWriter
+
+logger = logging.getLogger("mrtr_server")
+
+BACKLOG_BYTES = 256 * 1024
+"""How much of what may be left out waits for a slow client, in bytes."""
+
+_PROGRESS = "progress"
+
+
+class _Turn:
+    """An awaitable that lets the others on the event loop have a turn; unlike a coroutine it may also be left alone."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+_TURN = _Turn()
+
+
+class EventStream:
+    """A stream of server-sent events, written by a task of its own.
+
+    What waits for the client is bounded: progress that is not written yet gives way to newer progress, and messages
+    that do not fit are dropped. The response is never left out.
+
+    Parameters:
+        writer: of the response.
+    """
+
+    def __init__(self, writer: ResponseWriter) -> None:
+        self._writer = writer
+        self._backlog: dict[object, bytes] = {}
+        self._numbers = count()
+        self._size = 0
+        self._dropped = False
+        self._more = asyncio.Event()
+        self._ending = False
+        self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    def add_progress(self, data: bytes) -> Awaitable[None]:
+        """Add progress. Awaiting the result gives it the time to be written, and never waits for the client."""
+        return self._add(_PROGRESS, data)
+
+    def add_message(self, data: bytes) -> Awaitable[None]:
+        """Add a message, unless too much waits already. Awaiting the result is as for `add_progress`."""
+        if self._size and self._size + len(data) > BACKLOG_BYTES:
+            if not self._dropped:
+                self._dropped = True
+                logger.warning("A client reads too slowly: log messages for it are dropped (%d bytes wait)", self._size)
+            return _TURN
+        self._size += len(data)
+        return self._add(next(self._numbers), data)
+
+    def _add(self, key: object, data: bytes) -> Awaitable[None]:
+        self._backlog.pop(key, None)
+        self._backlog[key] = data
+        self._more.set()
+        return _TURN
+
+    async def end(self, data: bytes) -> None:
+        """Add the last event, and see all of them out."""
+        self._size += len(data)
+        self._backlog[next(self._numbers)] = data
+        self._ending = True
+        self._more.set()
+        await self._writing
+        await self._writer.end()
+
+    def abandon(self) -> None:
+        """Leave the rest unsent."""
+        self._writing.cancel()
+
+    async def _write(self) -> None:
+        await self._writer.start_stream()
+        while True:
+            while self._backlog:
+                key = next(iter(self._backlog))
+                data = self._backlog.pop(key)
+                await self._writer.write_event(data)
+                if key is not _PROGRESS:
+                    self._size -= len(data)
+            if self._ending:
+                return
+            await self._more.wait()
+            self._more.clear()
