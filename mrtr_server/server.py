@@ -498,6 +498,7 @@ class MRTRServer:
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
+        timeout: float | None = None,
         task: Literal["never", "optional", "required"] = "never",
         rounds_first: bool | None = None,
         ttl: float | None = None,
@@ -522,6 +523,7 @@ class MRTRServer:
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
+        timeout: float | None = None,
         task: Literal["never", "optional", "required"] = "never",
         rounds_first: bool | None = None,
         ttl: float | None = None,
@@ -552,6 +554,9 @@ class MRTRServer:
                 long as that lives, `Limits.flow_seconds` at most.
             single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice: a
                 request that comes again gets the outcome that was recorded.
+            timeout: how long the function may run in each round, in seconds; waiting for a person, or for its turn,
+                does not count. Then an `async def` is cancelled, a plain `def` is left to run on in its thread, and the
+                model is told. A step that runs is not cut: the round ends after it.
             task: whether calls become tasks, for clients that take them: `"optional"` means that other clients wait for
                 the result, `"required"` that they are refused.
             rounds_first: whether a call begins in rounds, and becomes a task at `ctx.background()`. If left out, it
@@ -574,7 +579,7 @@ class MRTRServer:
         for option, value in terms.items():
             if task == "never" and value is not None:
                 raise SetupError(f'{option}={value!r} is for tasks; give task="optional" or "required", too')
-        _check_seconds(ttl=ttl, poll=poll)
+        _check_seconds(ttl=ttl, poll=poll, timeout=timeout)
         if concurrency is not None and concurrency < 1:
             raise SetupError("concurrency= must be at least 1")
 
@@ -582,6 +587,7 @@ class MRTRServer:
             about = described(function, name, title, description, icons, meta)
             hook = compile_hook(about.name, authorize)
             handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
+            handler = replace(handler, timeout=timeout)
             goes_on = calls_background(handler)
             if goes_on and not handler.is_async:
                 raise SetupError(f"{about.name}: ctx.background() is awaited; make the function `async def`")
