@@ -21,7 +21,7 @@ from .asks import Refusal
 from .auth import principal_of
 from .base_url import BaseUrl, origins_of
 from .callbacks import PATH, Callback, Callbacks, owner
-from .errors import FlowError, LinkRefused, PayloadTooLarge, SetupError, StoreUnavailable, ToolError
+from .errors import FlowError, LinkRefused, PayloadTooLarge, SetupError, StoreUnavailable, ToolError, Unavailable
 from .handlers import Handler
 from .messages import Principal
 from .refusals import RefusalLog
@@ -167,8 +167,11 @@ class CallbackPages:
         except PayloadTooLarge:
             return _page(413, "That did not work", "What was sent is too large.")
         except StoreUnavailable as error:
-            logger.error("Callback %r: %s", callback.name, error)
-            return _page(503, "That did not work", "Please try again in a moment.")
+            if not error.reference:  # or it is in the log already
+                logger.error("Callback %r: %s", callback.name, error)
+            page = _page(503, "That did not work", "Please try again in a moment.")
+            page.headers["Retry-After"] = f"{Unavailable.retry_after:g}"
+            return page
         except Exception as error:
             reference = secrets.token_hex(4)
             logger.error("Callback %r failed (reference %s)", callback.name, reference, exc_info=error)

@@ -27,9 +27,10 @@
         ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
         ├── Declined            the user said no, where no tool result can say so
         ├── Busy                draining or overloaded, and the client can't go on elsewhere
+        │   └── Unavailable     the shared store is away
+        │       └── NothingDone  since before anything was done, so the same request may come again
         ├── CutOff              the server had to end before the request did
         └── InternalFault       our side's mistake; the client sees a reference into the log
-            └── NothingDone     it came before anything was done, so the same request may come again
 
 Errors carry meaning; each dialect chooses the codes and statuses for its wire.
 """
@@ -99,6 +100,9 @@ class LinkRefused(MRTRError):
 
 class StoreUnavailable(MRTRError):
     """The shared store can't be reached, or can't do what it was asked for; the message is for the operator."""
+
+    reference: str = ""
+    """Names the entry in the server's log; empty if there is none yet."""
 
 
 class WrongVersion(StoreUnavailable):
@@ -277,9 +281,40 @@ class Busy(RequestError):
         retry_after: when to send the request again, in seconds.
     """
 
+    retry_after = 1.0
+
     def __init__(self, retry_after: float) -> None:
         super().__init__("The server can't take this request now; send it again later")
         self.retry_after = retry_after
+
+
+class Unavailable(Busy):
+    """The shared store is away, or can't do what it was asked for, and the request needs it.
+
+    Parameters:
+        reference: names the entry in the server's log.
+        message: one sentence for the client.
+    """
+
+    retry_after = 2.0
+
+    def __init__(self, reference: str, message: str = "") -> None:
+        message = message or f"What this request needs can't be reached now; send it again later ({reference})"
+        RequestError.__init__(self, message, {"reference": reference})
+
+
+class NothingDone(Unavailable):
+    """The shared store left us in the dark before anything was done, so that the same request may come again.
+
+    Parameters:
+        reference: names the entry in the server's log.
+    """
+
+    def __init__(self, reference: str) -> None:
+        super().__init__(
+            reference,
+            f"Nothing was done, since the server can't tell now whether it is done already; try again ({reference})",
+        )
 
 
 class CutOff(RequestError):
@@ -299,17 +334,3 @@ class InternalFault(RequestError):
 
     def __init__(self, reference: str, detail: str = "") -> None:
         super().__init__(detail or f"Internal error (reference {reference})", {"reference": reference})
-
-
-class NothingDone(InternalFault):
-    """The shared store left us in the dark before anything was done, so that the same request may come again.
-
-    Parameters:
-        reference: names the entry in the server's log.
-    """
-
-    def __init__(self, reference: str) -> None:
-        super().__init__(
-            reference,
-            f"Nothing was done, since the server can't tell now whether it is done already; try again ({reference})",
-        )

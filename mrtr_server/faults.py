@@ -4,7 +4,7 @@ import logging
 import secrets
 
 from .asks import Refusal
-from .errors import InternalFault, StoreUnavailable
+from .errors import InternalFault, RequestError, StoreUnavailable, Unavailable
 from .hints import for_error
 from .messages import Call
 from .schema import ArgumentsMisfit
@@ -39,8 +39,10 @@ class Faults:
     def __init__(self, *, debug: bool) -> None:
         self._debug = debug
 
-    def of(self, call: Call, error: Exception) -> InternalFault:
-        """Note what went wrong under a reference; give what the client sees of it."""
+    def of(self, call: Call, error: Exception) -> RequestError:
+        """Note what went wrong under a reference, unless it is noted; give what the client sees of it."""
+        if isinstance(error, StoreUnavailable) and error.reference:
+            return Unavailable(error.reference)
         reference = secrets.token_hex(4)
         what = call.method, call.target, reference
         if isinstance(error, StoreUnavailable):  # whose message says it all; what led to it may hold values

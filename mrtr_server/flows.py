@@ -19,6 +19,7 @@ from .round import NO_REPORTS, Background, Round
 from .runner import Asking, Backgrounded, conclude, run
 from .sealed_state import Codec
 from .threads import Threads, call_function
+from .watched_store import nothing_done
 
 logger = logging.getLogger("mrtr_server")
 
@@ -177,9 +178,7 @@ class Flows:
         try:
             return await self._reported(journal, lambda: self._admission.draining and self._may_leave(call, journal))
         except StoreUnavailable as error:
-            reference = secrets.token_hex(4)
-            logger.error("What a page reported can't be known (reference %s): %s", reference, error)
-            raise NothingDone(reference) from None
+            raise nothing_done(error, "What a page reported can't be known") from None
 
     async def reports_for_task(self, journal: Journal, leaves: Callable[[], bool]) -> Reports | None:
         """Wait for what pages report to a task; None if it goes on elsewhere. Raises `StoreUnavailable`."""

@@ -56,6 +56,7 @@ class Handler:
         declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
         single_use: whether each of its states is redeemed once.
         task: how its calls become tasks; None if they never do.
+        timeout: how long it may run in each round, in seconds; None for as long as it takes.
         write: writes its result while its dependencies are still there; None if that can wait.
     """
 
@@ -72,13 +73,14 @@ class Handler:
     declared: Declared | None = None
     single_use: bool = False
     task: TaskTerms | None = None
+    timeout: float | None = None
     write: Callable[[Any], Any] | None = None
 
     @property
     def is_simple(self) -> bool:
         """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
         ours = self.context is None and self.inputs is None and self.state is None and self.declared is None
-        return ours and not self.single_use
+        return ours and not self.single_use and self.timeout is None
 
     @property
     def may_park(self) -> bool:

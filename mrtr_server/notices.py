@@ -259,6 +259,7 @@ class _Carrier(threading.Thread):
     async def _carry_by_table(self) -> None:
         try:
             while True:
+                is_clean = await self._sweep()
                 notices = self._notices.take()
                 if notices:
                     await self._write(notices)
@@ -266,19 +267,30 @@ class _Carrier(threading.Thread):
                     return
                 is_all = await self._look()
                 self._is_there()
-                if is_all and not self._ending:
+                if is_all and is_clean and not self._ending:
                     await self._rest(POLL)
                     await asyncio.sleep(GATHER)
         finally:
             await self._database.close()
 
+    async def _sweep(self) -> bool:
+        """Remove what everybody has heard, now and then; return False where there may be more of it.
+
+        Whoever looks at the file does that, too, so that it is done when nobody tells anything any more. A batch is
+        larger than what goes out at once, so there is never more to come than can be removed.
+        """
+        now = time.time()
+        if now < self._swept + SWEEP_EVERY:
+            return True
+        is_clean = len(await self._database.rows(SWEEP, {"p_now": now})) < SWEEP_BATCH
+        if is_clean:
+            self._swept = now
+        return is_clean
+
     async def _write(self, notices: list[str]) -> None:
         now = time.time()
         given = {"p_writer": self._notices.writer, "p_now": now, "p_expires": now + KEEP, "p_said": json.dumps(notices)}
         try:
-            if now > self._swept + SWEEP_EVERY:
-                self._swept = now
-                await self._database.rows(SWEEP, {"p_now": now})
             await self._database.rows(WRITE, given)
         except BaseException:
             self._notices.give_back(notices)

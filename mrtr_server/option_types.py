@@ -80,7 +80,7 @@ _SERVER = {
     "middleware": _Kind(_several(Middleware), "a list of Starlette's Middleware(Class, option=...)"),
     "page_size": _Kind(_is_count, "a number of entries"),
     **dict.fromkeys(("list_ttl", "lame_duck"), _SECONDS),
-    **dict.fromkeys(("works", "debug"), _FLAG),
+    **dict.fromkeys(("works", "debug", "ready_needs_store"), _FLAG),
 }
 _REGISTERED = {
     **_SHARED,
@@ -93,7 +93,7 @@ _REGISTERED = {
 
 _NEVER_NONE = {
     *("name", "version", "instructions", "icons", "path", "page_size", "list_ttl"),
-    *("middleware", "lame_duck", "works", "debug", "clock"),
+    *("middleware", "lame_duck", "works", "debug", "ready_needs_store", "clock"),
 }
 
 

@@ -17,6 +17,7 @@ from .recorded import read_outcome, write_outcome
 from .sealed_state import SealedCodec
 from .shutdown import Shutdown
 from .store import Redemption, Store
+from .watched_store import nothing_done
 
 logger = logging.getLogger("mrtr_server")
 
@@ -155,7 +156,7 @@ class Redeemer:
             try:
                 redemption = await self._redeem(delivery)
             except StoreUnavailable as error:
-                return delivery.came or self._unavailable(delivery, error)
+                return delivery.came or nothing_done(error, f"{delivery.call.target!r} was not run without its store")
             if redemption.verdict == "recorded":
                 return self._open(delivery, redemption.outcome)
             if redemption.verdict == "spent":
@@ -223,10 +224,9 @@ class Redeemer:
             asked = time.monotonic()
             try:
                 lease.passed_on = not await self._store.renew(delivery.state, token, lease=lease.seconds)
-            except StoreUnavailable as error:
-                _warn(delivery, "the lease of a running round can't be renewed", error)
-            else:
-                lease.hold(asked)
+            except StoreUnavailable:  # then it runs out
+                continue
+            lease.hold(asked)
 
     async def _record(self, delivery: _Delivery, token: str, lease: Lease) -> bool:
         for pause in (*RECORD_AGAIN, None):
@@ -271,11 +271,6 @@ class Redeemer:
                 "%r: a recorded outcome does not open (reference %s): %s", delivery.call.target, reference, why
             )
             return InternalFault(reference)
-
-    def _unavailable(self, delivery: _Delivery, error: StoreUnavailable) -> NothingDone:
-        reference = secrets.token_hex(4)
-        logger.error("%r was not run without its store (reference %s): %s", delivery.call.target, reference, error)
-        return NothingDone(reference)
 
 
 def _bound(delivery: _Delivery) -> bytes:

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError
 
 from .asks import CallEnded
 from .context import Context
-from .errors import FlowError, MissingCapability, SetupError
+from .errors import FlowError, MissingCapability, SetupError, ToolError
 from .filling import Declared
 from .handlers import Handler
 from .inputs import InputRequired, State
@@ -90,9 +90,26 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
     if declared is not None:
         work = partial(_fill_and_call, handler, declared, arguments, keywords, round_, outlet, threads, teardown)
     if teardown is not None:
-        return await _run_asking(handler, round_, _torn_down(handler, round_, work, teardown))
-    concluded = _concluded(handler, round_, work)
-    return await (_run_asking(handler, round_, concluded) if handler.may_park else concluded)
+        running = _run_asking(handler, round_, _torn_down(handler, round_, work, teardown))
+    else:
+        running = _concluded(handler, round_, work)
+        running = _run_asking(handler, round_, running) if handler.may_park else running
+    return await (running if handler.timeout is None else _in_time(handler, handler.timeout, running))
+
+
+async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any, Any]) -> Any:
+    """Run a round for so long at most. Raises `ToolError`: the model had better know why there is no result."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await running
+    except TimeoutError:
+        if not limit.expired():  # one of the handler's own
+            raise
+    left = "" if handler.is_async else "; it runs on in its thread, and keeps that until it returns"
+    logger.warning("%r did not end within its timeout of %g s, and was given up%s", handler.name, seconds, left)
+    raise ToolError(
+        f"{handler.name} did not end within {seconds:g} seconds and was given up. Part of its work may have been done."
+    )
 
 
 async def _fill_and_call(

@@ -131,6 +131,8 @@ class MRTRServer:
         shutdown_seconds: how long the whole shutdown may take from SIGTERM on, `lame_duck` included, in seconds; less
             than the orchestrator waits before it kills. What still runs a quarter of that before, or five seconds, is
             cut off. From `MRTR_SHUTDOWN_SECONDS` if left out, or else 25.
+        ready_needs_store: whether `/ready` turns to 503 while the store that replicas share is away. Its body says so
+            in any case; calls that need no store are served all the same.
         works: whether this process runs tasks; if not, it starts them and leaves them to others, such as
             `mrtr-server worker`, which share its database.
         debug: show clients what went wrong inside. Not for production.
@@ -175,6 +177,7 @@ class MRTRServer:
         lifespan: Lifespan | None = None,
         lame_duck: float = 1.0,
         shutdown_seconds: float | None = None,
+        ready_needs_store: bool = False,
         works: bool = True,
         debug: bool = False,
         clock: Callable[[], float] = time.time,
@@ -219,7 +222,7 @@ class MRTRServer:
         self._hears_sigterm = False
         self._fanout: Fanout = fanout or fanout_of(self._shared.store)
         ring = settings["keys"] = self._shared.ring
-        self._probes = Probes(self._path, self._why_not_ready)
+        self._probes = Probes(self._path, self._why_not_ready, self._shared.is_usable, needs_store=ready_needs_store)
         self._entered = lifespan or nullcontext
         optional: dict[str, Any] = {
             "title": title,
@@ -234,7 +237,7 @@ class MRTRServer:
         self._callbacks = Callbacks(
             self._registry.callbacks,
             ring,
-            self._shared.store,
+            self._shared.watched,
             audience=audience or name,
             base=base,
             identifies=identify is not None,
@@ -242,7 +245,7 @@ class MRTRServer:
             clock=clock,
         )
         redeemer = self._redeemer = Redeemer(
-            self._shared.store, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
+            self._shared.watched, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         flows = Flows(
             codec or SealedCodec(ring),
@@ -495,6 +498,7 @@ class MRTRServer:
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
+        timeout: float | None = None,
         task: Literal["never", "optional", "required"] = "never",
         rounds_first: bool | None = None,
         ttl: float | None = None,
@@ -519,6 +523,7 @@ class MRTRServer:
         confirm: Text | None = None,
         answer_within: float | None = None,
         single_use: bool = False,
+        timeout: float | None = None,
         task: Literal["never", "optional", "required"] = "never",
         rounds_first: bool | None = None,
         ttl: float | None = None,
@@ -549,6 +554,9 @@ class MRTRServer:
                 long as that lives, `Limits.flow_seconds` at most.
             single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice: a
                 request that comes again gets the outcome that was recorded.
+            timeout: how long the function may run in each round, in seconds; waiting for a person, or for its turn,
+                does not count. Then an `async def` is cancelled, a plain `def` is left to run on in its thread, and the
+                model is told. A step that runs is not cut: the round ends after it.
             task: whether calls become tasks, for clients that take them: `"optional"` means that other clients wait for
                 the result, `"required"` that they are refused.
             rounds_first: whether a call begins in rounds, and becomes a task at `ctx.background()`. If left out, it
@@ -571,7 +579,7 @@ class MRTRServer:
         for option, value in terms.items():
             if task == "never" and value is not None:
                 raise SetupError(f'{option}={value!r} is for tasks; give task="optional" or "required", too')
-        _check_seconds(ttl=ttl, poll=poll)
+        _check_seconds(ttl=ttl, poll=poll, timeout=timeout)
         if concurrency is not None and concurrency < 1:
             raise SetupError("concurrency= must be at least 1")
 
@@ -579,6 +587,7 @@ class MRTRServer:
             about = described(function, name, title, description, icons, meta)
             hook = compile_hook(about.name, authorize)
             handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
+            handler = replace(handler, timeout=timeout)
             goes_on = calls_background(handler)
             if goes_on and not handler.is_async:
                 raise SetupError(f"{about.name}: ctx.background() is awaited; make the function `async def`")

@@ -11,6 +11,7 @@ from .store import InProcessStore, Store
 from .stores import ENVIRONMENT as DATABASE
 from .stores import store_of
 from .task_store import InProcessTasks, TaskStore
+from .watched_store import Outage, WatchedStore, WatchedTasks
 from .workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
@@ -46,7 +47,11 @@ class Shared:
         given = self._given_store(store, database)
         self._is_alone = given is None
         self.store: Store = given or InProcessStore(clock=clock)
-        self.tasks: TaskStore = self.store if isinstance(self.store, TaskStore) else InProcessTasks(clock)
+        tasks: TaskStore = self.store if isinstance(self.store, TaskStore) else InProcessTasks(clock)
+        self._outage = Outage(name)
+        self.watched = WatchedStore(self.store, self._outage)
+        """The same store, for all who use it."""
+        self.tasks = WatchedTasks(tasks, self._outage)
 
     async def check(self) -> str:
         """Reach for the store when the server starts.
@@ -62,8 +67,12 @@ class Shared:
             logger.error("%s: %s", self._name, error)
             return f"{self._name}: {error}"
         except StoreUnavailable as error:
-            logger.warning("%s: the store can't be used yet: %s", self._name, error)
+            self._outage.failed("check", error)
         return ""
+
+    async def is_usable(self) -> bool:
+        """Look whether the store that replicas share can be used; there is no need to look at one of our own."""
+        return not self.store.shared or await self.watched.is_usable()
 
     def redeems(self, name: str, *, needed: bool = False) -> None:
         """Note that states of a tool, prompt or resource are redeemed once.

@@ -9,7 +9,7 @@ from .database import Database
 from .extras import lacking
 from .fanout_sql import SQLFanout
 from .store import Redemption
-from .tables import KEPT, REDEMPTIONS, TABLES, TASKS, VERSIONS, sweep
+from .tables import CHANGES, KEPT, REDEMPTIONS, TABLES, TASKS, VERSIONS, sweep
 from .task_store_sql import SQLTasks
 from .threads import in_own_thread
 
@@ -200,7 +200,9 @@ class _Statements:
         ).returning(kept.key)
         self.get = select(kept.value).where(kept.key == bindparam("p_key"), kept.expires > now)
 
-        self.sweeps = [sweep(table, now, SWEEP_BATCH) for table in (REDEMPTIONS, KEPT, TASKS)]
+        # Changes lie in a table with SQLite only, and stay there where nobody tells or hears of any more.
+        tables = (REDEMPTIONS, KEPT, TASKS, *((CHANGES,) if is_sqlite else ()))
+        self.sweeps = [sweep(table, now, SWEEP_BATCH) for table in tables]
 
 
 def _verdict(

@@ -64,8 +64,7 @@ class TaskChanges:
                 continue
             try:
                 task = await self._look(change.uri)
-            except StoreUnavailable as error:
-                logger.warning("Who listens to a task is told later: %s", error)
+            except StoreUnavailable:  # of which the log has a line; who listens is told later
                 late.append(change)
                 continue
             except StateRefused as refused:

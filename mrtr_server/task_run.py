@@ -128,7 +128,6 @@ class TaskRun:
 
         A store that is away is waited for, since what has been done must not be done again.
         """
-        warned = False
         made: dict[str, Any] = {}
         while not self.lost:
             if not made:
@@ -144,10 +143,7 @@ class TaskRun:
                     await self._look_again()
                     made = {}
                     continue
-            except StoreUnavailable as error:
-                if not warned:
-                    warned = True
-                    logger.warning("A task of %r can't be kept now: %s", self.row.name, error)
+            except StoreUnavailable:  # of which the log has a line
                 if not patient:
                     return False
                 await asyncio.sleep(AGAIN_AFTER)

@@ -184,8 +184,8 @@ class Tasks:
 
         try:
             return await self._waiting.until_settled(row, find, min(self.limits.first_ask_seconds, row.ttl))
-        except StoreUnavailable as error:  # the client may yet ask for it
-            logger.warning("A task that has begun can't be looked at: %s", error)
+        except StoreUnavailable:
+            pass  # the client may yet ask for it
         except asyncio.CancelledError:  # the client has left, and nobody else will ever know the id
             with suppress(StoreUnavailable, UnknownTarget):
                 await self._cancel(row.id, row.owner)

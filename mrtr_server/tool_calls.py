@@ -7,13 +7,13 @@ from dataclasses import replace
 from .asks import Refusal
 from .authorization import Authorizer
 from .errors import (
-    InternalFault,
     InvalidParams,
     MissingCapability,
     RequestError,
     StateRefused,
     StoreUnavailable,
     ToolError,
+    Unavailable,
     UnknownTarget,
 )
 from .faults import Faults, problems, refused
@@ -236,7 +236,7 @@ class Tools:
         except (StoreUnavailable, StateRefused) as error:
             raise self.task_fault(call, error) from None
 
-    def task_fault(self, call: Call, error: StoreUnavailable | StateRefused) -> InternalFault:
+    def task_fault(self, call: Call, error: StoreUnavailable | StateRefused) -> RequestError:
         """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
         if isinstance(error, StateRefused):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
@@ -250,4 +250,7 @@ class Tools:
             return Complete(failed(str(error) or "The tool failed."))
         if isinstance(error, Refusal):
             return Complete(failed(refused(error)))
-        return Complete(failed(self._faults.of(call, error).message))
+        fault = self._faults.of(call, error)
+        if isinstance(fault, Unavailable):  # to try again may help, and that is the client's to know
+            raise fault
+        return Complete(failed(fault.message))

@@ -179,18 +179,12 @@ class _AtWork:
     def _leaves(self) -> bool:
         return self._closing or self._admission.draining
 
-    async def _again_and_again(self, work: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Do work, which says whether it has reached the store, until the server ends."""
-        away = False
+    async def _again_and_again(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+        """Do work until the server ends."""
         while not (self._closing and work == self._claim):
             try:
-                if await work() and away:
-                    away = False
-                    logger.warning("Tasks are %s again", what)
-            except StoreUnavailable as error:
-                if not away:
-                    away = True
-                    logger.warning("Tasks can't be %s: %s", what, error)
+                await work()
+            except StoreUnavailable:  # of which the log has a line
                 await asyncio.sleep(AGAIN_AFTER)
             except Exception as error:
                 logger.error("Tasks could not be %s", what, exc_info=error)
@@ -215,21 +209,19 @@ class _AtWork:
         others = [tool for tool, terms in self._terms.items() if terms.concurrency is None]
         return [*limited, others] if others else limited
 
-    async def _claim(self) -> bool:
+    async def _claim(self) -> None:
         if self._leaves:
             await asyncio.sleep(AGAIN_AFTER)
-            return False
+            return
         self._ended.clear()
         self._left = {id: until for id, until in self._left.items() if until > time.monotonic()}
-        queues, is_all, reached = self._queues(), True, False
+        queues, is_all = self._queues(), True
         for tools in queues:
             if (room := self._room(tools)) > 0 and not self._leaves:
                 is_all &= await self._claim_of(tools, room) < room
-                reached = True
         if is_all and not self._leaves:
             open_ = [tools for tools in queues if self._room(tools) > 0]
             await self._wait_for_more([tool for tools in open_ for tool in tools], full=len(open_) < len(queues))
-        return reached
 
     async def _claim_of(self, tools: list[str], most: int) -> int:
         since, seconds = time.monotonic(), self._limits.lease_seconds
@@ -336,8 +328,7 @@ class _AtWork:
             self._tell_once(f"There are tasks of {run.row.name!r}, which this server has not; others may")
             self._leave_to_others(run.row)
             await run.leave()
-        except StoreUnavailable as error:
-            logger.warning("A task of %r can't go on now: %s", run.row.name, error)
+        except StoreUnavailable:
             self._leave_to_others(run.row, AGAIN_AFTER)
             await run.leave()
         except RequestError as error:
@@ -390,7 +381,7 @@ class _AtWork:
 
     # What happens meanwhile
 
-    async def _be_heard(self) -> bool:
+    async def _be_heard(self) -> None:
         before = time.monotonic()
         await asyncio.sleep(HEARD_EVERY)
         stood_still = time.monotonic() - before - HEARD_EVERY
@@ -404,12 +395,10 @@ class _AtWork:
         ids = list(self._running)
         if ids:
             await self._renew(ids)
-        looks = time.monotonic() - self._looked >= LOOK_EVERY
-        if looks:
+        if time.monotonic() - self._looked >= LOOK_EVERY:
             self._looked = time.monotonic()
             overdue = await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._tasks.expire, overdue))  # at once, or who is cancelled waits for them
-        return looks or bool(ids)
 
     async def _renew(self, ids: list[str]) -> None:
         since = time.monotonic()

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +238,35 @@ class TestSQLite:
         async with asyncio.timeout(5):
             while rows() != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+
+    async def test_it_is_removed_as_fast_as_it_comes_and_when_nobody_tells_anything(
+        self, stores: list[SQLStore], tmp_path: Path
+    ) -> None:
+        here, there = stores
+        await here.check()
+        with closing(sqlite3.connect(tmp_path / "changes.db")) as connection:
+
+            def rows() -> int:
+                (count,) = connection.execute("SELECT count(*) FROM mrtr_changes").fetchone()
+                return int(count)
+
+            old = [("somebody", 1.0, 2.0, "changed x")] * 5_500
+            connection.executemany("INSERT INTO mrtr_changes (writer, written, expires, said) VALUES (?, ?, ?, ?)", old)
+            connection.commit()
+            subscription = there.fanout().subscribe(frozenset({TOOLS}))  # who only hears
+            async with asyncio.timeout(5):
+                while rows():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            subscription.close()
+            connection.executemany("INSERT INTO mrtr_changes (writer, written, expires, said) VALUES (?, ?, ?, ?)", old)
+            connection.commit()
+            for store in (here, there):
+                await store.close()
+            user = SQLStore(f"sqlite:///{tmp_path}/changes.db")  # neither tells nor hears
+            for number in range(6):
+                await user.put(f"key {number}", b"", keep=60)
+            assert rows() == 0
+            await user.close()
 
 
 class TestPostgreSQL:

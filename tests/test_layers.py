@@ -24,7 +24,7 @@ ROWS: list[tuple[int, str]] = [
     (1, "option_types"),
     (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),
     (2, "store tables task_waiting"),
-    (2, "notices"),
+    (2, "notices watched_store"),
     (2, "fanout_sql task_store_sql"),
     (2, "store_sql"),
     (2, "stores"),

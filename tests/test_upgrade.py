@@ -307,7 +307,7 @@ class TestServers:
         environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/missing/store.db"}
         with in_process("tests.changing_app:app", log=tmp_path / "log", environment=environment) as server:
             assert server.port, server.text
-            assert "the store can't be used yet" in server.text
+            assert "the store can't be used (reference " in server.text
             assert "its folder must exist" in server.text
 
 

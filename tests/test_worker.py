@@ -208,11 +208,12 @@ class TestAStoreThatIsAway:
         await (await tools.start("at_once")).wait()
         tools.store.away = {"claim", "renew", "overdue"}
         await asyncio.sleep(0.6)
+        assert caplog.text.count("worker: the store can't be used (reference ") == 1
+        assert caplog.text.count("it is away") == 1
         tools.store.away = set()
+        await tools.until(lambda: "the store is back" in caplog.text, "somebody to notice")
         await asyncio.sleep(0.4)
-        for what in ("claimed", "renewed"):
-            assert caplog.text.count(f"Tasks can't be {what}: it is away") == 1
-            assert caplog.text.count(f"Tasks are {what} again") == 1
+        assert caplog.text.count("worker: the store is back (reference ") == 1
 
 
 class TestTheLoops:

@@ -26,6 +26,7 @@ from ..errors import (
     PayloadTooLarge,
     ProtocolError,
     RequestError,
+    Unavailable,
     UnknownMethod,
     UnsupportedVersion,
 )
@@ -158,6 +159,7 @@ class Dialect(ABC):
         ProtocolError: (200, -32603),
         Declined: (200, DECLINED),
         Busy: (503, BUSY),
+        Unavailable: (503, -32603),
         CutOff: (503, -32603),
         InternalFault: (500, -32603),
         RequestError: (500, -32603),
