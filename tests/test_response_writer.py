@@ -107,7 +107,7 @@ async def test_a_cancellation_reaches_what_waits() -> None:
             raise
 
     writer = writer_to(send)
-    task = asyncio.create_task(writer.respond(200, b""))
+    task = asyncio.ensure_future(writer.respond(200, b""))
     await waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
