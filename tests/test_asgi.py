@@ -296,7 +296,7 @@ class TestLeaving:
         assert not scene.started.is_set()
 
     def test_after_an_ask_drops_the_round_and_no_state_is_spent(self, scene: "Scene", serve: Serve) -> None:
-        """The state that the client holds still opens. (After a confirmation it would be: the round runs to its end.)"""
+        """The state that the client holds still opens. (After a confirmation the round would run to its end.)"""
         wire = serve(scene.app)
         state = wire.call("ask").state
         answered = {"name": "ask", "inputResponses": {"login": accept(name="ann")}, "requestState": state}
