@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
@@ -27,6 +28,10 @@ from .serving import in_thread, wait_until
 from .wire import JSON, Wire, accept, modern, request
 
 PLAIN = {"Content-Type": "application/json"}
+
+
+class Login(BaseModel):
+    name: str
 
 
 @pytest.fixture
@@ -293,10 +298,10 @@ class TestLeaving:
         assert not scene.started.is_set()
 
     def test_after_an_ask_drops_the_round_and_no_state_is_spent(self, scene: "Scene", serve: Serve) -> None:
-        """The state that the client holds still opens."""
+        """The state that the client holds still opens. (After a confirmation the round would run to its end.)"""
         wire = serve(scene.app)
         state = wire.call("ask").state
-        answered = {"name": "ask", "inputResponses": {"confirm": accept(confirm=True)}, "requestState": state}
+        answered = {"name": "ask", "inputResponses": {"login": accept(name="ann")}, "requestState": state}
         with closing(connected(wire)) as connection:
             connection.sendall(raw_request(modern("tools/call", answered)))
             assert scene.started.wait(5)
@@ -432,7 +437,7 @@ class Scene:
 
         @app.tool
         async def ask(ctx: Context) -> str:
-            await ctx.confirm("Go on?")
+            await ctx.elicit("Who are you?", Login)
             try:
                 await ctx.step(async_step)
             except asyncio.CancelledError:
