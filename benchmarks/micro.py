@@ -7,8 +7,8 @@ import timeit
 from collections.abc import Callable
 from statistics import median
 
-from mrtr_server.keys import KeyRing
-from mrtr_server.sealed_state import SealedCodec
+from mrtr_server.crypto.codec import SealedCodec
+from mrtr_server.crypto.keys import KeyRing
 
 PAYLOAD_BYTES = 1024
 REPEATS = 11

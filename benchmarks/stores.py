@@ -15,7 +15,7 @@ from secrets import token_hex
 from typing import Protocol
 
 from mrtr_server import InProcessStore, SQLStore, Store
-from mrtr_server.task_store import TaskRow, TaskStore
+from mrtr_server.storage.tasks import TaskRow, TaskStore
 
 CALLS, AT_ONCE = 1_000, 50
 OUTCOME = bytes(500)

@@ -3,66 +3,66 @@
 import typing as _typing
 
 from ._version import __version__ as __version__
-from .asks import Confirm as Confirm
-from .asks import Elicit as Elicit
-from .asks import Elicited as Elicited
-from .asks import ListRoots as ListRoots
-from .asks import Refusal as Refusal
-from .asks import Root as Root
-from .asks import Roots as Roots
-from .asks import Sample as Sample
-from .asks import Sampled as Sampled
-from .auth import BearerTokens as BearerTokens
-from .callbacks import Callback as Callback
-from .callbacks import WayBack as WayBack
-from .content import Annotations as Annotations
-from .content import AudioContent as AudioContent
-from .content import Completion as Completion
-from .content import EmbeddedResource as EmbeddedResource
-from .content import Icon as Icon
-from .content import ImageContent as ImageContent
-from .content import Message as Message
-from .content import PromptResult as PromptResult
-from .content import ResourceContents as ResourceContents
-from .content import ResourceLink as ResourceLink
-from .content import TextContent as TextContent
-from .content import ToolAnnotations as ToolAnnotations
-from .content import ToolResult as ToolResult
-from .context import Context as Context
-from .declared import Depends as Depends
+from .callbacks.service import Callback as Callback
+from .callbacks.service import WayBack as WayBack
+from .crypto.codec import Codec as Codec
+from .crypto.codec import SealedCodec as SealedCodec
+from .crypto.keys import KeyRing as KeyRing
+from .crypto.signing import SignedCodec as SignedCodec
 from .errors import MRTRError as MRTRError
 from .errors import NotFound as NotFound
 from .errors import ProtocolError as ProtocolError
 from .errors import SetupError as SetupError
 from .errors import StoreUnavailable as StoreUnavailable
 from .errors import ToolError as ToolError
-from .fanout import Fanout as Fanout
-from .idempotency import IdempotencyKey as IdempotencyKey
-from .inputs import InputRequired as InputRequired
-from .inputs import Inputs as Inputs
-from .inputs import State as State
-from .keys import KeyRing as KeyRing
+from .flow.asks import Confirm as Confirm
+from .flow.asks import Elicit as Elicit
+from .flow.asks import Elicited as Elicited
+from .flow.asks import ListRoots as ListRoots
+from .flow.asks import Refusal as Refusal
+from .flow.asks import Root as Root
+from .flow.asks import Roots as Roots
+from .flow.asks import Sample as Sample
+from .flow.asks import Sampled as Sampled
+from .flow.context import Context as Context
+from .flow.idempotency import IdempotencyKey as IdempotencyKey
+from .flow.inputs import InputRequired as InputRequired
+from .flow.inputs import Inputs as Inputs
+from .flow.inputs import State as State
+from .flow.url_asks import ElicitUrl as ElicitUrl
 from .limits import Limits as Limits
-from .messages import Caller as Caller
-from .messages import Client as Client
-from .messages import Principal as Principal
-from .schema import Header as Header
-from .sealed_state import Codec as Codec
-from .sealed_state import SealedCodec as SealedCodec
+from .protocol.content import Annotations as Annotations
+from .protocol.content import AudioContent as AudioContent
+from .protocol.content import Completion as Completion
+from .protocol.content import EmbeddedResource as EmbeddedResource
+from .protocol.content import Icon as Icon
+from .protocol.content import ImageContent as ImageContent
+from .protocol.content import Message as Message
+from .protocol.content import PromptResult as PromptResult
+from .protocol.content import ResourceContents as ResourceContents
+from .protocol.content import ResourceLink as ResourceLink
+from .protocol.content import TextContent as TextContent
+from .protocol.content import ToolAnnotations as ToolAnnotations
+from .protocol.content import ToolResult as ToolResult
+from .protocol.messages import Caller as Caller
+from .protocol.messages import Client as Client
+from .protocol.messages import Principal as Principal
+from .registration.dependencies import Depends as Depends
+from .schema.arguments import Header as Header
 from .server import MRTRServer as MRTRServer
-from .signing import SignedCodec as SignedCodec
-from .store import InProcessStore as InProcessStore
-from .store import Redemption as Redemption
-from .store import Store as Store
-from .url_asks import ElicitUrl as ElicitUrl
+from .storage.base import InProcessStore as InProcessStore
+from .storage.base import Redemption as Redemption
+from .storage.base import Store as Store
+from .storage.pubsub import Fanout as Fanout
+from .transport.auth import BearerTokens as BearerTokens
 
 if _typing.TYPE_CHECKING:
-    from .store_sql import SQLStore as SQLStore
+    from .storage.sql.store import SQLStore as SQLStore
 else:
 
     def __getattr__(name: str) -> object:  # so that SQLAlchemy is loaded only for those who want it
         if name == "SQLStore":
-            from .store_sql import SQLStore
+            from .storage.sql.store import SQLStore
 
             return SQLStore
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,10 +15,10 @@ import click
 from uvicorn.importer import ImportFromStringError, import_from_string
 
 from ._version import __version__
+from .crypto.keys import KEY_BYTES
 from .errors import MRTRError, SetupError
-from .keys import KEY_BYTES
 from .server import MRTRServer
-from .stores import ENVIRONMENT as DATABASE
+from .storage.factory import ENVIRONMENT as DATABASE
 
 
 @click.group()
@@ -106,7 +106,7 @@ def upgrade(database: str) -> None:
     It is all or nothing, and may be run again. Servers of the older release go on working meanwhile.
     """
     try:
-        from .upgrade import upgrade
+        from .storage.sql.migrate import upgrade
 
         click.echo(asyncio.run(upgrade(database.strip())))
     except MRTRError as error:

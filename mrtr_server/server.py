@@ -20,43 +20,43 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from .admission import Admission
-from .asgi import Endpoint
-from .asks import Text
-from .authorization import Authorize, Authorizer, compile_hook
-from .base_url import BaseUrl
-from .callback_pages import CallbackPages, Identify, Registering, build_callback
-from .callbacks import PATH, Callbacks
-from .content import Icon, ToolAnnotations, icon_entries
-from .cursors import Cursors
-from .dispatcher import Dispatcher, Registered
+from .callbacks.base_url import BaseUrl
+from .callbacks.service import PATH, Callbacks
+from .concurrency.shutdown import DEFAULT, Shutdown, read_seconds
+from .concurrency.threads import Threads
+from .crypto.codec import Codec, SealedCodec
+from .crypto.cursors import Cursors
+from .crypto.keys import KeyRing
+from .deployment.shared import Shared
 from .errors import SetupError
-from .fanout import Fanout
-from .faults import Faults
-from .flows import Flows
-from .gate import wrap
-from .handlers import Handler, TaskTerms, calls_background, compile_handler
+from .flow.admission import Admission
+from .flow.asks import Text
+from .flow.authorization import Authorize, Authorizer, compile_hook
+from .flow.service import Flows
+from .flow.single_use import Redeemer
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of, options_of
-from .keys import KeyRing
 from .limits import Limits
-from .log_text import PlainText, plain
-from .messages import Change
-from .option_types import check_registration, check_settings
-from .probes import Probes
-from .redemption import Redeemer
-from .refusals import RefusalLog
-from .registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
-from .response_writer import closing
-from .sealed_state import Codec, SealedCodec
-from .shared import Shared
-from .shutdown import DEFAULT, Shutdown, read_seconds
-from .signals import drain_on_sigterm, forget_sigterm
-from .store import Store
-from .stores import fanout_of
-from .tasks import Tasks
-from .threads import Threads
-from .tool_calls import Tools
-from .worker import Worker
+from .logs.refusals import RefusalLog
+from .logs.text import PlainText, plain
+from .methods.dispatcher import Dispatcher, Registered
+from .methods.failures import Faults
+from .methods.tools import Tools
+from .protocol.content import Icon, ToolAnnotations, icon_entries
+from .protocol.messages import Change
+from .registration.handlers import Handler, TaskTerms, calls_background, compile_handler
+from .registration.option_types import check_registration, check_settings
+from .registration.registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
+from .storage.base import Store
+from .storage.factory import fanout_of
+from .storage.pubsub import Fanout
+from .tasks.service import Tasks
+from .tasks.worker import Worker
+from .transport.callback_pages import CallbackPages, Identify, Registering, build_callback
+from .transport.endpoint import Endpoint
+from .transport.gate import wrap
+from .transport.health import Probes
+from .transport.response_writer import closing
+from .transport.signals import drain_on_sigterm, forget_sigterm
 
 logger = logging.getLogger("mrtr_server")
 logger.addFilter(PlainText())  # here, since it goes behind the filters of the modules above

@@ -27,8 +27,8 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import SQLStore
-from mrtr_server.tables import REDEMPTIONS, TASKS
-from mrtr_server.task_store import TaskRow
+from mrtr_server.storage.sql.schema import REDEMPTIONS, TASKS
+from mrtr_server.storage.tasks import TaskRow
 
 ROOT = Path(__file__).parent.parent
 LEASE, KEEP = 60.0, 3600.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from mrtr_server import Limits
-from mrtr_server.admission import Admission
+from mrtr_server.flow.admission import Admission
 
 pytestmark = pytest.mark.anyio
 

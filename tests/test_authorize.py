@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import pytest
 
 from mrtr_server import BearerTokens, Caller, Context, Elicit, Header, Inputs, MRTRServer, Principal, SetupError
-from mrtr_server.authorization import Authorizer, compile_hook
-from mrtr_server.threads import Threads
+from mrtr_server.concurrency.threads import Threads
+from mrtr_server.flow.authorization import Authorizer, compile_hook
 
 from .apps import Login
 from .conftest import Serve
@@ -348,7 +348,7 @@ class TestListening:
 
     def test_asks_a_slow_hook_once_while_the_stream_is_kept_alive(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A comment cancels whoever waits for a change, also in the middle of the question."""
-        monkeypatch.setattr("mrtr_server.connection.KEEP_ALIVE", 0.02)
+        monkeypatch.setattr("mrtr_server.transport.connection.KEEP_ALIVE", 0.02)
         asked = 0
         begun, released = asyncio.Event(), asyncio.Event()
 

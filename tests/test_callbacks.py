@@ -9,6 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from mrtr_server.callbacks.service.base_url import BaseUrl
+from mrtr_server.callbacks.service.service import Callbacks, Report, Reports
+from mrtr_server.schema.arguments.arguments import Stored
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.authentication import BaseUser, UnauthenticatedUser
@@ -37,14 +40,11 @@ from mrtr_server import (
     ToolError,
     WayBack,
 )
-from mrtr_server.auth import TokenUser
-from mrtr_server.base_url import BaseUrl
-from mrtr_server.callbacks import Callbacks, Report, Reports
 from mrtr_server.errors import AnswerMisfit, StoreUnavailable
-from mrtr_server.journal import Journal
-from mrtr_server.schema import Stored
-from mrtr_server.store import InProcessStore
-from mrtr_server.url_asks import UNFINISHED
+from mrtr_server.flow.journal import Journal
+from mrtr_server.flow.url_asks import UNFINISHED
+from mrtr_server.storage.base import InProcessStore
+from mrtr_server.transport.auth import TokenUser
 
 from .direct import Exchange, headers_for, scope_of
 from .serving import KEYS, in_process

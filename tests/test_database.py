@@ -19,9 +19,9 @@ from sqlalchemy import MetaData, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import SetupError, SQLStore, Store, StoreUnavailable
-from mrtr_server import database as module
-from mrtr_server.database import Database
-from mrtr_server.stores import store_of
+from mrtr_server.storage.factory import store_of
+from mrtr_server.storage.sql import database as module
+from mrtr_server.storage.sql.database import Database
 
 from .databases import PostgreSQL
 
@@ -432,7 +432,7 @@ class TestSQLiteTrouble:
         assert [len(await store.get(key) or b"") for key in kept] == [3_000] * len(kept)
         assert (await store.redeem("precious", "answers", lease=60, keep=600)).verdict == "running"
         now[0] += 11
-        monkeypatch.setattr("mrtr_server.store_sql.SWEEP_EVERY", 0.0)
+        monkeypatch.setattr("mrtr_server.storage.sql.store.SWEEP_EVERY", 0.0)
         assert await store.put("key", bytes(3_000), keep=10)
         await store.close()
 

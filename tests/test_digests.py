@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
-from mrtr_server.digests import canonical, digest, digest_bytes
+from mrtr_server.crypto.digests import canonical, digest, digest_bytes
 
 SAFE = 2**53 - 1
 """RFC 8785 ends here: past it not every integer is a double."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, KeyRing, MRTRServer, State
-from mrtr_server.sealed_state import SealedCodec
+from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.testing import AsyncClient, Clock, yes
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mrtr_server
-from mrtr_server import asks, errors
+from mrtr_server import errors
 from mrtr_server.errors import (
     InternalFault,
     InvalidRequest,
@@ -24,7 +24,8 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
-from mrtr_server.messages import NEEDS_TASKS
+from mrtr_server.flow import asks
+from mrtr_server.protocol.messages import NEEDS_TASKS
 from mrtr_server.testing import Unexpected
 
 LINE = re.compile(r"^    (?P<branches>(?:│   |    )*(?:├── |└── )?)(?P<name>[A-Z]\w+)(?: {2,}(?P<says>.+))?$")

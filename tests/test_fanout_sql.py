@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from mrtr_server import InProcessStore, MRTRServer, SQLStore
-from mrtr_server import notices as module
-from mrtr_server.fanout import InProcessFanout
-from mrtr_server.fanout_sql import SQLFanout
-from mrtr_server.messages import Change, Subscription
-from mrtr_server.stores import fanout_of
+from mrtr_server.protocol.messages import Change, Subscription
+from mrtr_server.storage.factory import fanout_of
+from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.sql import notify as module
+from mrtr_server.storage.sql.pubsub import SQLFanout
 
 from .databases import PostgreSQL
 from .serving import KEYS, in_process
@@ -174,7 +174,7 @@ class TestReplicas:
         code = f"""
 import asyncio
 from mrtr_server import SQLStore
-from mrtr_server.messages import Change
+from mrtr_server.protocol.messages import Change
 
 async def main():
     fanout = SQLStore("{url}").fanout()

@@ -35,10 +35,10 @@ from mrtr_server import (
     State,
     ToolError,
 )
-from mrtr_server.dialects import DIALECTS, Envelope
-from mrtr_server.dialects.sep_draft import SepDraftDialect
-from mrtr_server.messages import Call
-from mrtr_server.steps import _plain
+from mrtr_server.flow.steps import _plain
+from mrtr_server.protocol.dialects import DIALECTS, Envelope
+from mrtr_server.protocol.drafts import SepDraftDialect
+from mrtr_server.protocol.messages import Call
 
 from .direct import Exchange, headers_for, scope_of
 from .walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from mrtr_server.schema.arguments.arguments import MOST_PROBLEMS
+from mrtr_server.schema.arguments.forms import Form, form
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -34,8 +36,6 @@ from pydantic_core import CoreSchema
 
 from mrtr_server import Elicit, Elicited, MRTRServer, SetupError, ToolError
 from mrtr_server.errors import AnswerMisfit
-from mrtr_server.forms import Form, form
-from mrtr_server.schema import MOST_PROBLEMS
 
 SPECIFICATION = json.loads((Path(__file__).parent / "schemas" / "2026-07-28.json").read_text())
 ELICIT_REQUEST = Draft202012Validator({"$ref": "#/$defs/ElicitRequest", "$defs": SPECIFICATION["$defs"]})

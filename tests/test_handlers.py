@@ -28,7 +28,7 @@ from mrtr_server import (
     SetupError,
     State,
 )
-from mrtr_server.handlers import Handler, compile_handler
+from mrtr_server.registration.handlers import Handler, compile_handler
 
 app = MRTRServer("handlers", keys=[bytes(32)])
 

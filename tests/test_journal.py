@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mrtr_server import Limits, Principal
-from mrtr_server.digests import digest
+from mrtr_server.crypto.digests import digest
 from mrtr_server.errors import OverBudget, StateRefused
-from mrtr_server.journal import ANSWERS_OF_A_KEY, UNSET, Journal, Step, binding
-from mrtr_server.messages import Call, Question
+from mrtr_server.flow.journal import ANSWERS_OF_A_KEY, UNSET, Journal, Step, binding
+from mrtr_server.protocol.messages import Call, Question
 
 NOW = 1_700_000_000.0
 LIMITS = Limits()

@@ -261,7 +261,7 @@ print([name for name in {self.EXTRAS.split()} if name in sys.modules])
 """
         assert run(code) == "['sqlalchemy']"
         code = code.replace(", SQLStore", "").replace(
-            "print(", "from mrtr_server.stores import store_of; store_of()\nprint("
+            "print(", "from mrtr_server.storage.factory import store_of; store_of()\nprint("
         )
         assert run(code) == "[]"
 

@@ -6,8 +6,8 @@ import gc
 import pytest
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer
-from mrtr_server.journal import Journal
-from mrtr_server.round import Round
+from mrtr_server.flow.journal import Journal
+from mrtr_server.flow.round import Round
 from tests.apps import Login
 from tests.walk import Walk
 

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable, watched_store
-from mrtr_server.watched_store import Outage, WatchedStore
+from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
+from mrtr_server.storage import watched as watched_store
+from mrtr_server.storage.watched import Outage, WatchedStore
 
 from .databases import PostgreSQL
 from .walk import YES

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from mrtr_server import Elicit, errors
-from mrtr_server.dialects import DIALECTS, Surface
 from mrtr_server.errors import (
     Declined,
     InternalFault,
@@ -20,8 +19,9 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
-from mrtr_server.messages import Call, Complete, Discovery, NeedsInput, Started, Task
-from mrtr_server.recorded import read_outcome, write_outcome
+from mrtr_server.flow.outcomes import read_outcome, write_outcome
+from mrtr_server.protocol.dialects import DIALECTS, Surface
+from mrtr_server.protocol.messages import Call, Complete, Discovery, NeedsInput, Started, Task
 
 from .apps import Order
 

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mrtr_server import BearerTokens, Context, MRTRServer
-from mrtr_server.refusals import CHARACTERS, MOST, WINDOW, RefusalLog
+from mrtr_server.logs.refusals import CHARACTERS, MOST, WINDOW, RefusalLog
 
 from .conftest import Serve
 from .direct import exchange, headers_for

@@ -28,12 +28,12 @@ from mrtr_server import (
     SetupError,
     State,
     TextContent,
-    workers,
 )
-from mrtr_server.auth import BearerTokens, TokenUser, principal_of
-from mrtr_server.content import ToolResult
-from mrtr_server.handlers import compile_handler
+from mrtr_server.deployment import workers
+from mrtr_server.protocol.content import ToolResult
+from mrtr_server.registration.handlers import compile_handler
 from mrtr_server.testing import Client
+from mrtr_server.transport.auth import BearerTokens, TokenUser, principal_of
 
 from .conftest import Serve
 from .direct import headers_for, send
@@ -375,7 +375,7 @@ class TestRefusedServer:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.delenv("MRTR_KEYS", raising=False)
-        monkeypatch.setattr("mrtr_server.shared.worker_count", lambda: 4)
+        monkeypatch.setattr("mrtr_server.deployment.shared.worker_count", lambda: 4)
         app = MRTRServer("several")
         caplog.clear()
         for _ in range(2):

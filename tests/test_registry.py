@@ -10,9 +10,17 @@ import pytest
 from pydantic import BaseModel, Field
 
 from mrtr_server import Completion, Context, Header, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
-from mrtr_server.handlers import compile_handler
-from mrtr_server.registry import LISTINGS, Completer, Registry, build_completer, build_resource, build_tool, described
-from mrtr_server.threads import Threads
+from mrtr_server.concurrency.threads import Threads
+from mrtr_server.registration.handlers import compile_handler
+from mrtr_server.registration.registry import (
+    LISTINGS,
+    Completer,
+    Registry,
+    build_completer,
+    build_resource,
+    build_tool,
+    described,
+)
 
 VERSION = "2026-07-28"
 

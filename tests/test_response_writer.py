@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from mrtr_server.response_writer import PIECE, ResponseWriter
+from mrtr_server.transport.response_writer import PIECE, ResponseWriter
 
 pytestmark = pytest.mark.anyio
 

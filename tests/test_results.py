@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from mrtr_server.schema.arguments.results import completion_body, failed, prompt_body, resource_body, tool_results
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
@@ -36,9 +37,8 @@ from mrtr_server import (
     ToolResult,
 )
 from mrtr_server.errors import FlowError
-from mrtr_server.handlers import compile_handler
-from mrtr_server.messages import JSON
-from mrtr_server.results import completion_body, failed, prompt_body, resource_body, tool_results
+from mrtr_server.protocol.messages import JSON
+from mrtr_server.registration.handlers import compile_handler
 
 SPECIFICATION = json.loads((Path(__file__).parent / "schemas" / "2026-07-28.json").read_text())
 

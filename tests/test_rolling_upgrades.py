@@ -9,17 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from mrtr_server import (
-    Confirm,
-    Context,
-    Depends,
-    Elicit,
-    InputRequired,
-    Inputs,
-    KeyRing,
-    MRTRServer,
-    State,
-)
+from mrtr_server import Confirm, Context, Depends, Elicit, InputRequired, Inputs, KeyRing, MRTRServer, State
 from mrtr_server.testing import Client, Flow, Reply, accept, yes
 
 RING = KeyRing.generate()

@@ -17,12 +17,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
-
-from mrtr_server import Context, Header, MRTRServer, SetupError
-from mrtr_server.handlers import compile_handler
-from mrtr_server.schema import (
+from mrtr_server.schema.arguments.arguments import (
     MOST_PROBLEMS,
     ArgumentsMisfit,
     HeaderParameter,
@@ -31,6 +26,11 @@ from mrtr_server.schema import (
     Structured,
     header_parameters,
 )
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from mrtr_server import Context, Header, MRTRServer, SetupError
+from mrtr_server.registration.handlers import compile_handler
 
 
 class Color(Enum):

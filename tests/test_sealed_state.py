@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mrtr_server import Codec, KeyRing, Limits, MRTRServer, SealedCodec, SignedCodec
+from mrtr_server.crypto.codec import XAES256GCM
 from mrtr_server.errors import StateRefused
-from mrtr_server.sealed_state import XAES256GCM
 
 from .walk import Walk
 

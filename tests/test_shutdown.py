@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from mrtr_server import MRTRServer, SetupError
-from mrtr_server.in_flight import InFlight
-from mrtr_server.shutdown import DEFAULT, Shutdown, read_seconds
+from mrtr_server.concurrency.shutdown import DEFAULT, Shutdown, read_seconds
+from mrtr_server.transport.in_flight import InFlight
 
 from .fleet import Client
 from .serving import KEYS, PATIENCE, ROOT, Process, in_process, wait_until
@@ -264,7 +264,7 @@ class TestTheDeadline:
 
     def test_of_a_worker_among_several_lets_the_start_fail(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where an error at import would make the web server start a new one for ever."""
-        monkeypatch.setattr("mrtr_server.shared.worker_count", lambda: 4)
+        monkeypatch.setattr("mrtr_server.deployment.shared.worker_count", lambda: 4)
         app = MRTRServer("a", keys=[bytes(32)], shutdown_seconds=0)
         assert "shutdown_seconds=0 must be" in app._shared.refusal
 
@@ -275,7 +275,7 @@ class TestTheDeadline:
 
     def test_is_counted_from_its_beginning_and_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = [1000.0]
-        monkeypatch.setattr("mrtr_server.shutdown.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("mrtr_server.concurrency.shutdown.time.monotonic", lambda: now[0])
         shutdown, told = Shutdown(40), list[str]()
         shutdown.on_begin(lambda: told.append("begun"))
         assert (shutdown.until_cut_off(), shutdown.left()) == (35, 39)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mrtr_server import Limits
-from mrtr_server.admission import Admission
-from mrtr_server.signals import drain_on_sigterm, forget_sigterm
+from mrtr_server.flow.admission import Admission
+from mrtr_server.transport.signals import drain_on_sigterm, forget_sigterm
 
 
 class WebServer:

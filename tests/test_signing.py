@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrtr_server import KeyRing
+from mrtr_server.crypto.signing import Links
 from mrtr_server.errors import LinkRefused
-from mrtr_server.signing import Links
 
 A, B = bytes(32), bytes([1] * 32)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, bindparam, insert, select, text
 
-from mrtr_server import sqlite_file as module
-from mrtr_server.sqlite_file import SQLiteFile
+from mrtr_server.storage.sql import sqlite as module
+from mrtr_server.storage.sql.sqlite import SQLiteFile
 
 pytestmark = pytest.mark.anyio
 

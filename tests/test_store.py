@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from sqlalchemy import Connection, inspect, text
 
 from mrtr_server import InProcessStore, Redemption, SQLStore, Store, StoreUnavailable
-from mrtr_server import store_sql as module
-from mrtr_server.tables import KEPT, REDEMPTIONS
+from mrtr_server.storage.sql import store as module
+from mrtr_server.storage.sql.schema import KEPT, REDEMPTIONS
 
 from .databases import KEEP, LEASE, PostgreSQL, process
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from mrtr_server import Fanout, MRTRServer, connection
-from mrtr_server.fanout import InProcessFanout
-from mrtr_server.messages import Change, Subscription
+from mrtr_server import Fanout, MRTRServer
+from mrtr_server.protocol.messages import Change, Subscription
+from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.transport import connection
 
 from .conftest import Serve
 from .direct import Exchange, headers_for, scope_of, send

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from mrtr_server.tasks.service.sealing import Place, SealedTasks, _write_call
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, UnauthenticatedUser
 from starlette.middleware import Middleware
@@ -15,11 +16,10 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 from mrtr_server import Caller, Context, KeyRing, Limits, MRTRServer, Principal
-from mrtr_server.auth import RecordedUser, read_user, write_user
-from mrtr_server.journal import Journal
-from mrtr_server.messages import Call
-from mrtr_server.sealed_tasks import Place, SealedTasks, _write_call
-from mrtr_server.task_store import TaskRow
+from mrtr_server.flow.journal import Journal
+from mrtr_server.protocol.messages import Call
+from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.transport.auth import RecordedUser, read_user, write_user
 
 from .apps import Login
 from .conftest import Serve

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from mrtr_server.tasks.service.notifications import TaskChanges
 
-from mrtr_server import StoreUnavailable, task_changes
-from mrtr_server.fanout import InProcessFanout
-from mrtr_server.messages import Change, Task, TaskStatus
-from mrtr_server.task_changes import TaskChanges
+from mrtr_server import StoreUnavailable
+from mrtr_server.protocol.messages import Change, Task, TaskStatus
+from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.tasks.service import notifications as task_changes
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,9 @@ from sqlalchemy.dialects.postgresql import dialect
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import InProcessStore, SQLStore, StoreUnavailable
-from mrtr_server import store_sql as module
-from mrtr_server.tables import TASKS
-from mrtr_server.task_store import ENDED, TaskRow, TaskStore
+from mrtr_server.storage.sql import store as module
+from mrtr_server.storage.sql.schema import TASKS
+from mrtr_server.storage.tasks import ENDED, TaskRow, TaskStore
 
 from .databases import TOOLS, PostgreSQL, process, task_row
 
@@ -589,7 +589,7 @@ class TestSQLiteTasks(SQLContract):
     async def test_a_file_that_is_locked_by_another_process_is_waited_for_and_read_meanwhile(
         self, bench: Bench, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("mrtr_server.database.CONNECT_PATIENCE", 0.3)
+        monkeypatch.setattr("mrtr_server.storage.sql.database.CONNECT_PATIENCE", 0.3)
         row = await bench.add()
         other = sqlite3.connect(url.removeprefix("sqlite:///"))
         other.execute("BEGIN IMMEDIATE")

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable, task_waiting
-from mrtr_server.fanout import InProcessFanout
-from mrtr_server.messages import Change
+from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable
+from mrtr_server.protocol.messages import Change
+from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.tasks.service import waiting as task_waiting
 from mrtr_server.testing import replica
 
 from .databases import PostgreSQL

@@ -14,8 +14,9 @@ import anyio
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from mrtr_server import Context, Limits, MRTRServer, SQLStore, StoreUnavailable, redemption
-from mrtr_server.task_store import TaskRow
+from mrtr_server import Context, Limits, MRTRServer, SQLStore, StoreUnavailable
+from mrtr_server.flow import single_use as redemption
+from mrtr_server.storage.tasks import TaskRow
 
 from .databases import PostgreSQL
 from .fleet import ATTEMPTS, Client, Fleet, fleet

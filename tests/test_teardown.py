@@ -26,8 +26,8 @@ from mrtr_server import (
     Refusal,
     State,
     ToolError,
-    worker,
 )
+from mrtr_server.tasks.service import worker
 from mrtr_server.testing import AsyncClient, replica
 
 from .direct import Exchange, headers_for, scope_of

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from mrtr_server.threads import Threads, in_own_thread
+from mrtr_server.concurrency.threads import Threads, in_own_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -119,7 +119,7 @@ class TestThreads:
 
 RUNNING = """
 import asyncio, time
-from mrtr_server.threads import Threads, in_own_thread
+from mrtr_server.concurrency.threads import Threads, in_own_thread
 
 async def main():
     threads = Threads(1)

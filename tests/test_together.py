@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from mrtr_server import StoreUnavailable
-from mrtr_server import together as module
-from mrtr_server.together import Together
+from mrtr_server.concurrency import batching as module
+from mrtr_server.concurrency.batching import Together
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from mrtr_server import Context, Depends, InProcessStore, KeyRing, MRTRServer, SetupError
+from mrtr_server.logs.tracebacks import format_failure
 from mrtr_server.testing import Client, Reply
-from mrtr_server.tracebacks import format_failure
 
 HERE = f'File "{__file__}", line'
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from mrtr_server.schema.arguments.arguments import SignatureArguments
+from mrtr_server.schema.arguments.unknown_arguments import MOST_NAMED, ArgumentNames
 from pydantic import AliasChoices, BaseModel, Field
 
 from mrtr_server import Confirm, Context, Depends, Elicit, Inputs, MRTRServer, SetupError, State
-from mrtr_server.schema import SignatureArguments
 from mrtr_server.testing import Client, yes
-from mrtr_server.unknown_arguments import MOST_NAMED, ArgumentNames
 
 from .conftest import Serve
 from .wire import JSON, Reply, Wire, accept, request

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 from sqlalchemy import Connection, inspect, text
 
 from mrtr_server import SQLStore, StoreUnavailable
-from mrtr_server import upgrade as module
 from mrtr_server.cli import main
-from mrtr_server.database import SCHEMA, Database
 from mrtr_server.errors import WrongVersion
-from mrtr_server.tables import TABLES, VERSIONS
-from mrtr_server.upgrade import MIGRATIONS, lead, upgrade
+from mrtr_server.storage.sql import migrate as module
+from mrtr_server.storage.sql.database import SCHEMA, Database
+from mrtr_server.storage.sql.migrate import MIGRATIONS, lead, upgrade
+from mrtr_server.storage.sql.schema import TABLES, VERSIONS
 
 from .databases import PostgreSQL, task_row
 from .serving import KEYS, in_process
@@ -222,7 +222,7 @@ class TestUpgrade:
     async def test_waits_for_no_lock_for_ever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         url = f"sqlite:///{tmp_path}/store.db"
         await old(url)
-        monkeypatch.setattr("mrtr_server.database.CONNECT_PATIENCE", 0.2)
+        monkeypatch.setattr("mrtr_server.storage.sql.database.CONNECT_PATIENCE", 0.2)
         other = sqlite3.connect(tmp_path / "store.db")
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="database is locked; another process"):

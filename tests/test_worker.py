@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable, task_run, worker
-from mrtr_server.task_store import TaskRow
+from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
+from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.tasks.service import execution as task_run
+from mrtr_server.tasks.service import worker
 from mrtr_server.testing import AsyncClient, Client, Clock, replica
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from pydantic import BaseModel
 
-from ..messages import JSON
+from ..protocol.messages import JSON
 from .asked import Asked
 from .failure import Unexpected
 

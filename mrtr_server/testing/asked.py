@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..messages import JSON
+from ..protocol.messages import JSON
 from .failure import Unexpected
 
 __tracebackhide__ = True  # pytest then shows the test's line instead

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ..steps import step_watcher
+from ..flow.steps import step_watcher
 
 _LOGGER = logging.getLogger("mrtr_server")
 _current: ContextVar["Seen | None"] = ContextVar("mrtr_server_testing_seen", default=None)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from ..messages import JSON, LogMessage, TaskStatus
+from ..protocol.messages import JSON, LogMessage, TaskStatus
 from .asked import Asked, Asks, listed
 from .failure import Unexpected
 from .observing import Log, Seen

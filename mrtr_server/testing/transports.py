@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Scope
 
-from ..schema import HeaderParameter
+from ..concurrency.threads import Threads
+from ..schema.arguments import HeaderParameter
 from ..server import MRTRServer
-from ..threads import Threads
 from .failure import Unexpected
 from .observing import watching
 from .replies import Response

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import mrtr_server.dialects
+import mrtr_server.protocol.dialects
 from mrtr_server import MRTRServer, SetupError
-from mrtr_server.dialects import DIALECTS, Dialect, Surface
 from mrtr_server.errors import (
     Busy,
     CutOff,
@@ -32,13 +31,14 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
+from mrtr_server.protocol.dialects import DIALECTS, Dialect, Surface
 
 from ..conftest import Serve
 from ..serving import ROOT, in_thread
 from ..wire import ACCEPT, JSON, VERSION, Reply, Wire, modern, request
 
 PACKAGE = ROOT / "mrtr_server"
-MODULES = sorted(Path(str(mrtr_server.dialects.__file__)).parent.glob("*.py"))
+MODULES = sorted(Path(str(mrtr_server.protocol.dialects.__file__)).parent.glob("*.py"))
 SHARED = {"__init__", "base"}
 
 OLD = "2025-11-25"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from mrtr_server.dialects import DIALECTS, Dialect, Surface, read_envelope
 from mrtr_server.errors import (
     HeaderMismatch,
     InternalFault,
@@ -17,7 +16,8 @@ from mrtr_server.errors import (
     RequestError,
     UnknownMethod,
 )
-from mrtr_server.messages import (
+from mrtr_server.protocol.dialects import DIALECTS, Dialect, Surface, read_envelope
+from mrtr_server.protocol.messages import (
     Acknowledged,
     Call,
     Change,

@@ -1,0 +1,1 @@
+"""Signed links back from a browser: what pages report to the flows that wait for them."""

@@ -1,0 +1,99 @@
+"""Where browsers reach the server."""
+
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from ..errors import SetupError
+
+_LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+
+
+def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
+    """Return origins as browsers write them (RFC 6454, section 6.2).
+
+    Parameters:
+        where: the option, for errors.
+        given: each such as `https://login.example.com`, or `null`.
+
+    Raises:
+        SetupError: one is no origin.
+    """
+    if isinstance(given, str):
+        raise SetupError(f"{where}={given!r} is one string; give a list: {where}=[{given!r}]")
+    return frozenset(_origin(where, origin) for origin in given)
+
+
+def _origin(where: str, given: str) -> str:
+    origin = given.rstrip("/").lower()
+    if origin == "null":
+        return origin
+    try:
+        parts = urlsplit(origin)
+        valid = parts.scheme in _DEFAULT_PORTS and parts.hostname and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or parts.username is not None or origin != f"{parts.scheme}://{parts.netloc}":
+        raise SetupError(f"{where}: {given!r} is no origin; write it as in https://login.example.com, without a path")
+    return origin.removesuffix(_DEFAULT_PORTS[parts.scheme])
+
+
+class BaseUrl:
+    """The address under which browsers reach the server.
+
+    Parameters:
+        given: the address of the application, with the path that it is mounted at; None for development, where it is
+            wherever a request on loopback came to.
+
+    Raises:
+        SetupError: it is no such address.
+    """
+
+    def __init__(self, given: str | None) -> None:
+        self._given = None if given is None else given.rstrip("/")
+        self._host = ""
+        if given is None:
+            return
+        try:
+            parts = urlsplit(given)
+            valid = parts.scheme in _DEFAULT_PORTS and parts.hostname and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid or parts.username is not None or "?" in given or "#" in given:
+            raise SetupError(f"base_url={given!r} must be an address such as https://tools.example.com")
+        self._port = _DEFAULT_PORTS[parts.scheme]
+        self._host = parts.netloc.lower().removesuffix(self._port)
+        self._origin = f"{parts.scheme}://{self._host}"
+
+    def at(self, host: str, root: str) -> str | None:
+        """Give the address, without a slash at its end.
+
+        Parameters:
+            host: the `Host` header of a request.
+            root: the path that the application is mounted at.
+
+        Returns:
+            None where nothing says what the address is: none was given, and the request's `Host` is not loopback.
+        """
+        if self._given is not None:
+            return self._given
+        return f"http://{host.lower()}{root.rstrip('/')}" if self.is_of(host) else None
+
+    def is_origin(self, origin: str, host: str) -> bool:
+        """Check whether an `Origin` header is that of this address.
+
+        Parameters:
+            origin: the header.
+            host: the `Host` header of the same request, which is of this address.
+        """
+        if self._given is None:
+            return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+        return origin.lower() == self._origin
+
+    def is_of(self, host: str) -> bool:
+        """Say whether a `Host` header is that of this address."""
+        host = host.lower()
+        if self._given is None:
+            return _LOOPBACK.fullmatch(host) is not None
+        return host.removesuffix(self._port) == self._host

@@ -1,0 +1,139 @@
+"""Seal and open: XAES-256-GCM under a key ring. The only importer of cryptography.
+
+XAES-256-GCM (https://c2sp.org/XAES-256-GCM) derives a fresh AES-256-GCM key from the first half of a 192-bit random
+nonce, so that no realistic number of tokens comes near a collision, as plain 96-bit nonces would at 2**32.
+
+A token is the canonical URL-safe Base64, without padding, of
+
+    version (1 byte) | key id (4 bytes) | nonce (24 bytes) | ciphertext and tag
+
+where version and key id are authenticated too. Nothing is compressed: a state holds secrets of the server beside
+answers that the client chooses, and its length shows.
+"""
+
+import os
+from binascii import a2b_base64, b2a_base64
+from typing import Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+from ..errors import StateRefused
+from .keys import KEY_ID_BYTES, KeyRing
+
+NONCE_BYTES = 24
+_VERSION = b"\x01"
+_HEADER_BYTES = 1 + KEY_ID_BYTES
+_SHORTEST = _HEADER_BYTES + NONCE_BYTES + 16
+_TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+# To the standard alphabet; what only that one has becomes what none has.
+_TO_STANDARD = bytes.maketrans(b"-_+/=", b"+/!!!")
+# The last characters that leave no bits over, by the length modulo 4: any other would alias one of them.
+_LAST = (None, b"", b"AQgw", b"AEIMQUYcgkosw048")
+
+
+class Codec(Protocol):
+    """Turns a journal into the string that the client carries, and back.
+
+    A codec must make sure that only what it sealed opens again, and only as it was spelled: by that, single use knows a
+    state. Size, bindings, budgets and expiry are checked outside it, for every codec; a token may be up to 4/3 of its
+    payload and 2,048 characters. Both methods may be called from any thread.
+    """
+
+    def seal(self, payload: bytes) -> str:
+        """Give the token for a payload."""
+        ...
+
+    def open(self, token: str) -> bytes:
+        """Give the payload of a token, or raise `StateRefused` with the reason for the log."""
+        ...
+
+
+class XAES256GCM:
+    """The AEAD itself, for one key.
+
+    Parameters:
+        key: 32 bytes.
+    """
+
+    __slots__ = ("_block", "_mask")
+
+    def __init__(self, key: bytes) -> None:
+        # One ECB encryptor, kept and fed: making one per token would cost a hundred times the derivation.
+        self._block = Cipher(AES(key), ECB()).encryptor()  # noqa: S305  the block cipher is the KDF's primitive
+        top = int.from_bytes(self._block.update(bytes(16)), "big")
+        subkey = (top << 1) & ((1 << 128) - 1) ^ (0x87 if top >> 127 else 0)
+        prefixes = (b"\x00\x01X\x00", b"\x00\x02X\x00")
+        masks = (int.from_bytes(prefix + bytes(12), "big") ^ subkey for prefix in prefixes)
+        self._mask = int.from_bytes(b"".join(mask.to_bytes(16, "big") for mask in masks), "big")
+
+    def _derive(self, nonce: bytes) -> AESGCM:
+        half = int.from_bytes(nonce[:12], "big")
+        return AESGCM(self._block.update((self._mask ^ (half << 128 | half)).to_bytes(32, "big")))
+
+    def encrypt(self, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
+        """Encrypt; `nonce` is 24 bytes and random. Gives the ciphertext with its 16-byte tag."""
+        return self._derive(nonce).encrypt(nonce[12:], plaintext, associated)
+
+    def decrypt(self, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
+        """Decrypt what `encrypt` gave; raises cryptography's `InvalidTag` for anything else."""
+        return self._derive(nonce).decrypt(nonce[12:], ciphertext, associated)
+
+
+class SealedCodec:
+    """The default codec: encrypted and authenticated under a key ring.
+
+    Parameters:
+        ring: the first key seals, every key opens.
+        purpose: what the tokens are for; a token of one purpose does not open for another.
+    """
+
+    def __init__(self, ring: KeyRing, purpose: str = "state") -> None:
+        ciphers = [(key_id, XAES256GCM(key)) for key_id, key in ring.derive(purpose)]
+        self._header = _VERSION + ciphers[0][0]
+        self._sealing = ciphers[0][1]
+        self._opening = dict(ciphers)
+
+    def seal(self, payload: bytes) -> str:
+        """Encrypt and authenticate a payload.
+
+        Returns:
+            URL-safe Base64 without padding; about 4/3 of the payload plus 60 characters.
+        """
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = self._sealing.encrypt(nonce, payload, self._header)
+        return b2a_base64(self._header + nonce + sealed, newline=False).translate(_TO_URL_SAFE, b"=").decode("ascii")
+
+    def open(self, token: str) -> bytes:
+        """Give the payload of a token that this ring sealed for this purpose.
+
+        Raises:
+            StateRefused: anything else; `reason` says which check failed, for the log.
+        """
+        raw = self._decode(token)
+        if raw[:1] != _VERSION:
+            raise StateRefused("unknown token version")
+        cipher = self._opening.get(raw[1:_HEADER_BYTES])
+        if cipher is None:
+            raise StateRefused("sealed under a key that is not in the ring")
+        body = _HEADER_BYTES + NONCE_BYTES
+        try:
+            return cipher.decrypt(raw[_HEADER_BYTES:body], raw[body:], raw[:_HEADER_BYTES])
+        except InvalidTag:
+            raise StateRefused("forged or damaged") from None
+
+    def _decode(self, token: str) -> bytes:
+        try:
+            text = token.encode("ascii")
+            raw = a2b_base64(text.translate(_TO_STANDARD) + b"=" * (-len(text) % 4), strict_mode=True)
+        except ValueError:  # binascii's and Unicode's errors are ones
+            raise StateRefused("not Base64") from None
+        if len(raw) < _SHORTEST:
+            raise StateRefused("too short")
+        last = _LAST[len(text) % 4]
+        if last is not None and text[-1:] not in last:
+            raise StateRefused("not canonical Base64")
+        return raw

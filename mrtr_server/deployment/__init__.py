@@ -1,0 +1,1 @@
+"""What a process shares with its replicas, and what several workers need."""

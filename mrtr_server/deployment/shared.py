@@ -1,0 +1,211 @@
+"""What all replicas of a server must have in common: its keys and its store."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..crypto.keys import ENVIRONMENT as KEYS
+from ..crypto.keys import KeyRing
+from ..errors import SetupError, StoreUnavailable, WrongVersion
+from ..storage.base import InProcessStore, Store
+from ..storage.factory import ENVIRONMENT as DATABASE
+from ..storage.factory import store_of
+from ..storage.tasks import InProcessTasks, TaskStore
+from ..storage.watched import Outage, WatchedStore, WatchedTasks
+from .workers import worker_count
+
+logger = logging.getLogger("mrtr_server")
+
+
+class Shared:
+    """Takes the keys and the store that are given, or makes this process's own where that does no harm.
+
+    Parameters:
+        name: the server's, for the log.
+        keys, store, database, clock: as for `MRTRServer`.
+
+    Raises:
+        SetupError: what is given can't be used, and there is one worker only. With several, `refusal` says so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: KeyRing | Sequence[bytes] | None,
+        store: Store | None,
+        database: str | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._workers = worker_count()
+        self._told_of_store = self._told_of_keys = False
+        self._has_keys = True
+        self._store_failed = False
+        self.refusal = ""
+        """Why the server may not start; empty if it may."""
+        self.ring = self._ring(keys)
+        given = self._given_store(store, database)
+        self._is_alone = given is None
+        self.store: Store = given or InProcessStore(clock=clock)
+        tasks: TaskStore = self.store if isinstance(self.store, TaskStore) else InProcessTasks(clock)
+        self._outage = Outage(name)
+        self.watched = WatchedStore(self.store, self._outage)
+        """The same store, for all who use it."""
+        self.tasks = WatchedTasks(tasks, self._outage)
+
+    async def check(self) -> str:
+        """Reach for the store when the server starts.
+
+        Returns:
+            Why the server may not start; empty where it may, as where the store is only away: the log says so then.
+        """
+        check = getattr(self.store, "check", None)
+        try:
+            if check is not None:
+                await check()
+        except WrongVersion as error:
+            logger.error("%s: %s", self._name, error)
+            return f"{self._name}: {error}"
+        except StoreUnavailable as error:
+            self._outage.failed("check", error)
+        return ""
+
+    async def is_usable(self) -> bool:
+        """Look whether the store that replicas share can be used; there is no need to look at one of our own."""
+        return not self.store.shared or await self.watched.is_usable()
+
+    def redeems(self, name: str, *, needed: bool = False) -> None:
+        """Note that states of a tool, prompt or resource are redeemed once.
+
+        Parameters:
+            name: its name.
+            needed: whether its author asked for that, so that several workers without one store must not start. If not,
+                the log says once how far it goes.
+        """
+        if self.store.shared or self._store_failed:
+            return
+        if needed and self._workers > 1:
+            self._refuse(
+                f"{name!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
+                f"request that comes again. Give them a database with {DATABASE} or database=, or a store="
+            )
+        elif not self._told_of_store:
+            self._told_of_store = True
+            logger.warning(
+                "%s: there is no shared store, so states of %r and the like are redeemed once in each process, not "
+                "once in the fleet. With several replicas, set %s",
+                self._name,
+                name,
+                DATABASE,
+            )
+
+    def runs_tasks(self, tool: str, *, works: bool) -> None:
+        """Note that a tool's calls become tasks.
+
+        Parameters:
+            tool: its name.
+            works: whether this process runs them.
+
+        Raises:
+            SetupError: the store that was given keeps no tasks.
+        """
+        if not isinstance(self.store, TaskStore):
+            raise SetupError(
+                f"{tool!r} has tasks, and the store= keeps none; give it the methods of "
+                "mrtr_server.task_store.TaskStore"
+            )
+        self.keeps(f"the tasks of {tool!r}")
+        if not works and self._is_alone and not self.refusal:
+            self._refuse(
+                f"works=False leaves the tasks of {tool!r} to other processes, and there is no store that they share. "
+                f"Give them a database with {DATABASE} or database=, or a store="
+            )
+        if self.store.shared and not self._has_keys and not self.refusal and not self._told_of_keys:
+            self._told_of_keys = True
+            logger.warning(
+                "%s: the tasks of %r outlive this process, and the key that it has made does not, so nobody can open "
+                "them after a restart. Set %s",
+                self._name,
+                tool,
+                KEYS,
+            )
+
+    def keeps(self, what: str) -> None:
+        """Note that something is kept in the store, which several workers must share."""
+        if self._workers > 1 and not self.store.shared and not self.refusal:
+            self._refuse(
+                f"{self._workers} workers need one shared store for {what}, or what one keeps the others never see. "
+                f"Give them a database with {DATABASE} or database=, or a store="
+            )
+
+    def check_worker(self) -> None:
+        """Check that a process that serves no requests can work on what others start. Raises `SetupError`."""
+        if not self.store.shared:
+            raise SetupError(
+                f"{self._name}: there is no store that the servers share with their workers. Give them a database with "
+                f"{DATABASE} or database=, or a store="
+            )
+        if not self._has_keys:
+            raise SetupError(
+                f"{self._name}: what the servers have sealed does not open without their keys. Set {KEYS} to the same "
+                "for them and their workers; `mrtr-server keygen` makes one"
+            )
+
+    def _given_store(self, store: Store | None, database: str | None) -> Store | None:
+        given: Any = store
+        if isinstance(given, str) or not isinstance(database, str | None):
+            raise SetupError("store= takes a Store, and database= a URL: MRTRServer(..., database='sqlite:///mrtr.db')")
+        if store is not None and database is not None:
+            raise SetupError("Give store= or database=, not both")
+        try:
+            return store if store is not None else store_of(database)
+        except SetupError as error:
+            self.refuse(error)
+            self._store_failed = True
+            return None
+
+    def _ring(self, keys: KeyRing | Sequence[bytes] | None) -> KeyRing:
+        given: Any = keys
+        if isinstance(given, str | bytes | bytearray) or (
+            isinstance(given, list | tuple) and any(isinstance(key, str) for key in given)
+        ):
+            raise SetupError(
+                "keys= takes a KeyRing or a list of 32-byte secrets; text of hex digits is keys=KeyRing.parse(text), "
+                "one secret is keys=[secret]"
+            )
+        try:
+            if isinstance(keys, KeyRing):
+                return keys
+            ring = KeyRing.from_environment() if keys is None else KeyRing(keys)
+        except SetupError as error:
+            self.refuse(error)
+            return KeyRing.generate()
+        if ring is not None:
+            return ring
+        self._has_keys = False
+        if self._workers > 1:
+            self._refuse(
+                f"{self._workers} workers need one shared key, or a flow that begins in one can't go on in another. "
+                f"Start them with {KEYS}=$(mrtr-server keygen)"
+            )
+        else:
+            logger.warning(
+                "%s: no keys are given, so this process made its own; flows end when it restarts, and no other "
+                "replica can go on with them. Make one with `mrtr-server keygen` and set %s",
+                self._name,
+                KEYS,
+            )
+        return KeyRing.generate()
+
+    def refuse(self, error: SetupError) -> None:
+        """Refuse to start for an error of the setup: by raising it, or with several workers by a failing start.
+
+        Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.
+        """
+        if self._workers == 1:
+            raise error
+        self._refuse(str(error))
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = f"{self._name}: {why}"
+        logger.error("%s", self.refusal)

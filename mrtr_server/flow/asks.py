@@ -1,0 +1,399 @@
+"""Asks and answers: what a handler asks for, and what it gets."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import lru_cache
+from typing import Any, Generic, Literal, Self, TypeVar, cast, get_args, get_origin, overload
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic.alias_generators import to_camel
+
+from ..errors import AnswerMisfit, SetupError
+from ..protocol.content import blocks
+from ..protocol.messages import JSON, Question
+from ..schema.forms import Form, describe, form
+from .journal import CONFIRMATION, UNSET
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+Action = Literal["accept", "decline", "cancel"]
+
+Text = str | Callable[..., str]
+"""A text; or, for the ask of a parameter, a function that makes it from the call's arguments and earlier answers."""
+
+
+class CallEnded(BaseException):
+    """The call can't go on, and has been noted as ended. No `Exception`, so that a handler can't go on by accident."""
+
+
+class Refusal(CallEnded):
+    """The person said no, and the handler did not say that it would branch on that.
+
+    Parameters:
+        action: `"decline"` (an explicit no) or `"cancel"` (dismissed without a choice).
+        confirming: whether it was a confirmation that was asked for.
+    """
+
+    def __init__(self, action: str, *, confirming: bool = False) -> None:
+        super().__init__(action)
+        self.action = action
+        self.confirming = confirming
+
+
+class Elicited(Generic[T]):
+    """What a person did with a form, for a handler that branches on it: ask for `Elicited[Model]` instead of `Model`.
+
+    Parameters:
+        action: `"accept"`, `"decline"` (an explicit no) or `"cancel"` (dismissed without a choice).
+        content: the validated model if accepted, otherwise None.
+    """
+
+    __slots__ = ("action", "content")
+
+    def __init__(self, action: Action, content: T | None = None) -> None:
+        self.action: Action = action
+        self.content = content
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the form was accepted. (For a type checker, ask for `content is not None`.)"""
+        return self.action == "accept"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Elicited) and (self.action, self.content) == (other.action, other.content)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Elicited({self.action!r}, {self.content!r})"
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
+
+
+class Sampled(_Answer):
+    """A message that the client's model wrote (Sampling, Creating Messages).
+
+    Parameters:
+        role: who speaks; `"assistant"` as a rule.
+        content: one content block, or several, as plain JSON.
+        model: the model that wrote it.
+        stop_reason: why it stopped, if the client says so.
+    """
+
+    role: Literal["user", "assistant"] = "assistant"
+    content: dict[str, Any] | list[dict[str, Any]]
+    model: str = ""
+    stop_reason: str | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _refuse_text_that_is_none(cls, content: Any) -> Any:
+        for part in content if isinstance(content, list) else [content]:
+            if part.get("type") == "text" and not isinstance(part.get("text"), str):
+                raise ValueError("a text block has no text")
+        return content
+
+    @property
+    def text(self) -> str:
+        """The text of all text blocks."""
+        found = self.content if isinstance(self.content, list) else [self.content]
+        return "".join(part["text"] for part in found if part.get("type") == "text")
+
+
+class Root(_Answer):
+    """A directory or file that the client works in (Roots)."""
+
+    uri: str
+    name: str | None = None
+
+
+class Roots(_Answer):
+    """The roots that the client listed."""
+
+    roots: tuple[Root, ...]
+
+
+class Ask(ABC, Generic[T]):
+    """One thing that a server wants from the client; its answer is a `T`.
+
+    Parameters:
+        key: names the ask within its flow, on the wire and in the journal; None for the ask's own default.
+    """
+
+    default_key: str
+    needs_state = False
+    """Whether an answer only counts with the state of the round that asked."""
+    texts: tuple[str, ...] = ("message",)
+    """The attributes that are texts, so that they may be functions where the ask is a parameter's."""
+
+    def __init__(self, key: str | None = None) -> None:
+        self.key = key
+
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The texts that are still to be made, by attribute."""
+        return {name: made for name in self.texts if callable(made := getattr(self, name))}
+
+    def filled(self, texts: Mapping[str, Any]) -> Self:
+        """Give the same ask with these texts."""
+        ask = copy(self)
+        for name, text in texts.items():
+            setattr(ask, name, text)
+        return ask
+
+    @abstractmethod
+    def question(self) -> Question:
+        """Give the ask as it goes to the client."""
+
+    @abstractmethod
+    def read(self, raw: JSON) -> T:
+        """Read an answer.
+
+        Raises:
+            AnswerMisfit: it is not what was asked for.
+            Refusal: the person declined or dismissed the ask.
+        """
+
+
+class Elicit(Ask[T]):
+    """Ask the person to fill in a form (Elicitation, Form Mode).
+
+    Parameters:
+        message: why you ask, in words for the person. For a parameter, also a function that makes it: its parameters
+            are filled by name with the call's arguments, earlier answers and dependencies.
+        schema: a pydantic model whose fields are the form's; or `Elicited[Model]` to branch on decline and cancel.
+            Left out for a parameter, since its type says it.
+        key: see `Ask`; the model's name in snake case by default.
+
+    Raises:
+        SetupError: the model can't be a form.
+    """
+
+    @overload
+    def __init__(self: "Elicit[Any]", message: Text, *, key: str | None = None) -> None: ...
+    @overload
+    def __init__(self: "Elicit[M]", message: str, schema: type[M], *, key: str | None = None) -> None: ...
+    @overload
+    def __init__(
+        self: "Elicit[Elicited[M]]", message: str, schema: type[Elicited[M]], *, key: str | None = None
+    ) -> None: ...
+    def __init__(self, message: Text, schema: Any = UNSET, *, key: str | None = None) -> None:
+        super().__init__(key)
+        self.message = message
+        self.schema = schema
+        self.branches = False
+        if schema is not UNSET:
+            self._form, self.branches = form_of(schema)
+            self.default_key = self._form.name
+
+    def question(self) -> Question:
+        """Give the ask as it goes to the client."""
+        if self.schema is UNSET:
+            raise SetupError("Elicit(message) without a model is for a parameter; here, write Elicit(message, Model)")
+        params = {"message": written(self.message), "requestedSchema": self._form.schema}
+        return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)
+
+    def read(self, raw: JSON) -> T:
+        """Read an answer; see `Ask.read`."""
+        return cast(T, read_form(self._form, self.branches, raw))
+
+
+class Confirm(Ask[bool]):
+    """Ask the person for a yes. Anything but an accepted, true answer ends the call.
+
+    From there on each state of the flow is redeemed once, so one yes lets the rest of the call run once.
+
+    Parameters:
+        message: what will happen, in words for the person; for a parameter, also a function as for `Elicit`.
+        key: see `Ask`; `confirm` by default.
+    """
+
+    default_key = "confirm"
+    needs_state = True
+
+    def __init__(self, message: Text, *, key: str | None = None) -> None:
+        super().__init__(key)
+        self.message = message
+
+    def question(self) -> Question:
+        """Give the ask as it goes to the client."""
+        params = {"message": written(self.message), **_CONFIRMATION}
+        # A kind of its own: no answer to a form that looks the same can be taken for a yes.
+        return Question(CONFIRMATION, "elicitation/create", params, "elicitation.form")
+
+    def read(self, raw: JSON) -> bool:
+        """Read an answer; see `Ask.read`. What is read is always True."""
+        content = accepted(raw, confirming=True)
+        confirmed = content.get("confirm") if isinstance(content, dict) else None
+        if not isinstance(confirmed, bool):
+            raise AnswerMisfit("confirm: Please answer yes or no.")
+        if not confirmed:
+            raise Refusal("decline", confirming=True)
+        return True
+
+
+class Sample(Ask[Sampled]):
+    """Ask the client's model for a message (Sampling).
+
+    Parameters:
+        messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
+            `Message`, or plain JSON with `role` and `content`. For a parameter, also a function that gives them.
+        max_tokens: how long the message may be, in tokens.
+        system_prompt, model_preferences, temperature, stop_sequences, metadata, include_context, tools, tool_choice:
+            as in the protocol, plain JSON. `tools` needs a client that declares `sampling.tools`.
+        key: see `Ask`; `sample` by default.
+    """
+
+    default_key = "sample"
+    texts = ("messages",)
+
+    def __init__(
+        self,
+        messages: Any,
+        *,
+        max_tokens: int = 1024,
+        system_prompt: str | None = None,
+        model_preferences: Mapping[str, Any] | None = None,
+        temperature: float | None = None,
+        stop_sequences: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        include_context: Literal["none", "thisServer", "allServers"] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(key)
+        self.messages = messages if callable(messages) else _conversation(messages)
+        optional = {
+            "systemPrompt": system_prompt,
+            "modelPreferences": model_preferences,
+            "temperature": temperature,
+            "stopSequences": stop_sequences,
+            "metadata": metadata,
+            "includeContext": include_context,
+            "tools": tools,
+            "toolChoice": tool_choice,
+        }
+        given = {name: value for name, value in optional.items() if value is not None}
+        self._params = {"maxTokens": max_tokens, **given}
+        self._needs = "sampling"
+        if tools is not None or tool_choice is not None:
+            self._needs = "sampling.tools"
+        elif include_context in ("thisServer", "allServers"):
+            self._needs = "sampling.context"
+
+    def question(self) -> Question:
+        """Give the ask as it goes to the client."""
+        params = {"messages": written(self.messages), **self._params}
+        return Question("sample", "sampling/createMessage", params, self._needs)
+
+    def filled(self, texts: Mapping[str, Any]) -> "Sample":
+        """Give the same ask with these messages."""
+        return super().filled({name: _conversation(messages) for name, messages in texts.items()})
+
+    def read(self, raw: JSON) -> Sampled:
+        """Read an answer; see `Ask.read`."""
+        return read_model(Sampled, raw)
+
+
+class ListRoots(Ask["list[Root]"]):
+    """Ask for the client's roots (Roots).
+
+    Parameters:
+        key: see `Ask`; `roots` by default.
+    """
+
+    default_key = "roots"
+    texts = ()
+
+    def question(self) -> Question:
+        """Give the ask as it goes to the client."""
+        return Question("roots", "roots/list", {}, "roots")
+
+    def read(self, raw: JSON) -> list[Root]:
+        """Read an answer; see `Ask.read`."""
+        return list(read_model(Roots, raw).roots)
+
+
+def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
+    """Read the answer to a form as its model, or as an `Elicited` for a handler that branches."""
+    try:
+        content = accepted(raw)
+    except Refusal as refusal:
+        if branches:
+            return Elicited(cast(Action, refusal.action))
+        raise
+    value = elicited.read(content)
+    return Elicited("accept", value) if branches else value
+
+
+def read_model(model: type[M], raw: JSON) -> M:
+    """Read an answer that is no form. Raises `AnswerMisfit`."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise AnswerMisfit(describe(error)) from None
+
+
+def written(text: Any) -> Any:
+    """Give a text that is no function. Raises `SetupError` for one that is."""
+    if callable(text):
+        raise SetupError("A message that is a function is for a parameter: Annotated[..., Elicit(function)]; give text")
+    return text
+
+
+def _conversation(messages: Any) -> list[JSON]:
+    try:
+        return [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
+    except TypeError as error:
+        raise SetupError(f"A sampling's messages can't be sent: {error}") from None
+
+
+def sampling_message(message: Any) -> JSON:
+    """Give a message of a conversation as plain JSON: strings and content blocks are the user's."""
+    if isinstance(message, Mapping):
+        return dict(message)
+    role = getattr(message, "role", "user")
+    content = message.content if hasattr(message, "role") else message
+    written = blocks(content if isinstance(content, list) else [content])
+    return {"role": role, "content": written if isinstance(content, list) else written[0]}
+
+
+_CONFIRMATION: JSON = {
+    "requestedSchema": {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
+}
+
+
+def accepted(raw: JSON, *, confirming: bool = False) -> Any:
+    """Give the content of an accepted answer; raises as `Ask.read` does for any other."""
+    action = raw.get("action")
+    if action in ("decline", "cancel"):
+        raise Refusal(action, confirming=confirming)
+    if action != "accept":
+        raise AnswerMisfit("The answer has no action.")
+    return raw.get("content", {})
+
+
+def form_of(schema: Any) -> tuple[Form, bool]:
+    """Find the form of a model or of `Elicited[Model]`, and whether it is the latter. Raises `SetupError`."""
+    try:
+        return _form_of_type(schema)
+    except TypeError:  # not even hashable
+        raise SetupError(f"{schema!r} is no form: give a pydantic model, or Elicited[Model]") from None
+
+
+@lru_cache(maxsize=1024)
+def _form_of_type(schema: Any) -> tuple[Form, bool]:
+    branches = get_origin(schema) is Elicited
+    model = get_args(schema)[0] if branches else schema
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise SetupError(f"{schema!r} is no form: give a pydantic model, or Elicited[Model]")
+    return form(model), branches
+
+
+CONFIRMATION_SHAPE = Confirm("").question().shape
+"""An answer to a form of this shape may be a yes, so it only counts for a question that was asked."""

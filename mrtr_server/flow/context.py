@@ -1,0 +1,337 @@
+"""What a handler receives besides its arguments."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+
+from pydantic import BaseModel
+
+from ..callbacks.service import Callback, WayBack
+from ..hints import CONTEXT, attributes_of
+from ..protocol.messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
+from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
+from .round import Round
+from .url_asks import ElicitUrl
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+A1 = TypeVar("A1")
+A2 = TypeVar("A2")
+A3 = TypeVar("A3")
+A4 = TypeVar("A4")
+P = ParamSpec("P")
+
+Ongoing = Coroutine[Any, Any, T]
+
+
+class Context:
+    """The flow that a handler runs in: declare a parameter of this type to get it.
+
+    An ask that the client has not answered yet ends the round: it never returns, and the handler is run again from the
+    top when the answer is there. So whatever must happen once goes into `step`.
+    """
+
+    __slots__ = ("_can_await", "_outlet", "_round")
+
+    def __init__(self, round_: Round, outlet: Outlet, *, can_await: bool) -> None:
+        self._round = round_
+        self._outlet = outlet
+        self._can_await = can_await
+
+    if not TYPE_CHECKING:  # which knows that they are not there
+        __getattr__ = attributes_of(CONTEXT)
+
+    # Asks
+
+    @overload
+    def elicit(self, message: str, schema: type[M], *, key: str | None = None) -> Ongoing[M]: ...
+    @overload
+    def elicit(self, message: str, schema: type[Elicited[M]], *, key: str | None = None) -> Ongoing[Elicited[M]]: ...
+    def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Ongoing[Any]:
+        """Ask the person to fill in a form.
+
+        Parameters:
+            message: why you ask, in words for the person.
+            schema: a pydantic model whose fields are the form's; `Elicited[Model]` to branch on decline and cancel.
+            key: names the ask; the model's name in snake case by default, then with `_2`, `_3`.
+
+        Returns:
+            The validated model (or the `Elicited`). A form that came back wrong is asked for again with the reason.
+        """
+        return self._one(lambda: Elicit(message, schema, key=key))
+
+    def confirm(self, message: str, *, key: str | None = None) -> Ongoing[bool]:
+        """Ask the person for a yes. Anything else ends the call; nothing after it runs.
+
+        One yes lets what comes after it run once: see `Confirm`.
+
+        Parameters:
+            message: what will happen, in words for the person.
+            key: names the ask; `confirm` by default, then `confirm_2`.
+
+        Returns:
+            True, always.
+        """
+        return self._one(lambda: Confirm(message, key=key))
+
+    @overload
+    def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Ongoing[bool]: ...
+    @overload
+    def elicit_url(
+        self,
+        message: str,
+        url: Callable[[WayBack], str] | None = None,
+        *,
+        callback: Callback[T],
+        key: str | None = None,
+    ) -> Ongoing[T]: ...
+    def elicit_url(
+        self, message: str, url: Any = None, *, callback: Any = None, key: str | None = None
+    ) -> Ongoing[Any]:
+        """Ask the person to open a page, for what must not pass through the client.
+
+        Parameters:
+            message: why, in words for the person.
+            url: the page, absolute. With a callback: a function that makes it from the `WayBack`, the same page each
+                time; left out, the page is the callback itself.
+            callback: what `@app.callback` made, which is called when the person is back from the page.
+            key: names the ask; the callback's name by default, `open_url` without one.
+
+        Returns:
+            What the callback returned. Without one True: the person agreed to open the page, and whether they are done
+            there is for your own code to check.
+        """
+        return self._one(lambda: ElicitUrl(message, url, callback=callback, key=key))
+
+    def sample(
+        self,
+        messages: Any,
+        *,
+        max_tokens: int = 1024,
+        system_prompt: str | None = None,
+        model_preferences: Mapping[str, Any] | None = None,
+        temperature: float | None = None,
+        stop_sequences: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        include_context: Literal["none", "thisServer", "allServers"] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Ongoing[Sampled]:
+        """Ask the client's model for a message. The parameters are those of `Sample`; `text` has the answer's text."""
+        return self._one(
+            lambda: Sample(
+                messages,
+                max_tokens=max_tokens,
+                system_prompt=system_prompt,
+                model_preferences=model_preferences,
+                temperature=temperature,
+                stop_sequences=stop_sequences,
+                metadata=metadata,
+                include_context=include_context,
+                tools=tools,
+                tool_choice=tool_choice,
+                key=key,
+            )
+        )
+
+    def list_roots(self, *, key: str | None = None) -> Ongoing[list[Root]]:
+        """Ask for the directories and files that the client works in."""
+        return self._one(lambda: ListRoots(key=key))
+
+    @overload
+    def ask(self, first: Ask[A1], second: Ask[A2], /) -> Ongoing[tuple[A1, A2]]: ...
+    @overload
+    def ask(self, first: Ask[A1], second: Ask[A2], third: Ask[A3], /) -> Ongoing[tuple[A1, A2, A3]]: ...
+    @overload
+    def ask(
+        self, first: Ask[A1], second: Ask[A2], third: Ask[A3], fourth: Ask[A4], /
+    ) -> Ongoing[tuple[A1, A2, A3, A4]]: ...
+    @overload
+    def ask(self, first: Ask[A1], /) -> Ongoing[tuple[A1]]: ...
+    @overload
+    def ask(self, /, *asks: Ask[Any]) -> Ongoing[tuple[Any, ...]]: ...
+    @overload
+    def ask(self, /, **asks: Ask[Any]) -> Ongoing[dict[str, Any]]: ...
+    def ask(self, /, *asks: Ask[Any], **named: Ask[Any]) -> Ongoing[Any]:
+        """Ask several things in one round.
+
+        Parameters:
+            asks: `Elicit(...)`, `Confirm(...)`, `ElicitUrl(...)`, `Sample(...)`, `ListRoots()`, in any mix.
+            named: the same by key; either all asks have a name here, or none.
+
+        Returns:
+            The answers in the order of the asks, or by key.
+        """
+        return self._awaited("an ask", lambda: self._several(asks, named))
+
+    def _awaited(self, what: str, work: Callable[[], Ongoing[Any]]) -> Ongoing[Any]:
+        if not self._can_await:
+            raise self._round.refuse_plain(what)
+        return self._round.awaited(work)
+
+    def _one(self, make: Callable[[], Ask[T]]) -> Ongoing[T]:
+        return self._awaited("an ask", lambda: self._first(make))
+
+    async def _first(self, make: Callable[[], Ask[T]]) -> T:
+        answer: T = (await self._round.ask(lambda: [(None, make())]))[0]
+        return answer
+
+    async def _several(self, asks: tuple[Ask[Any], ...], named: dict[str, Ask[Any]]) -> Any:
+        for ask in (*asks, *named.values()):
+            if not isinstance(ask, Ask):
+                raise TypeError(f"ctx.ask(...) takes asks: Elicit(...), Confirm(...) or the like, and not {ask!r:.80}")
+        if not named:
+            return tuple(await self._round.ask(lambda: [(None, ask) for ask in asks]))
+        if asks:
+            raise TypeError("ctx.ask(...) takes asks in order or by name, not both")
+        return dict(zip(named, await self._round.ask(lambda: list(named.items())), strict=True))
+
+    # Steps
+
+    @overload
+    def step(
+        self, function: Callable[..., Ongoing[T]], /, *args: Any, key: str, rerun: bool = False, **kwargs: Any
+    ) -> Ongoing[T]: ...
+    @overload
+    def step(self, function: Callable[..., Ongoing[T]], /, *args: Any, rerun: bool, **kwargs: Any) -> Ongoing[T]: ...
+    @overload
+    def step(
+        self, function: Callable[..., T], /, *args: Any, key: str, rerun: bool = False, **kwargs: Any
+    ) -> Ongoing[T]: ...
+    @overload
+    def step(self, function: Callable[..., T], /, *args: Any, rerun: bool, **kwargs: Any) -> Ongoing[T]: ...
+    @overload
+    def step(self, function: Callable[P, Ongoing[T]], /, *args: P.args, **kwargs: P.kwargs) -> Ongoing[T]: ...
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Ongoing[T]: ...
+    def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ongoing[Any]:
+        """Run a function once in the flow, however many rounds it takes. Everything with an effect belongs in one.
+
+        A step that failed is not recorded, and its exception is the handler's. A state that is sent twice runs what
+        comes after it twice, unless the tool is `single_use`. A function with a parameter of type `IdempotencyKey` is
+        handed the step's key.
+
+        Parameters:
+            function: sync (it runs in a thread) or async; it must not ask or run steps itself.
+            args, kwargs: its arguments. They must be the same in every round, or the flow ends with an error.
+            key: names the step; the function's name by default, then with `_2`, `_3`. A lambda needs one.
+            rerun: run the function again when its arguments have changed, since that does no harm.
+
+        Returns:
+            What it returned, after a way through JSON by its declared type: the same in the round in which it ran and
+            in all later ones.
+        """
+        if not self._can_await:
+            raise self._round.refuse_plain("a step")
+        key, rerun = kwargs.pop("key", None), kwargs.pop("rerun", False)
+        return self._round.step(function, args, kwargs, key, rerun)
+
+    def checkpoint(self) -> Ongoing[None]:
+        """Offer to go on elsewhere: a server that is about to end, or has too much to do, ends the round here.
+
+        The client then sends the request again at once, and another replica goes on with all that was answered and all
+        steps that have run. Every step offers the same before it begins. Otherwise nothing happens.
+        """
+        return self._awaited("a checkpoint", self._round.checkpoint)
+
+    def background(self) -> Ongoing[None]:
+        """Go on as a task: what comes before is asked in rounds, what comes after runs in the background.
+
+        The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
+        has no tasks, nothing happens, and the function goes on where it is.
+        """
+        return self._awaited("ctx.background()", self._round.go_on_in_background)
+
+    # Notes
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+        """Tell the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
+
+        It never waits for the client: where that reads slowly, newer progress takes the place of older.
+
+        Parameters:
+            progress: grows with each note.
+            total: what `progress` will be at the end, if that is known.
+            message: what is being done, in words for the person; in a task, its status.
+        """
+        if self._round.task is not None:
+            if message:
+                self._round.task.say(message)
+            return NOTHING
+        token = self._round.call.progress_token
+        return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
+
+    def status(self, message: str) -> Awaitable[None]:
+        """Say what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
+
+        Parameters:
+            message: in words for the person; nothing secret. In the foreground it goes nowhere.
+        """
+        if self._round.task is not None:
+            self._round.task.say(message)
+        return NOTHING
+
+    def log(self, data: Any, *, level: LogLevel = "info", logger: str | None = None) -> Awaitable[None]:
+        """Send a message to the client's log, if it wants messages of that level. In a plain `def`, don't await it.
+
+        It never waits for the client: where that reads too slowly, messages are dropped.
+
+        Parameters:
+            data: text or plain JSON; nothing secret.
+            level: how severe it is.
+            logger: names the part of the server that speaks.
+        """
+        least = self._round.call.log_level
+        if least is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(least):
+            return NOTHING
+        return self._outlet.send(LogMessage(level, data, logger))
+
+    # Who and what
+
+    @property
+    def client(self) -> Client:
+        """The client as it describes itself; `ctx.client.supports("sampling")` lets a tool choose another way first."""
+        return self._round.call.client
+
+    @property
+    def principal(self) -> Principal | None:
+        """On whose behalf the call is made; None without authentication."""
+        return self._round.call.principal
+
+    @property
+    def user(self) -> Any:
+        """What the authentication layer made of the credentials (Starlette's `request.user`); None without one.
+
+        In a task, what is kept of it: `identity`, `display_name`, `is_authenticated`, and `issuer` and `client_id` if
+        it had them. An identity that is neither text nor an integer is text there.
+        """
+        return self._round.call.user
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """What the credentials are good for (Starlette's `request.auth.scopes`); empty without authentication.
+
+        In rounds those of the round's own request, in a task those of the request that created it.
+        """
+        return self._round.call.scopes
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The request's HTTP headers, by lower-case name."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._round.call.headers.items()}
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The request's `_meta`, as sent."""
+        meta = self._round.call.params.get("_meta")
+        return meta if isinstance(meta, dict) else {}
+
+    @property
+    def flow(self) -> str:
+        """The flow's id: the same in all its rounds, and no other flow's."""
+        return self._round.journal.flow
+
+    @property
+    def round(self) -> int:
+        """Which round of the flow this is, from 1."""
+        return self._round.journal.rounds + 1

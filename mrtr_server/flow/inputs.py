@@ -1,0 +1,131 @@
+"""Pure functions: what they return to ask, and what they read the answers from."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, get_origin, overload
+
+from pydantic import BaseModel
+
+from ..errors import SetupError
+from ..protocol.messages import JSON
+from .asks import Ask, Confirm, Elicit, Elicited, Refusal, Roots, Sampled, form_of, read_form, read_model
+from .journal import UNSET
+from .url_asks import ElicitUrl
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+class InputRequired:
+    """What a pure function returns to ask: the asks by key, as keywords or as one mapping.
+
+    Parameters:
+        asks: the asks by key; the way to use a key that is no Python name, or is `state`.
+        state: the handler's own state for its next run; left out, what it kept before stays.
+        keywords: the asks by key.
+
+    Raises:
+        SetupError: something is no ask, or a key is there twice.
+    """
+
+    __slots__ = ("asks", "state")
+
+    def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
+        if isinstance(asks, Ask):
+            raise SetupError("InputRequired takes its asks by key: InputRequired(login=Elicit(...))")
+        given = dict(asks or {})
+        if twice := given.keys() & keywords.keys():
+            raise SetupError(f"InputRequired has the key {min(twice)!r} twice")
+        self.asks: dict[str, Ask[Any]] = {**given, **keywords}
+        self.state = state
+        for key, ask in self.asks.items():
+            if not isinstance(ask, Ask):
+                raise SetupError(
+                    f"InputRequired({key}=...) is no ask: use Elicit, Confirm, ElicitUrl, Sample, ListRoots"
+                )
+
+
+class State(Generic[T]):
+    """A pure function's own state, typed. Read `value`; keep another by returning `InputRequired(..., state=...)`.
+
+    Parameters:
+        value: what was kept in an earlier round; None in the first.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T | None = None) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"State({self.value!r})"
+
+
+class Inputs:
+    """The answers that a pure function has so far, by key.
+
+    In a unit test make one yourself: `Inputs()`, or `Inputs({"github_login": GitHubLogin(name="octocat")})`; a
+    `Sampled`, a list of `Root`, True for a confirmation, and `Elicited("decline")` are answers, too.
+
+    Parameters:
+        answers: the answers by key.
+    """
+
+    __slots__ = ("_answers",)
+
+    def __init__(self, answers: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self._answers = answers
+
+    @overload
+    def get(self, key: str, asked: type[M], /) -> M | None: ...
+    @overload
+    def get(self, key: str, asked: type[Elicited[M]], /) -> Elicited[M] | None: ...
+    @overload
+    def get(self, key: str, asked: Ask[T], /) -> T | None: ...
+    def get(self, key: str, asked: Any, /) -> Any:
+        """Give the answer for a key, or None while there is no accepted one.
+
+        Parameters:
+            key: the key that the ask has in `InputRequired`.
+            asked: the model of the form, `Elicited[Model]`, `Sampled` or `Roots`; or the ask itself, which also checks
+                that the message is the one that the person read. For `Confirm` and `ElicitUrl` it must be the ask.
+
+        Returns:
+            The validated answer: a model, an `Elicited`, a `Sampled`, `Roots` (for `ListRoots(...)` a list of `Root`),
+            or True.
+
+        Raises:
+            Refusal: the person said no, and `asked` does not say that the function branches on that. Let it pass: it
+                ends the call, whatever the function does next.
+        """
+        answer = self._answers.get(key)
+        branches = get_origin(asked) is Elicited or (isinstance(asked, Elicit) and asked.branches)
+        if isinstance(answer, Elicited):
+            if branches:
+                return answer
+            if not answer.accepted:
+                raise Refusal(answer.action)
+            return answer.content
+        return Elicited("accept", answer) if branches and answer is not None else answer
+
+
+@lru_cache(maxsize=1024)
+def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
+    """Say how to read an answer for what a pure function gives to `Inputs.get`, if that is no ask.
+
+    Returns:
+        The kind of the question; its shape, None for any; and a function from the raw answer to the value.
+
+    Raises:
+        SetupError: it is nothing that can be asked for.
+    """
+    if asked is Confirm or asked is ElicitUrl:
+        name = asked.__name__
+        raise SetupError(f"inputs.get needs the {name} itself, {name}(...), to know which question was answered")
+    if asked is Roots:
+        return "roots", None, lambda raw: read_model(Roots, raw)
+    if asked is Sampled:
+        return "sample", None, lambda raw: read_model(Sampled, raw)
+    elicited, branches = form_of(asked)
+    return "form", elicited.shape, lambda raw: read_form(elicited, branches, raw)

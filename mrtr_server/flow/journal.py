@@ -1,0 +1,349 @@
+"""What a flow remembers between its rounds."""
+
+import itertools
+import math
+import os
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from ..crypto.digests import canonical, digest, digest_bytes
+from ..errors import OverBudget, StateRefused
+from ..limits import Limits
+from ..protocol.messages import JSON, Call
+
+UNSET: Any = object()
+"""No handler state; None is one."""
+
+
+class _Process:
+    """What no other process has. A flow id is no secret, only unique, so it need not cost a call to the kernel."""
+
+    def __init__(self) -> None:
+        self.renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self.secret = secrets.token_bytes(16)
+        self.flows = itertools.count()
+
+
+_process = _Process()
+
+
+def _new_flow_id() -> str:
+    # The time tells copies of a whole machine apart, which share all the rest.
+    return digest_bytes(b"%b%d %d" % (_process.secret, time.time_ns(), next(_process.flows)))
+
+
+_FORMAT = 1
+LEEWAY = 60.0
+"""How far the replicas' clocks may be apart, in seconds."""
+_FRAME_BYTES = 1024
+"""What a payload has besides answers, steps and the handler's state, in bytes: enough where nothing is asked."""
+
+ANSWERS_OF_A_KEY = 4
+"""How many questions of one key have their answer kept; enough for the versions that serve a fleet at one time."""
+
+CONFIRMATION = "confirm"
+"""The kind of a question after which every state of the flow is redeemed once."""
+
+
+BINDINGS = ("audience", "principal", "method", "target", "arguments")
+"""What a sealed state belongs to, in the order in which it is sealed."""
+
+
+def binding(audience: str, call: Call) -> list[str]:
+    """Give what a call's state is bound to: a string for each of the `BINDINGS`.
+
+    All arguments count, as they were sent: were it only those that the handler takes, a flow would end where another
+    version takes one more or one fewer. What no handler takes is refused before it comes here, or costs its length.
+    """
+    who = call.principal
+    return [
+        audience,
+        "" if who is None else digest([who.issuer, who.subject, who.client_id]),
+        call.method,
+        call.target,
+        digest_bytes(canonical(call.arguments)),
+    ]
+
+
+def _check_binding(sealed: list[str], expected: list[str]) -> None:
+    """Compare in constant time; only a binding that differs is worth the time to find out where."""
+    if not compare_digest(to_json(sealed), to_json(expected)):
+        parts = zip(BINDINGS, sealed, expected, strict=True)
+        differing = [name for name, one, other in parts if not compare_digest(one.encode(), other.encode())]
+        other = "other" if differing[0] == "arguments" else "another"
+        raise StateRefused(f"belongs to {other} {differing[0]}")
+
+
+Answers = dict[str, JSON]
+"""What the client sent under one key, by the digest of the question that it answers; the newest is the last.
+
+Where a pure function read an answer to a question that it had not asked yet, the digest lacks the message.
+"""
+
+
+@dataclass(slots=True)
+class Step:
+    """A step that has run.
+
+    Parameters:
+        function: the full name of the function.
+        arguments: a digest for each of its arguments, by name.
+        result: what it returned, as JSON.
+        failed: the arguments of the attempts that had failed before, in the same place.
+    """
+
+    function: str
+    arguments: dict[str, str]
+    result: Any
+    failed: list[dict[str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Journal:
+    """The record of one flow. It travels sealed with the client, or lies in the row of a task.
+
+    Parameters:
+        started: when the flow began, in seconds since the epoch.
+        flow_id: the flow's id, random; empty until `flow` is first read.
+        rounds: how many rounds ended with a need for input.
+        state_only: in how many of them the server itself handed the flow over, without a question.
+        asked: the digest of each question that the client has yet to answer, by key.
+        answers: the answers kept, by key and question: two versions of a handler may ask under one key in turns, and
+            each finds the answer to its own question.
+        steps: the steps that have run, by key.
+        state: the handler's own state as JSON; `UNSET` if there is none.
+        handed_over: whether the last round was state-only, and what the journal held then.
+        single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
+        expires: when the state that it came in can be redeemed no longer, in seconds since the epoch.
+    """
+
+    started: float
+    flow_id: str = ""
+    rounds: int = 0
+    state_only: int = 0
+    asked: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Answers] = field(default_factory=dict)
+    steps: dict[str, Step] = field(default_factory=dict)
+    state: Any = UNSET
+    handed_over: str = ""
+    single_use: bool = False
+    expires: float = field(default=math.inf, compare=False)
+
+    @property
+    def flow(self) -> str:
+        """The flow's id. Made when it is first needed, since most calls are over in one round and never need one."""
+        if not self.flow_id:
+            self.flow_id = _new_flow_id()
+        return self.flow_id
+
+    # Answers
+
+    def deliver(self, answers: Mapping[str, JSON]) -> None:
+        """Keep the answers to what was asked. A key that was not asked is ignored."""
+        for key, raw in answers.items():
+            if key in self.asked:
+                self.keep(key, self.asked.pop(key), raw)
+        self.asked.clear()
+
+    def keep(self, key: str, question: str, raw: JSON) -> None:
+        """Keep the answer to a question, as the newest of its key."""
+        answers = self.answers.setdefault(key, {})
+        answers.pop(question, None)
+        answers[question] = raw
+        if len(answers) > ANSWERS_OF_A_KEY:
+            del answers[next(iter(answers))]
+
+    def answer(self, key: str, question: str) -> JSON | None:
+        """Return the answer kept for a key, if there is one to the question of that digest."""
+        return self.answers.get(key, {}).get(question)
+
+    def newest_answer(self, key: str, kind: str, shape: str | None) -> tuple[str, JSON] | None:
+        """Return the newest answer kept for a key to a question of that kind (and of that shape, unless None).
+
+        Returns:
+            The digest of the question, and the answer; None if there is none.
+        """
+        for question, raw in reversed(self.answers.get(key, {}).items()):
+            its_kind, _, its_shape = question.split(".")
+            if its_kind == kind and shape in (None, its_shape):
+                return question, raw
+        return None
+
+    def forget(self, key: str, question: str) -> None:
+        """Drop the answer to a question, which is to be asked again. Answers to other questions of its key stay."""
+        answers = self.answers.get(key)
+        if answers is not None and answers.pop(question, None) is not None and not answers:
+            del self.answers[key]
+
+    # Budgets
+
+    def count_round(self, asked: dict[str, str], limits: Limits, *, keeps_state: bool = False) -> None:
+        """Note that a round ends.
+
+        Parameters:
+            asked: the digests of its questions, by key; if there are none, the state is only handed over.
+            limits: the budgets.
+            keeps_state: whether the handler itself wants to be run again, with another state of its own. As long as
+                that changes, it goes on to the limit of rounds.
+
+        Raises:
+            OverBudget: the flow has used up its rounds; or it makes no progress.
+        """
+        self.rounds += 1
+        self.asked = asked
+        self.single_use = self.single_use or _confirms(asked.values())
+        if self.rounds > limits.rounds:
+            raise OverBudget(f"The flow needs more than {limits.rounds} rounds", "rounds", limits.rounds)
+        if asked:
+            self.handed_over = ""
+            return
+        if not keeps_state:
+            self.state_only += 1
+            if self.state_only > limits.state_only_rounds:
+                message = f"The flow was handed over more than {limits.state_only_rounds} times without a question"
+                raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
+        self.hand_over(limits)
+
+    def hand_over(self, limits: Limits) -> None:
+        """Note that a round ends without a question.
+
+        Raises:
+            OverBudget: so did the last one, and nothing has been done in between.
+        """
+        held = digest_bytes(self._held())
+        if held == self.handed_over:
+            message = "The flow was handed over twice with nothing done in between"
+            raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
+        self.handed_over = held
+
+    def park(self, asked: dict[str, str]) -> None:
+        """Note that a task waits for these questions; its rounds are not the client's, so no budget counts them."""
+        self.rounds += 1
+        self.asked = asked
+
+    def may_hand_over(self, limits: Limits) -> bool:
+        """Say whether a round may end here without a question, by the budgets that `count_round` holds."""
+        if self.rounds >= limits.rounds or self.state_only >= limits.state_only_rounds:
+            return False
+        held = self._held()
+        return len(held) + _FRAME_BYTES <= limits.state_bytes and digest_bytes(held) != self.handed_over
+
+    @property
+    def is_as_handed_over(self) -> bool:
+        """Whether nothing has come to it since the round before, which handed it over."""
+        return digest_bytes(self._held()) == self.handed_over
+
+    def _held(self) -> bytes:
+        return to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]])
+
+    # To and from a payload
+
+    def dump(self, bound_to: list[str], now: float, seconds: float, limits: Limits) -> bytes:
+        """Write the journal as the payload of a sealed state.
+
+        Parameters:
+            bound_to: what the state belongs to; see `binding`.
+            now: seconds since the epoch.
+            seconds: how long the state can be redeemed; the life of the whole flow may end it sooner.
+            limits: the size that is allowed.
+
+        Raises:
+            OverBudget: the journal is too large; the error names the largest entry.
+        """
+        # Single letters, since the client carries them back and forth.
+        fields: JSON = {
+            "v": _FORMAT,
+            "b": bound_to,
+            "x": min(now + seconds, self.started + limits.flow_seconds),
+            "f": self.flow,
+            "t": self.started,
+            "r": self.rounds,
+            "o": self.state_only,
+            "q": self.asked,
+            "a": self._answers(),
+            "s": self._steps(),
+        }
+        if self.state is not UNSET:
+            fields["h"] = self.state
+        if self.handed_over:
+            fields["d"] = self.handed_over
+        if self.single_use:
+            fields["c"] = True
+        earlier = {key: list(kept.items())[:-1] for key, kept in self.answers.items() if len(kept) > 1}
+        if earlier:
+            fields["e"] = earlier
+        payload = to_json(fields)
+        if len(payload) > limits.state_bytes and earlier:  # to ask again is better than to end the flow
+            del fields["e"]
+            payload = to_json(fields)
+        if len(payload) > limits.state_bytes:
+            message = f"The flow's state is {len(payload)} bytes, over {limits.state_bytes}"
+            raise OverBudget(f"{message}; its largest entry is {self._largest()}", "state_bytes", limits.state_bytes)
+        return payload
+
+    @classmethod
+    def load(cls, payload: bytes, bound_to: list[str], now: float) -> "Journal":
+        """Read a payload back, for a call that it belongs to.
+
+        Only what a codec opened comes here, so it is what some version of this package sealed.
+
+        Raises:
+            StateRefused: it is of another version, has expired, or belongs to another call.
+        """
+        try:
+            fields = from_json(payload)
+            if fields["v"] != _FORMAT:
+                raise StateRefused("sealed by another version of the format")
+            _check_binding(fields["b"], bound_to)
+            expires, started = fields["x"], fields["t"]
+            newest, earlier = fields["a"], fields.get("e", {})
+            journal = cls(
+                started=started,
+                flow_id=fields["f"],
+                rounds=fields["r"],
+                state_only=fields["o"],
+                asked=fields["q"],
+                answers={key: dict([*earlier.get(key, ()), newest[key]]) for key in newest},
+                steps={key: Step(*parts) for key, parts in fields["s"].items()},
+                state=fields.get("h", UNSET),
+                handed_over=fields.get("d", ""),
+                expires=expires,
+            )
+            answered = (question for kept in journal.answers.values() for question in kept)
+            # What an earlier release sealed has no such mark.
+            journal.single_use = "c" in fields or _confirms(journal.asked.values()) or _confirms(answered)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise StateRefused("not a journal") from None
+        if expires <= now:
+            raise StateRefused("expired")
+        if started > now + LEEWAY:
+            raise StateRefused("from the future; the replicas' clocks disagree")
+        return journal
+
+    def _answers(self) -> dict[str, tuple[str, JSON]]:
+        """Return the newest answer of each key, with its question: all that the first releases of the format know."""
+        return {key: next(reversed(kept.items())) for key, kept in self.answers.items()}
+
+    def _steps(self) -> dict[str, tuple[str, dict[str, str], Any, list[dict[str, str]]]]:
+        return {key: (step.function, step.arguments, step.result, step.failed) for key, step in self.steps.items()}
+
+    def _largest(self) -> str:
+        sizes = {f"the answer {key!r}": len(to_json(raw)) for key, (_, raw) in self._answers().items()}
+        sizes |= {f"the step {key!r}": len(to_json(step.result)) for key, step in self.steps.items()}
+        if self.state is not UNSET:
+            sizes["the handler's own state"] = len(to_json(self.state))
+        return max(sizes, key=lambda name: sizes[name], default="the questions")
+
+
+def _confirms(questions: Iterable[str]) -> bool:
+    return any(question.startswith(f"{CONFIRMATION}.") for question in questions)

@@ -1,0 +1,76 @@
+"""What a round came to, as bytes that any replica makes the same reply of."""
+
+import dataclasses
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from .. import errors
+from ..errors import RequestError
+from ..protocol.messages import JSON, Complete, NeedsInput, Outcome, Question, Started, Task
+
+
+def write_outcome(outcome: Outcome | RequestError) -> bytes:
+    """Write an outcome down.
+
+    Raises:
+        ValueError: there is something in it that is not JSON, so that no reply can be made of it either.
+    """
+    return to_json(_fields(outcome), inf_nan_mode="null")
+
+
+def read_outcome(written: bytes) -> Outcome | RequestError:
+    """Read what `write_outcome` wrote, also when it was another version of this package.
+
+    Raises:
+        ValueError: it is none of that.
+    """
+    try:
+        fields = from_json(written)
+        kind, rest = fields[0], fields[1:]
+        if kind == "complete":
+            return Complete(*rest)
+        if kind == "input":
+            return NeedsInput(_questions(rest[0]), rest[1])
+        if kind == "task":
+            questions = _questions(rest[0].pop("questions"))
+            return Started(Task(**rest[0], questions=questions))
+        return _error(*rest)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError("not an outcome") from error
+
+
+def _fields(outcome: Outcome | RequestError) -> list[Any]:
+    match outcome:
+        case Complete(body, ttl, scope):
+            return ["complete", body, ttl, scope]
+        case NeedsInput(questions, state):
+            return ["input", _parts(questions), state]
+        case Started(task):
+            # As it was when it began; what came of it is for whoever asks for it.
+            fields = {
+                each.name: getattr(task, each.name) for each in dataclasses.fields(task) if each.name != "outcome"
+            }
+            return ["task", {**fields, "questions": _parts(task.questions)}]
+        case RequestError():
+            return ["error", type(outcome).__name__, outcome.message, outcome.data]
+        case _:
+            raise ValueError(f"{type(outcome).__name__} is no outcome of a flow")
+
+
+def _parts(questions: dict[str, Question]) -> JSON:
+    return {key: (q.kind, q.method, q.params, q.needs, q.shape) for key, q in questions.items()}
+
+
+def _questions(parts: JSON) -> dict[str, Question]:
+    return {key: Question(*each) for key, each in parts.items()}
+
+
+def _error(name: str, message: str, data: JSON | None) -> RequestError:
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, RequestError)):
+        kind = RequestError
+    # Each class makes its own message of its own arguments; the message is there already.
+    error = kind.__new__(kind)
+    RequestError.__init__(error, message, data)
+    return error

@@ -1,0 +1,215 @@
+"""Declared parameters at run time: asks and dependencies, as far as one round can fill them."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..concurrency.threads import RunInThread, call_function
+from ..errors import FlowError
+from ..protocol.messages import JSON, Outlet, Question
+from .asks import Ask, CallEnded
+from .context import Context
+from .inputs import InputRequired
+from .round import OPEN, Round
+from .steps import current_dependency
+from .teardown import Teardown
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """An ask that fills a parameter, or that `confirm=` makes.
+
+    Parameters:
+        where: what it fills, for errors.
+        ask: the ask; its texts may be functions.
+        read: reads an answer.
+        made: the texts that are functions, by attribute, each with where its parameters come from.
+        needs: what must be there first.
+        question: the ask as it goes to the client, if it is the same in every call.
+        key: names it, in every round the same.
+    """
+
+    where: str
+    ask: Ask[Any]
+    read: Callable[[JSON], Any]
+    made: Mapping[str, tuple[Callable[..., Any], "Sources"]]
+    needs: tuple["Node", ...]
+    question: Question | None
+    key: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Dependency:
+    """A function that makes a value.
+
+    Parameters:
+        function: the function.
+        is_async: whether it is, or wraps, an `async def`.
+        yields: whether it is, or wraps, a generator.
+        context: the parameter that takes the `Context`, if there is one.
+        sources: where its other parameters come from.
+        needs: what must be there first.
+        name: tells it from the handler's other dependencies, in every round the same.
+    """
+
+    function: Callable[..., Any]
+    is_async: bool
+    yields: bool
+    context: str | None
+    sources: "Sources"
+    needs: tuple["Node", ...]
+    name: str = ""
+
+
+Node = Asked | Dependency
+Sources = Mapping[str, str | Node]
+"""Where parameters come from, by name: an argument of the call, or a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a handler declares, ready to be filled in rounds.
+
+    Parameters:
+        nodes: all asks and dependencies, in the order in which they are asked and run: as they are declared, but each
+            after those that it needs, and the ask of `confirm=` last.
+        parameters: what fills which parameter of the handler.
+        defaults: the arguments that a call may leave out.
+        rest: names the parameter that takes all arguments together, if one of the nodes wants them.
+        keys: the keys of the asks.
+        confirms: whether one of the asks is that of `confirm=`.
+    """
+
+    nodes: tuple[Node, ...]
+    parameters: Mapping[str, Node]
+    defaults: Mapping[str, Any]
+    rest: str | None
+    keys: frozenset[str]
+    confirms: bool
+    may_park: bool = field(init=False)
+    """Whether one of the dependencies may ask or run steps."""
+    has_teardown: bool = field(init=False)
+    """Whether one of the dependencies is to be left at the end of a round."""
+
+    def __post_init__(self) -> None:
+        dependencies = [node for node in self.nodes if isinstance(node, Dependency)]
+        object.__setattr__(self, "may_park", any(each.is_async and each.context for each in dependencies))
+        object.__setattr__(self, "has_teardown", any(each.yields for each in dependencies))
+
+    async def fill(
+        self, arguments: JSON, round_: Round, outlet: Outlet, threads: RunInThread, teardown: Teardown | None
+    ) -> JSON | None:
+        """Ask and run what is declared, one after another, up to the first failure.
+
+        An ask that is open holds back the dependencies after it; the asks before those go out in one round.
+
+        Parameters:
+            arguments: what the client fills, validated.
+            round_: the round.
+            outlet: takes the notes of dependencies.
+            threads: runs those that are a plain `def`.
+            teardown: takes what is to be left; None if there can be nothing.
+
+        Returns:
+            The declared parameters of the handler; None if the round ends without it, which the round then says.
+
+        Raises:
+            Exception: what a dependency raised.
+        """
+        values: dict[Any, Any] = {**self.defaults, **arguments}
+        if self.rest is not None:  # a client may send whatever it likes there
+            values[self.rest] = {name: value for name, value in arguments.items() if name not in self.parameters}
+        round_.reserved = self.keys
+        filling = _Filling(values, round_, outlet, threads, teardown)
+        is_open = False
+        for node in self.nodes:
+            if isinstance(node, Dependency):
+                if is_open or round_.ending:
+                    return None
+                await filling.run(node)
+            elif any(need not in values for need in node.needs):  # which are open asks: a dependency would be there
+                is_open = True
+            elif not filling.ask(node):
+                is_open = True
+                if (
+                    round_.refusal or round_.fault or round_.failure
+                ):  # if the client lacks something, all of it is named
+                    return None
+        return None if is_open or round_.ending else {name: values[node] for name, node in self.parameters.items()}
+
+
+class _Filling:
+    """What is there so far in one round."""
+
+    def __init__(
+        self,
+        values: dict[Any, Any],
+        round_: Round,
+        outlet: Outlet,
+        threads: RunInThread,
+        teardown: Teardown | None,
+    ) -> None:
+        self._values = values
+        self._round = round_
+        self._outlet = outlet
+        self._threads = threads
+        self._teardown = teardown
+
+    def ask(self, asked: Asked) -> bool:
+        """Look an answer up, or ask for it; return whether it is there."""
+        ask, question = asked.ask, asked.question
+        if question is None:
+            try:
+                ask = ask.filled({text: self._make(asked, text) for text in asked.made})
+                question = ask.question()
+            except CallEnded:  # a text that is none; the round knows
+                return False
+            except Exception as error:
+                self._round.failure = error
+                return False
+            except SystemExit:  # would end the whole server
+                self._round.failure = RuntimeError("the function that makes a text called sys.exit()")
+                return False
+        answer = self._round.answer(asked.key, ask, question, asked.read)
+        if answer is not OPEN:
+            self._values[asked] = answer
+        return answer is not OPEN
+
+    def _make(self, asked: Asked, text: str) -> Any:
+        function, sources = asked.made[text]
+        made = function(**self._keywords(sources))
+        if not isinstance(made, str) and text != "messages":
+            message = f"{asked.where}: the function for its {text} gave a {type(made).__name__}, and not a string"
+            raise CallEnded(str(self._round.fail(FlowError(message))))
+        return made
+
+    def _keywords(self, sources: Sources) -> JSON:
+        return {name: self._values[source] for name, source in sources.items()}
+
+    async def run(self, dependency: Dependency) -> None:
+        """Run a dependency, whose needs are all there. What it raises ends the call, whatever it asks itself."""
+        keywords = self._keywords(dependency.sources)
+        if dependency.context is not None:
+            keywords[dependency.context] = Context(self._round, self._outlet, can_await=dependency.is_async)
+        outer = current_dependency.set(dependency.name)
+        try:
+            if dependency.yields and self._teardown is not None:
+                value = await self._teardown.enter(dependency, keywords)
+            else:
+                value = await call_function(dependency, keywords, self._threads)
+        except Exception as error:
+            if not self._round.closed:  # then it is what it made of the round's end
+                self._round.failure = error
+            raise
+        finally:
+            current_dependency.reset(outer)
+        if self._round.closed:  # it caught the end of the round, which had come in the middle of it
+            raise asyncio.CancelledError("the round has ended")
+        if isinstance(value, InputRequired):
+            message = (
+                f"The dependency {dependency.name} returned InputRequired, and only a handler can; declare the ask as "
+                "its parameter, or await ctx.elicit(...)"
+            )
+            raise self._round.fail(FlowError(message))
+        self._values[dependency] = value

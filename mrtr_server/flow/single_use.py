@@ -1,0 +1,286 @@
+"""Single use: of all deliveries of a sealed state one is run, and the others get what came of it."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hmac import compare_digest
+
+from ..concurrency.shutdown import Shutdown
+from ..crypto.codec import SealedCodec
+from ..crypto.digests import canonical, digest_bytes
+from ..errors import InternalFault, NothingDone, RequestError, StateRefused, StoreUnavailable
+from ..protocol.messages import Call, Outcome
+from ..storage.base import Redemption, Store
+from ..storage.watched import nothing_done
+from .journal import LEEWAY
+from .outcomes import read_outcome, write_outcome
+
+logger = logging.getLogger("mrtr_server")
+
+SHORTEST_WAIT = 0.01
+LONGEST_WAIT = 0.5
+"""How long a delivery waits before it asks the store again what came of another one, in seconds."""
+
+RECORD_AGAIN = (0.1, 0.4, 1.5)
+"""How long to wait before an outcome that the store did not take is offered again, in seconds."""
+
+Came = Outcome | RequestError
+"""What a round came to."""
+
+
+class Lease:
+    """A replica's right to run a delivery.
+
+    Parameters:
+        seconds: how long it holds unless it is renewed.
+        since: when it was asked for, by the monotonic clock.
+    """
+
+    __slots__ = ("_until", "passed_on", "seconds")
+
+    def __init__(self, seconds: float, since: float) -> None:
+        self.seconds = seconds
+        self.passed_on = False
+        self.hold(since)
+
+    def hold(self, since: float) -> None:
+        """Note that it holds anew since then."""
+        self._until = since + self.seconds
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether another replica may run the same delivery by now, so that nothing new should begin here."""
+        return self.passed_on or time.monotonic() > self._until
+
+
+Run = Callable[[Lease], Awaitable[Outcome]]
+"""Runs the handler and gives the outcome, or raises `RequestError`."""
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """A state as it came, with the answers that came with it.
+
+    Parameters:
+        call: the request.
+        state, answers: their digests.
+        expires: when the state can be redeemed no longer, in seconds since the epoch.
+        run: runs the handler.
+        left: whether the client has gone.
+        came: what the round came to, once it has been run here.
+        sealed: the same for the store.
+    """
+
+    call: Call
+    state: str
+    answers: str
+    expires: float
+    run: Run
+    left: bool = False
+    came: Came | None = None
+    sealed: bytes = b""
+
+
+class Redeemer:
+    """Sees that each sealed state is redeemed once, on all replicas that share a store.
+
+    Parameters:
+        store: knows what has been redeemed.
+        codec: seals the outcomes that are recorded; of a purpose of its own.
+        lease: how long a replica may be silent before another may run what it was running, in seconds.
+        clock: gives the time, in seconds since the epoch.
+    """
+
+    def __init__(self, store: Store, codec: SealedCodec, *, lease: float, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._codec = codec
+        self._lease = lease
+        self._clock = clock
+        self._under_way: set[asyncio.Task[Came]] = set()
+
+    async def once(self, call: Call, expires: float, run: Run) -> Outcome:
+        """Run a delivery, or give what came of an earlier one.
+
+        A client that leaves does not end what has begun: it runs to its end, and is recorded.
+
+        Parameters:
+            call: the request; its state has been opened.
+            expires: when the state can be redeemed no longer, in seconds since the epoch.
+            run: runs the handler; called at most once.
+
+        Raises:
+            RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or the store
+                can't say whether it was.
+        """
+        state = str(call.state).encode()
+        # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
+        answers = digest_bytes(state + b" " + canonical(dict(call.answers or {})))
+        delivery = _Delivery(call, digest_bytes(state), answers, expires, run)
+        task = asyncio.create_task(self._deliver(delivery))
+        self._under_way.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._under_way.discard)
+        try:
+            came = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            delivery.left = True
+            raise
+        if isinstance(came, RequestError):
+            raise came
+        return came
+
+    async def finish(self, shutdown: Shutdown) -> None:
+        """Wait for the rounds whose clients have gone, since they are to be recorded.
+
+        Parameters:
+            shutdown: the end of the server; it says how long.
+        """
+        loop = asyncio.get_running_loop()
+        if under_way := [task for task in self._under_way if task.get_loop() is loop]:
+            _, left = await asyncio.wait(under_way, timeout=shutdown.until_cut_off() or shutdown.left() / 3)
+            if left:
+                logger.error(
+                    "The server ends though a single-use round still runs (%d of them): when its request comes again, "
+                    "it is run again",
+                    len(left),
+                )
+
+    async def _deliver(self, delivery: _Delivery) -> Came:
+        """Redeem until it is known what comes of the state."""
+        waited = 0.0
+        while True:
+            asked = time.monotonic()
+            try:
+                redemption = await self._redeem(delivery)
+            except StoreUnavailable as error:
+                return delivery.came or nothing_done(error, f"{delivery.call.target!r} was not run without its store")
+            if redemption.verdict == "recorded":
+                return self._open(delivery, redemption.outcome)
+            if redemption.verdict == "spent":
+                return _refused(delivery, "redeemed already, with other answers")
+            if delivery.left and delivery.came is None:  # nothing has begun
+                await self._release(delivery, redemption)
+                return StateRefused("its client left")
+            if redemption.verdict == "granted" and isinstance(delivery.came, NothingDone):
+                await self._release(delivery, redemption)
+                return delivery.came
+            if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
+                assert delivery.came is not None  # noqa: S101  for the type checker
+                return delivery.came
+            # Another delivery of it is running.
+            if delivery.came is None and self._clock() >= delivery.expires:
+                return _refused(delivery, "expired")
+            pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
+            await asyncio.sleep(pause)
+            waited += pause
+
+    async def _redeem(self, delivery: _Delivery) -> Redemption:
+        # Kept for as long as any replica may take the state for good.
+        keep = max(delivery.expires - self._clock(), 0.0) + LEEWAY
+        return await self._store.redeem(delivery.state, delivery.answers, lease=self._lease, keep=keep)
+
+    async def _release(self, delivery: _Delivery, redemption: Redemption) -> None:
+        if redemption.verdict == "granted":
+            with suppress(StoreUnavailable):  # then it runs out
+                await self._store.release(delivery.state, redemption.token)
+
+    # A delivery that is ours to run
+
+    async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> bool:
+        """Run the handler, unless it has been, and record what came of it; False if another replica has taken over."""
+        renewing = asyncio.create_task(self._renew(delivery, granted.token, lease))
+        try:
+            if delivery.came is None:
+                if granted.attempt > 1:
+                    _warn(delivery, "a replica stopped in the middle of this round; it is run again")
+                delivery.came, delivery.sealed = await self._outcome(delivery, lease)
+            if isinstance(delivery.came, NothingDone):  # which is no outcome; another replica may have a better one
+                await self._release(delivery, granted)
+                return False
+            return await self._record(delivery, granted.token, lease)
+        finally:
+            renewing.cancel()
+
+    async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[Came, bytes]:
+        came: Came
+        try:
+            came = await delivery.run(lease)
+        except RequestError as error:
+            came = error
+        try:
+            return came, self._seal(delivery, came)
+        except ValueError as error:
+            reference = secrets.token_hex(4)
+            logger.error("%r gave what is no JSON (reference %s)", delivery.call.target, reference, exc_info=error)
+            came = InternalFault(reference)
+            return came, self._seal(delivery, came)
+
+    async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
+        while not lease.passed_on:
+            await asyncio.sleep(lease.seconds / 3)
+            asked = time.monotonic()
+            try:
+                lease.passed_on = not await self._store.renew(delivery.state, token, lease=lease.seconds)
+            except StoreUnavailable:  # then it runs out
+                continue
+            lease.hold(asked)
+
+    async def _record(self, delivery: _Delivery, token: str, lease: Lease) -> bool:
+        for pause in (*RECORD_AGAIN, None):
+            try:
+                if not lease.passed_on and await self._store.record(delivery.state, token, delivery.sealed):
+                    return True
+            except StoreUnavailable as error:
+                if pause is None:
+                    # What was done is done, and the client had better know.
+                    what = (
+                        "the outcome of a round could not be recorded; should its request come again, it is run again"
+                    )
+                    _warn(delivery, what, error)
+                    return True
+                await asyncio.sleep(pause)
+            else:
+                break
+        _warn(
+            delivery,
+            f"this replica was silent for longer than its lease of {lease.seconds:g} s, so that another one may have "
+            "run the same round; what is recorded counts",
+        )
+        return False
+
+    # What is kept in the store
+
+    def _seal(self, delivery: _Delivery, came: Came) -> bytes:
+        # With the digests, so that nobody who can write to the store gives a state another one's outcome.
+        return self._codec.seal(_bound(delivery) + write_outcome(came)).encode()
+
+    def _open(self, delivery: _Delivery, sealed: bytes) -> Came:
+        try:
+            opened = self._codec.open(sealed.decode())
+            bound = _bound(delivery)
+            if not compare_digest(opened[: len(bound)], bound):
+                raise StateRefused("recorded for another delivery")
+            return read_outcome(opened[len(bound) :])
+        except (StateRefused, ValueError) as error:
+            why = error.reason if isinstance(error, StateRefused) else str(error)
+            reference = secrets.token_hex(4)
+            logger.error(
+                "%r: a recorded outcome does not open (reference %s): %s", delivery.call.target, reference, why
+            )
+            return InternalFault(reference)
+
+
+def _bound(delivery: _Delivery) -> bytes:
+    return f"{delivery.state} {delivery.answers} ".encode()
+
+
+def _refused(delivery: _Delivery, reason: str) -> StateRefused:
+    logger.warning("%s %r: refused a requestState: %s", delivery.call.method, delivery.call.target, reason)
+    return StateRefused(reason)
+
+
+def _warn(delivery: _Delivery, what: str, error: Exception | None = None) -> None:
+    logger.warning("%s %r: %s%s", delivery.call.method, delivery.call.target, what, f": {error}" if error else "")

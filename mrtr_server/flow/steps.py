@@ -1,0 +1,398 @@
+"""Steps: functions that run once in a flow, however many rounds it takes."""
+
+import asyncio
+import dataclasses
+import inspect
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache, partial
+from pathlib import PurePath
+from typing import Any, cast, get_type_hints
+from uuid import UUID
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from ..concurrency.threads import Threads
+from ..crypto.digests import canonical, digest
+from ..errors import FlowError, KeyConflict, StepChanged
+from ..protocol.messages import JSON
+from ..schema.arguments import Stored
+from ..schema.forms import describe
+from .idempotency import idempotency_key, key_parameter
+from .journal import Journal, Step
+
+current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
+"""The key of the step that the code runs in; empty outside of steps."""
+
+current_dependency: ContextVar[str] = ContextVar("mrtr_server_dependency", default="")
+"""The name of the dependency that the code runs in; empty outside of dependencies."""
+
+step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrtr_server_step_watcher", default=None)
+"""Is told of each step by name as it is called, and whether it runs (or has run in an earlier round); for tests."""
+
+MARK = "#"
+"""What sets generated keys apart: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
+
+ALIKE = "~"
+"""What sets branches apart that are alike: `worker:1f0c…`, `worker:1f0c…~2`."""
+
+
+@dataclass(slots=True)
+class Planned:
+    """A step as it was called, before anything of it has run.
+
+    Parameters:
+        function: with its arguments.
+        named: the function's full name.
+        digests: a digest for each argument, by name.
+        rerun: whether it may run again with other arguments.
+        key: its key; empty if it has none because of an error.
+        release: gives the generated key back when the step has failed.
+        error: what is wrong with the call.
+    """
+
+    function: partial[Any]
+    named: str
+    digests: dict[str, str]
+    rerun: bool
+    key: str = ""
+    release: Callable[[], None] = lambda: None
+    error: FlowError | None = None
+
+
+class Branch:
+    """The steps of one asyncio task, or of one dependency, counted by name, so that each replays the same."""
+
+    __slots__ = ("_taken", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._taken: dict[str, set[int]] = {}
+
+    def take(self, name: str) -> tuple[str, Callable[[], None]]:
+        """Give the key of the next step of that name, and what gives the key back if the step fails."""
+        taken = self._taken.setdefault(name, set())
+        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        taken.add(number)
+        numbered = name if number == 1 else f"{name}{MARK}{number}"
+        return (f"{self.name}{MARK}{numbered}" if self.name else numbered), lambda: taken.discard(number)
+
+
+class Steps:
+    """The steps of one round.
+
+    Parameters:
+        journal: holds the steps of earlier rounds, and takes those of this one.
+        threads: runs plain functions.
+        main: the handler's own task.
+        asked: the keys of the asks made in this round.
+        wake: tells the runner that a step has begun or ended.
+        keep: keeps the journal when a step has run, before its result goes on; None if that waits for the round's end.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        threads: Threads,
+        main: asyncio.Task[Any] | None,
+        asked: Container[str],
+        wake: Callable[[], None],
+        keep: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._keep = keep
+        self._journal = journal
+        self._threads = threads
+        self._main = main
+        self._asked = asked
+        self._wake = wake
+        self.running: set[asyncio.Task[Any]] = set()
+        self.started: dict[str, tuple[Planned, asyncio.Task[Any] | None]] = {}
+        self._failed: dict[str, list[dict[str, str]]] = {}
+        self._branches: dict[tuple[asyncio.Task[Any] | None, str], Branch] = {}
+
+    def plan(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
+    ) -> Planned:
+        """Name a step when it is called: then steps that are gathered have their keys in the order of the calls."""
+        if not callable(function):
+            raise TypeError(
+                f"ctx.step takes a function and its arguments, as in ctx.step(f, 1); {function!r:.80} is none"
+            )
+        planned = Planned(partial(function, *args, **kwargs), _name(function), {}, rerun)
+        try:
+            planned.digests = _argument_digests(function, args, kwargs)
+            if key is None:
+                planned.key, planned.release = self._generate(function)
+            elif MARK in key:
+                raise FlowError(f"key={key!r}: {MARK!r} is for the keys that are generated; choose another")
+            else:
+                planned.key = key
+            self._hand_key(planned)
+        except FlowError as error:
+            planned.error = error
+        return planned
+
+    def _hand_key(self, planned: Planned) -> None:
+        """Fill in the idempotency key, if the function takes one that its caller did not give."""
+        name = key_parameter(planned.function.func)
+        if name is not None and name not in planned.function.keywords:
+            planned.digests.pop(name, None)  # its default
+            key = idempotency_key(self._journal.flow, planned.key, planned.named, planned.digests)
+            planned.function = partial(planned.function, **{name: key})
+
+    def is_new(self, planned: Planned) -> bool:
+        """Say whether a step would begin now: it has not run in the flow, and does not run yet."""
+        return planned.key not in self._journal.steps and planned.key not in self.started
+
+    async def run(self, planned: Planned) -> Any:
+        """Run a planned step once in the flow, or give what it returned when it ran.
+
+        Raises:
+            FlowError: it can't be told apart from another entry, or its arguments have changed.
+            Exception: whatever the function raised; the step is then not recorded, and may be called again.
+        """
+        if planned.error is not None:
+            raise planned.error
+        key = planned.key
+        if key in self._asked or key in self._journal.answers:
+            raise KeyConflict(f"The step {key!r} has the key of the ask {key!r}; give one of them a key=")
+        other, task = self.started.get(key, (planned, None))
+        if other.named != planned.named or other.digests != planned.digests:
+            raise KeyConflict(f"The key {key!r} is of two different steps, {other.named} and {planned.named}")
+        stored = _stored(planned.function.func)
+        record = self._journal.steps.get(key)
+        if record is not None and task is None:
+            if record.function != planned.named:
+                raise KeyConflict(
+                    f"The step {key!r} is {planned.named} now and was {record.function} when it ran; "
+                    "give one of them another key="
+                )
+            if record.arguments == planned.digests:
+                try:
+                    result = stored.read(record.result)
+                except Exception as error:  # another version of the handler recorded it
+                    if not planned.rerun:
+                        raise _misfit(key, error) from None
+                else:
+                    if key not in self.started:
+                        self.started[key] = (planned, None)
+                        _tell(planned, runs=False)
+                    return result
+            elif not planned.rerun and planned.digests not in record.failed:
+                raise _moved(key, record, planned.digests)
+        if task is None:
+            _tell(planned, runs=True)
+            task = asyncio.create_task(self._execute(planned, stored))
+            self.started[key] = (planned, task)
+            self.running.add(task)
+            task.add_done_callback(self._done)
+            self._wake()
+        try:
+            # Shielded: whatever ends the handler, a step that has begun runs to its end.
+            return await asyncio.shield(task)
+        except Exception:
+            if self.started.pop(key, None) is not None:
+                self._failed.setdefault(key, []).append(planned.digests)
+                planned.release()
+            raise
+
+    async def _execute(self, planned: Planned, stored: Stored) -> Any:
+        key = planned.key
+        current_step.set(key)
+        try:
+            if inspect.iscoroutinefunction(planned.function):
+                value = await planned.function()
+            else:
+                value = await self._threads(planned.function)
+                if inspect.isawaitable(value):
+                    value = await value
+        except SystemExit as error:  # would end the whole server
+            raise RuntimeError(f"The step {key!r} called sys.exit()") from error
+        try:
+            written = stored.write(value)
+            value = stored.read(written)
+        except Exception as error:  # of the type's own code, too; the step is no failed one, to be tried again
+            message = f"The step {key!r} returned what can't be kept as its declared type: {_why(error)}"
+            raise FlowError(message) from None
+        self._journal.steps[key] = Step(planned.named, planned.digests, written, self._failed.pop(key, []))
+        if self._keep is not None:
+            await self._keep()
+        return value
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self.running.discard(task)
+        if not task.cancelled():
+            task.exception()  # taken here, so that a step nobody waits for any more is not reported as lost
+        self._wake()
+
+    def _generate(self, function: Callable[..., Any]) -> tuple[str, Callable[[], None]]:
+        name = getattr(function, "__name__", "")
+        if not name or name == "<lambda>":
+            raise FlowError("A step that is a lambda or has no name needs a key=; the name is its key otherwise")
+        branch = task, dependency = asyncio.current_task(), current_dependency.get()
+        if branch not in self._branches:
+            if task is None or task is self._main:
+                self._branches[branch] = Branch(dependency)
+            else:
+                self._branches[branch] = Branch(self._side_branch(task, dependency))
+        return self._branches[branch].take(name)
+
+    def _side_branch(self, task: asyncio.Task[Any], dependency: str) -> str:
+        """Name a task beside the handler's own: as its author did, or by its coroutine's name and arguments.
+
+        So the order in which branches come to their first step, which the outside decides, does not matter. Those
+        that are alike in all that is numbered as they come.
+        """
+        name = task.get_name().replace(MARK, "_").replace(ALIKE, "_")
+        if name.startswith("Task-"):
+            coroutine: Any = task.get_coro()
+            name, frame = getattr(coroutine, "__name__", "task"), getattr(coroutine, "cr_frame", None)
+            if frame is not None:
+                code, values = frame.f_code, frame.f_locals
+                given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+                name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
+        if dependency:
+            name = f"{dependency}/{name}"
+        alike = sum(branch.name.partition(ALIKE)[0] == name for branch in self._branches.values())
+        return f"{name}{ALIKE}{alike + 1}" if alike else name
+
+
+def _tell(planned: Planned, *, runs: bool) -> None:
+    if (watcher := step_watcher.get()) is not None:
+        watcher(planned.function.func.__name__ if MARK in planned.key else planned.key, runs)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    target = getattr(function, "__func__", function)
+    name = getattr(target, "__qualname__", type(target).__qualname__)
+    return f"{getattr(target, '__module__', None) or type(target).__module__}.{name}"
+
+
+def _stored(function: Callable[..., Any]) -> Stored:
+    """Find the declared type of a step's result. A class is its own type; what declares nothing gives plain JSON."""
+    if inspect.isclass(function):
+        return _stored_as(cast(Any, function))
+    target = getattr(function, "__func__", function)
+    annotation = getattr(target, "__annotations__", {}).get("return", Any)
+    if isinstance(annotation, str):
+        try:
+            annotation = get_type_hints(target).get("return", Any)
+        except (NameError, TypeError):
+            annotation = Any
+    return _stored_as(annotation)
+
+
+@lru_cache(maxsize=256)
+def _stored_as(annotation: Any) -> Stored:
+    return Stored(annotation)
+
+
+def _argument_digests(function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON) -> dict[str, str]:
+    """Digest all that a call depends on: its arguments by their parameters' names, defaults, `self`, a closure."""
+    target = getattr(function, "__func__", function)
+    code = getattr(target, "__code__", None)
+    named: JSON = {}
+    if code is not None:
+        names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
+        defaults = getattr(target, "__defaults__", None) or ()
+        named.update(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+        named.update(getattr(target, "__kwdefaults__", None) or {})
+        if inspect.ismethod(function):
+            args = (function.__self__, *args)
+        cells = zip(code.co_freevars, getattr(target, "__closure__", None) or (), strict=True)
+        named.update((name, _contents(cell)) for name, cell in cells)
+    elif isinstance(function, partial):
+        names, named = (), {"partial": [_name(function.func), *function.args, *sorted(function.keywords.items())]}
+    else:
+        names = ()
+    positions = (str(position) for position in range(len(names) + 1, len(args) + 1))
+    named.update(zip((*names, *positions), args, strict=False))
+    named.update(kwargs)
+    return {name: _digest_argument(name, value) for name, value in named.items()}
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _digest_argument(name: str, value: Any) -> str:
+    if isinstance(value, Iterator):
+        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read once only; give a list")
+    return digest(_plain(value))[:16]
+
+
+def _plain(value: Any, depth: int = 16) -> Any:
+    """Give what a value is made of as JSON. An object whose data are not all plain, say a connection, is its type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if depth == 0:
+        return _type(value)
+    if isinstance(value, Enum):
+        return [_type(value), value.name or value.value]
+    if isinstance(value, bytes | bytearray):
+        return ["bytes", b64encode(value).decode()]
+    if isinstance(value, Mapping):
+        items = ((key if isinstance(key, str) else f"{_type(key)}{key!r}", item) for key, item in value.items())
+        return {key: _plain(item, depth - 1) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth - 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item, depth - 1) for item in value), key=canonical)
+    if isinstance(value, BaseModel):
+        return _plain(dict(value), depth - 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name), depth - 1) for field in dataclasses.fields(value)}
+    if callable(value):
+        return _name(value)
+    data = getattr(value, "__dict__", None)
+    if data and all(_is_data(item) for item in data.values()):
+        return [_type(value), _plain(data, depth - 1)]
+    try:
+        return to_jsonable_python(value)  # dates, decimals, paths, URLs and the like
+    except (PydanticSerializationError, ValueError):
+        return _type(value)
+
+
+_DATA = (
+    *(bool, int, float, str, bytes, Decimal, UUID, Enum, date, time, timedelta, PurePath),
+    *(list, tuple, dict, set, frozenset),
+)
+
+
+def _is_data(value: Any) -> bool:
+    return value is None or isinstance(value, _DATA)
+
+
+def _type(value: Any) -> str:
+    return f"<{type(value).__qualname__}>"
+
+
+def _why(error: Exception) -> str:
+    """Say why a value is not of a type, without repeating the value."""
+    return describe(error) if isinstance(error, ValidationError) else type(error).__name__
+
+
+def _misfit(key: str, error: Exception) -> StepChanged:
+    return StepChanged(
+        f"The recorded result of the step {key!r} is not of its declared type any more: {_why(error)}. Running "
+        "it again would repeat its effect: let the type take what flows under way have recorded, or pass rerun=True if "
+        "the step may run again"
+    )
+
+
+def _moved(key: str, record: Step, digests: dict[str, str]) -> StepChanged:
+    moved = sorted(n for n in record.arguments.keys() | digests.keys() if record.arguments.get(n) != digests.get(n))
+    return StepChanged(
+        f"The step {key!r} has run in an earlier round with another value of {', '.join(map(repr, moved))}. Running it "
+        "again would repeat its effect, and its result no longer fits: compute the argument in a step, or pass "
+        "rerun=True if the step may run again"
+    )

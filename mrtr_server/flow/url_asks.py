@@ -1,0 +1,118 @@
+"""Asks for a page to be opened, and for what comes of it there."""
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any, TypeVar, cast, overload
+
+from pydantic import ValidationError
+
+from ..callbacks.service import KIND, NOWHERE, Callback, Report, WayBack
+from ..crypto.digests import digest
+from ..errors import AnswerMisfit, FlowError, SetupError
+from ..protocol.messages import JSON, Question
+from ..schema.forms import describe
+from .asks import Ask, Text, accepted, written
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+UNFINISHED = "The page that you opened has not reported back yet. Please finish there first."
+"""What stands before the message of an ask that is asked again because its callback has not been called."""
+
+
+class ElicitUrl(Ask[T]):
+    """Ask the person to open a page; for what must not pass through the client (Elicitation, URL Mode).
+
+    Without a callback, an accepted answer says that the person agreed to open the page, not that they are done there.
+
+    Parameters:
+        message: why, in words for the person; for a parameter, also a function as for `Elicit`.
+        url: the page, absolute; likewise. With a callback: a function that makes it from the `WayBack`, the same page
+            each time; left out, the page is the callback itself.
+        callback: what `@app.callback` made; the answer is what it returns once the person is back.
+        key: see `Ask`; the callback's name by default, `open_url` without one.
+
+    Raises:
+        SetupError: the url is no function though there is a callback, or the other way round.
+    """
+
+    default_key = "open_url"
+    needs_state = True
+
+    @overload
+    def __init__(self: "ElicitUrl[bool]", message: Text, url: Text, *, key: str | None = None) -> None: ...
+    @overload
+    def __init__(
+        self: "ElicitUrl[A]",
+        message: Text,
+        url: Callable[[WayBack], str] | None = None,
+        *,
+        callback: Callback[A],
+        key: str | None = None,
+    ) -> None: ...
+    def __init__(
+        self, message: Text, url: Any = None, *, callback: Callback[Any] | None = None, key: str | None = None
+    ) -> None:
+        super().__init__(key)
+        if callback is None and not (isinstance(url, str) or callable(url)):
+            raise SetupError("ElicitUrl needs the url as a string, or a callback= that the page leads to")
+        if callback is not None and not isinstance(callback, Callback):
+            raise SetupError(f"callback={callback!r} is no callback; put @app.callback(...) before the function")
+        if callback is not None:
+            if url is not None and not callable(url):
+                raise SetupError(
+                    "With a callback=, url= is a function of the way back, such as "
+                    'lambda back: f"https://example.com/?redirect_uri={back.url}&state={back.state}"'
+                )
+            self.default_key = callback.name
+        self.texts = ("message", "url") if callback is None else ("message",)
+        self.message = message
+        self.url = url
+        self.callback = callback
+
+    def question(self) -> Question:
+        """Give the ask as it goes to the client; with a callback, still without the page's address."""
+        params = {"mode": "url", "message": written(self.message)}
+        if self.callback is None and callable(self.url):
+            raise SetupError(
+                "A url that is a function needs a callback=, whose way back it takes, or to be a parameter's"
+            )
+        if self.callback is None:
+            return Question("url", "elicitation/create", {**params, "url": self.url}, "elicitation.url")
+        # The answer counts while the page stays what it was, but for the way back.
+        shape = digest([self.callback.name, self._address(self.callback, NOWHERE)])
+        return Question(KIND, "elicitation/create", params, "elicitation.url", shape)
+
+    def leading(self, question: Question, back: WayBack) -> Question:
+        """Give the ask's question with the page's address, which leads back by this way."""
+        assert self.callback is not None  # noqa: S101  nothing leads back without one
+        led = copy(question)  # which others may be asked at the same time, by links of their own
+        led.params = {**question.params, "url": self._address(self.callback, back)}
+        return led
+
+    def _address(self, callback: Callback[Any], back: WayBack) -> str:
+        if self.url is None:
+            return back.link
+        try:
+            address = self.url(back)
+        except Exception as error:
+            raise FlowError(f"The url= for the callback {callback.name!r} failed: {error!r}") from error
+        if not isinstance(address, str):
+            kind = type(address).__name__  # not the address itself: it may have the token in it, or an answer
+            raise FlowError(f"The url= for the callback {callback.name!r} returned a {kind}, and not a string")
+        return address
+
+    def read(self, raw: JSON) -> T:
+        """Read an answer; see `Ask.read`. Without a callback, what is read is always True."""
+        content = accepted(raw)
+        if self.callback is None:
+            return cast(T, True)
+        if not isinstance(raw, Report):  # the client's word is not enough
+            raise AnswerMisfit(UNFINISHED)
+        try:
+            return cast(T, self.callback.stored.read(content))
+        except ValidationError as error:  # another version of the callback reported it
+            raise FlowError(
+                f"What the callback {self.callback.name!r} reported is not of its declared type any more: "
+                f"{describe(error)}. Let the type take what flows under way have reported"
+            ) from None

@@ -1,0 +1,75 @@
+"""What is refused at the door is logged with what to set, and not once for each of a thousand requests."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..errors import MissingCapability
+
+logger = logging.getLogger("mrtr_server")
+
+WINDOW = 60.0
+"""For how long a line is not repeated, in seconds."""
+
+MOST = 16
+"""How many different lines of a kind are logged within that."""
+
+CHARACTERS = 256
+"""How much is shown of a value that a client chose."""
+
+_LACKING = (
+    "%r was refused: the client %r did not declare the capability %r that it needs. Use a client that has it; or look "
+    'at ctx.client.supports(...) in the tool, and do without (of tasks: register the tool with task="optional")'
+)
+
+
+@dataclass(slots=True)
+class _Window:
+    began: float
+    logged: set[tuple[str, ...]] = field(default_factory=set)
+    left_out: int = 0
+
+
+class RefusalLog:
+    """Logs refusals: each different one once a minute, at most 16 of a kind; the others are counted.
+
+    Parameters:
+        clock: gives the time in seconds, from any beginning.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._windows: dict[str, _Window] = {}
+
+    def note(self, message: str, *values: str) -> None:
+        """Log a refusal, unless there have been enough of its kind.
+
+        Parameters:
+            message: names the kind, and says what to set; with a `%r` for each value.
+            values: what the request had; they may be anything.
+        """
+        now = self._clock()
+        window = self._windows.get(message)
+        if window is None or now - window.began >= WINDOW:
+            left_out = window.left_out if window is not None else 0
+            window = self._windows[message] = _Window(now)
+            message += f" ({left_out} more like it were not logged)" if left_out else ""
+        shown = tuple(value[:CHARACTERS] for value in values)
+        if shown in window.logged or len(window.logged) == MOST:
+            window.left_out += 1
+            return
+        window.logged.add(shown)
+        logger.warning(message, *shown)
+
+    def note_lacking(self, what: str, client: str, error: MissingCapability) -> None:
+        """Log that a client can't do what a request needs.
+
+        Parameters:
+            what: the request.
+            client: what the client calls itself; empty if it is not known.
+            error: has the capabilities.
+        """
+        required = (error.data or {}).get("requiredCapabilities")
+        self.note(_LACKING, what, client, json.dumps(required))

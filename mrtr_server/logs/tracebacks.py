@@ -1,0 +1,165 @@
+"""How a failure is shown in the log: the author's part of its traceback, and the rest in one line."""
+
+import linecache
+import logging
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from ..errors import FlowError
+
+_OURS = str(Path(__file__).parent) + os.sep
+_CALLING = ("authorization", "callbacks", "filling", "registry", "steps", "teardown", "threads")
+_CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
+"""Our modules that call functions of the author's."""
+
+_STANDARD = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
+_FOLDERS = ("site-packages", "dist-packages")
+_MOST_NAMES = 4
+
+
+Place = tuple[CodeType, int, CodeType]
+"""A call: the code that it stands in and its line, and the function of ours that was called there."""
+
+
+def place_of_call() -> Place:
+    """Return where code outside this package called into it, to get here."""
+    frame = sys._getframe(1)
+    called = frame.f_code
+    while (code := frame.f_code).co_filename.startswith(_OURS) and frame.f_back is not None:
+        called, frame = code, frame.f_back
+    return code, frame.f_lineno, called
+
+
+def format_place(place: Place) -> str:
+    """Return a place as a traceback has it."""
+    code, line, _ = place
+    return f'File "{code.co_filename}", line {line}, in {code.co_name}'
+
+
+def format_stack() -> str:
+    """Return the calls of the author's that led here, up to the event loop or the thread; empty if there are none."""
+    calls = [frame for frame in _stack() if _origin(frame.f_code.co_filename) is None]
+    return "".join(traceback.format_list([_summary(frame) for frame in reversed(calls)]))
+
+
+def format_failure(error: BaseException) -> str:
+    """Return a failure as the log shows it.
+
+    Of its traceback, and of those of the exceptions that led to it, the author's calls are shown, and in one line
+    which others were left out. Where no call is the author's, all are shown.
+
+    Parameters:
+        error: the failure.
+    """
+    failure = traceback.TracebackException.from_exception(error, compact=True)
+    parts = list(_parts(failure))
+    own = {_installed(called) for part in parts for called in _called(part.stack)} - {None}
+    cuts = [_Cut(part.stack, own) for part in parts]
+    if any(map(len, cuts)) or isinstance(error, FlowError):
+        for part, cut in zip(parts, cuts, strict=True):
+            part.stack = cut
+    if isinstance(error, FlowError):  # it says itself where it comes from
+        failure.stack = traceback.StackSummary()
+    return "".join(failure.format()).rstrip("\n")
+
+
+class AuthorsFirst(logging.Filter):
+    """Shows the failures of a logger's records by `format_failure`, whatever its handlers are."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Format the record's failure, if it has one. Every record passes."""
+        if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+            record.exc_text = format_failure(record.exc_info[1])  # handlers take it instead of their own
+        return True
+
+
+class _Cut(traceback.StackSummary):
+    """The author's calls of a traceback.
+
+    Parameters:
+        calls: all of its calls.
+        own: names of installed packages that are the author's.
+    """
+
+    def __init__(self, calls: traceback.StackSummary, own: set[str | None]) -> None:
+        origins = [(call, _origin(call.filename)) for call in calls]
+        super().__init__(call for call, origin in origins if origin is None or origin in own)
+        left_out = [origin for _, origin in origins if origin is not None and origin not in own]
+        self._rest = ""
+        if left_out:
+            names = list(dict.fromkeys(left_out))
+            listed = ", ".join(names[:_MOST_NAMES]) + (" and others" if len(names) > _MOST_NAMES else "")
+            calls_of = "1 call" if len(left_out) == 1 else f"{len(left_out)} calls"
+            self._rest = f"  ({calls_of} in {listed} left out{self._where(calls[-1], own)})\n"
+
+    def _where(self, last: traceback.FrameSummary, own: set[str | None]) -> str:
+        origin = _origin(last.filename)
+        if origin in (None, "mrtr_server") or origin in own:
+            return ""  # what we raise says itself what is wrong
+        parts = Path(last.filename).parts
+        inside = parts[parts.index(str(origin)) :] if origin in parts else parts[-1:]
+        return f"; raised in {'/'.join(inside)}, line {last.lineno}, in {last.name}"
+
+    def __bool__(self) -> bool:
+        return len(self) > 0 or bool(self._rest)  # or the line would be left out, too
+
+    def format(self, **options: Any) -> list[str]:
+        """Return the lines; see `traceback.StackSummary.format`."""
+        return [*super().format(**options), *([self._rest] if self._rest else [])]
+
+
+def _parts(failure: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    yield failure
+    for linked in (failure.__cause__, failure.__context__, *(getattr(failure, "exceptions", None) or ())):
+        if linked is not None:
+            yield from _parts(linked)
+
+
+def _called(calls: Iterable[traceback.FrameSummary]) -> Iterator[str]:
+    """Return the files of the functions that ours have called for the author: those may be installed, too."""
+    caller = ""
+    for call in calls:
+        if caller in _CALLERS and not call.filename.startswith(_OURS):
+            yield call.filename
+        caller = call.filename
+
+
+def _origin(file: str) -> str | None:
+    """Return the package that a file belongs to; None for the author's own code."""
+    if file.startswith(_OURS):
+        return "mrtr_server"
+    if file.startswith("<frozen "):
+        return "python"
+    if (installed := _installed(file)) is not None:
+        return installed
+    if os.path.normcase(file).startswith(_STANDARD):
+        return Path(file[len(_STANDARD) :]).parts[0].removesuffix(".py")
+    return None
+
+
+def _installed(file: str) -> str | None:
+    """Return the top-level package or module that a file was installed as; None if it was not."""
+    parts = Path(file).parts
+    for folder in _FOLDERS:
+        if folder in parts[:-1]:
+            return parts[len(parts) - parts[::-1].index(folder)].removesuffix(".py")
+    return None
+
+
+def _stack() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _origin(frame.f_code.co_filename) not in ("asyncio", "threading"):
+        yield frame
+        frame = frame.f_back
+
+
+def _summary(frame: FrameType) -> traceback.FrameSummary:
+    code = frame.f_code
+    linecache.lazycache(code.co_filename, frame.f_globals)
+    return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name)

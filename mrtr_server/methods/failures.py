@@ -1,0 +1,64 @@
+"""What goes wrong while a handler runs, in words for the one who is told."""
+
+import logging
+import secrets
+
+from ..errors import InternalFault, RequestError, StoreUnavailable, Unavailable
+from ..flow.asks import Refusal
+from ..hints import for_error
+from ..logs.tracebacks import AuthorsFirst
+from ..protocol.messages import Call
+from ..schema.arguments import ArgumentsMisfit
+
+logger = logging.getLogger("mrtr_server")
+logger.addFilter(AuthorsFirst())  # whichever module logs a failure
+
+_REFUSED = {
+    "decline": "The user declined to answer, so the request was not carried out.",
+    "cancel": "The user dismissed the question without an answer, so the request was not carried out.",
+}
+_NOT_CONFIRMED = {
+    "decline": (
+        "The user was asked to confirm and declined, so the request was not carried out. Do not send it again unless "
+        "the user asks for it."
+    ),
+    "cancel": (
+        "The user dismissed the confirmation without a choice, so the request was not carried out. Ask the user "
+        "before you send it again."
+    ),
+}
+
+
+class Faults:
+    """Notes mistakes on our side in the log.
+
+    Parameters:
+        debug: whether clients see what went wrong inside.
+    """
+
+    def __init__(self, *, debug: bool) -> None:
+        self._debug = debug
+
+    def of(self, call: Call, error: Exception) -> RequestError:
+        """Note what went wrong under a reference, unless it is noted; give what the client sees of it."""
+        if isinstance(error, StoreUnavailable) and error.reference:
+            return Unavailable(error.reference)
+        reference = secrets.token_hex(4)
+        what = call.method, call.target, reference
+        if isinstance(error, StoreUnavailable):  # whose message says it all; what led to it may hold values
+            logger.error("%s %.200r failed (reference %s): %s", *what, error)
+        else:
+            hint = for_error(error)
+            logger.error("%s %.200r failed (reference %s)%s", *what, hint and f": {hint}", exc_info=error)
+        return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
+
+
+def problems(target: str, misfit: ArgumentsMisfit) -> str:
+    """Say what is wrong with arguments, for the model that made them."""
+    lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
+    return "\n".join([f"The arguments of {target} do not fit:", *lines])
+
+
+def refused(refusal: Refusal) -> str:
+    """Say that the person said no, for the model."""
+    return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]

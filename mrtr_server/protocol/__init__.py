@@ -1,0 +1,1 @@
+"""Neutral messages, and the wire forms that carry them."""

@@ -1,0 +1,13 @@
+"""Dialects: one module for each wire form of the protocol. Version strings live here and nowhere else."""
+
+from .dialect import Dialect as Dialect
+from .dialect import Envelope as Envelope
+from .dialect import Reply as Reply
+from .dialect import Surface as Surface
+from .dialect import read_envelope as read_envelope
+from .dialect import unclaimed as unclaimed
+from .drafts import SepDraftDialect as SepDraftDialect
+from .v2026_07_28 import ModernDialect as ModernDialect
+
+DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (ModernDialect, SepDraftDialect)}
+"""Every dialect by its name, in the order in which they are asked whether a request is theirs."""

@@ -1,0 +1,325 @@
+"""The drafts of Multi Round-Trip Requests, revisions 1 and 2, for clients that name no version at all.
+
+A result that needs input is an `IncompleteResult`: it has no `resultType`, and is known by its `inputRequests` or
+`requestState`.
+Answers come bare (revision 2) or wrapped in `result` (revision 1), in `params` or at the top level of the message.
+
+Tasks have two forms. A call with `task: {"ttl": ...}` gets that of the drafts: the questions come by `tasks/result`,
+the answers go by `tasks/input_response`, or as a JSON-RPC response. A call with `task: {}` gets that of non-blocking
+elicitations (#1869): flat, with the questions in the `_meta` of the task, and the answer in that of `tasks/get`.
+"""
+
+import math
+from typing import Any
+
+from ..errors import InvalidParams, InvalidRequest, MissingCapability, RequestError, UnknownMethod
+from ..limits import LONGEST_NAME, check_length
+from .dialect import (
+    METHODS,
+    NO_METHOD,
+    SESSION_HEADER,
+    VERSION_HEADER,
+    WITH_ARGUMENTS,
+    Dialect,
+    Envelope,
+    Reply,
+    check_headers,
+    check_method,
+    check_name,
+    milliseconds,
+    names_version,
+    read_answers,
+    read_arguments,
+    read_progress_token,
+    read_target,
+    requests,
+    result,
+    timestamp,
+)
+from .messages import (
+    ASKING_METHODS,
+    JSON,
+    NEEDS_TASKS,
+    Acknowledged,
+    Call,
+    Client,
+    Complete,
+    NeedsInput,
+    Outcome,
+    Principal,
+    Question,
+    Redeemed,
+    Seen,
+    Started,
+    Task,
+    TaskOffer,
+)
+
+_TASK_METHODS = {
+    "tasks/get": "tasks/get",
+    "tasks/result": "tasks/result",
+    "tasks/input_response": "tasks/answer",
+    "tasks/cancel": "tasks/cancel",
+}
+"""What the drafts call what is done with a task."""
+
+_PREFIX = "io.modelcontextprotocol/"
+_RELATED = _PREFIX + "related-task"
+_PENDING = _PREFIX + "pending-elicitations"
+_IMMEDIATE = _PREFIX + "model-immediate-response"
+_RESPONSE = _PREFIX + "elicitation-response"
+
+_STATUS = {
+    "working": "The task is being worked on.",
+    "input_required": "Input Required to Proceed call tasks/result",
+    "completed": "Task has been completed successfully, call tasks/result",
+    "failed": "The task has failed.",
+    "cancelled": "The task was cancelled.",
+}
+_LONGEST = 2**53
+"""In milliseconds: more is no number that every JSON reader holds."""
+
+_LACKS_TASKS = {"requiredCapabilities": NEEDS_TASKS}
+"""Clients of the drafts take tasks by a parameter, and the error is to say so."""
+
+_EVERYTHING = Client(capabilities=None)
+_OFFER = TaskOffer(first_ask=True)
+_ABSENT: Any = object()
+
+
+class SepDraftDialect(Dialect):
+    """The wire form of the drafts."""
+
+    name = "sep-draft"
+
+    def claims(self, envelope: Envelope) -> bool:
+        """Say whether there is no version anywhere, no session and no handshake."""
+        headers = envelope.headers
+        if VERSION_HEADER in headers or SESSION_HEADER in headers or envelope.method == "initialize":
+            return False
+        return not names_version(envelope)
+
+    def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        """Give the call in a request. Headers are not required, but must match where they are there."""
+        if envelope.method in _TASK_METHODS or not envelope.method:
+            check_method(envelope, required=False)
+            read_task = self._read_task if envelope.method else self._read_response
+            return read_task(envelope, principal, user)
+        mismatch = check_headers(envelope, self.surface, required=False)
+        if envelope.method not in METHODS:
+            raise UnknownMethod(envelope.method)
+        params = envelope.params
+        asks = envelope.method in ASKING_METHODS
+        answers = _either(envelope, "inputResponses", _ABSENT) if asks else _ABSENT
+        meta = params.get("_meta")
+        return Call(
+            method=envelope.method,
+            params=params,
+            target=read_target(envelope),
+            arguments=read_arguments(params) if envelope.method in WITH_ARGUMENTS else {},
+            answers=None if answers is _ABSENT else _bare(answers),
+            state=_either(envelope, "requestState"),
+            client=_EVERYTHING,
+            principal=principal,
+            user=user,
+            progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
+            request_id=envelope.id if envelope.id is not None else 0,
+            headers=envelope.headers,
+            task=_read_offer(params) if envelope.method == "tools/call" and "task" in params else None,
+            mismatch=mismatch,
+        )
+
+    def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        params = envelope.params
+        task_id = _task_id(params, envelope.message)
+        method, answers = _TASK_METHODS[envelope.method], None
+        if method == "tasks/answer":
+            answers = _bare(_either(envelope, "inputResponses"))
+        elif method == "tasks/get" and _RESPONSE in _meta(params):
+            answer = _meta(params)[_RESPONSE]
+            if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
+                raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
+            answers = read_answers({answer["elicitationId"]: answer})
+        return self._about_task(envelope, method, task_id, answers, principal, user)
+
+    def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        """Take a JSON-RPC response that names a task for the answer to the one question that the task has open."""
+        answer = envelope.message["result"]
+        if _RELATED not in _meta(answer) and _RELATED not in _meta(envelope.message):
+            raise InvalidRequest(NO_METHOD, envelope.id)
+        task_id = _task_id(answer, envelope.message)
+        return self._about_task(envelope, "tasks/respond", task_id, {"": answer}, principal, user)
+
+    def _about_task(
+        self,
+        envelope: Envelope,
+        method: str,
+        task_id: str,
+        answers: dict[str, JSON] | None,
+        principal: Principal | None,
+        user: Any,
+    ) -> Call:
+        check_name(envelope, task_id, "the task", required=False)
+        return Call(
+            method=method,
+            params=envelope.params,
+            target=task_id,
+            answers=answers,
+            state=_either(envelope, "requestState"),
+            client=_EVERYTHING,
+            principal=principal,
+            user=user,
+            request_id=envelope.id if envelope.id is not None else 0,
+            headers=envelope.headers,
+            task=_OFFER,
+        )
+
+    def reply(self, call: Call, outcome: Outcome) -> Reply:
+        """Give the response that carries an outcome; a response is accepted without one."""
+        return Reply(202, b"") if call.method == "tasks/respond" else super().reply(call, outcome)
+
+    def write(self, call: Call, outcome: Outcome) -> bytes:
+        """Give the response that carries an outcome, with nothing added to what the drafts print.
+
+        Raises:
+            RequestError: what a task came to, or why it has no result.
+        """
+        if isinstance(outcome, NeedsInput):
+            body: JSON = {"requestState": outcome.state}
+            if outcome.questions:
+                body["inputRequests"] = requests(outcome.questions)
+            return result(call, body)
+        if isinstance(outcome, Complete):
+            return result(call, self._hinted(outcome.body) if call.method == "tools/list" else outcome.body)
+        if isinstance(outcome, Acknowledged):
+            return result(call, _related(outcome.task_id) if outcome.task is None else _seen(outcome.task))
+        if isinstance(outcome, Redeemed):
+            return result(call, _redeemed(outcome))
+        assert isinstance(outcome, Started | Seen)  # noqa: S101  read() lets no other method through
+        if isinstance(outcome, Seen) or outcome.task.first_ask:
+            return result(call, _seen(outcome.task))
+        created = f"Task has been created for {call.target} tool invocation."
+        return result(call, {"task": _task(outcome.task, created)})
+
+    def write_error(self, error: RequestError) -> tuple[int, JSON]:
+        """Give an error's HTTP status, and the JSON-RPC error object."""
+        status, written = super().write_error(error)
+        if isinstance(error, MissingCapability) and error.data == _LACKS_TASKS:
+            written["message"] = "This call can only become a task: send it with params.task"
+        return status, written
+
+    def _hinted(self, body: JSON) -> JSON:
+        """Give the list of tools with a hint at those whose calls may become tasks (#1869)."""
+        return {
+            **body,
+            "tools": [_hint(tool) if self.surface.may_be_task(tool["name"]) else tool for tool in body["tools"]],
+        }
+
+
+def _hint(tool: JSON) -> JSON:
+    return {**tool, "annotations": {**tool.get("annotations", {}), "taskHint": "always"}}
+
+
+def _redeemed(redeemed: Redeemed) -> JSON:
+    task = redeemed.task
+    if isinstance(task.outcome, RequestError):
+        raise task.outcome
+    if isinstance(task.outcome, Complete):
+        related = _related(task.id)["_meta"]
+        return {**task.outcome.body, "_meta": {**task.outcome.body.get("_meta", {}), **related}}
+    if task.status == "cancelled":
+        raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
+    if task.status == "working":  # an incomplete result with a state alone: clients send the request again at once
+        return {"requestState": redeemed.state, **_related(task.id)}
+    # The drafts use a key as often as they like, so a question has the one that its author gave it.
+    questions = {task.names[key]: question for key, question in task.questions.items()}
+    asked = {key: {"method": each.method, "params": _with_mode(each)} for key, each in questions.items()}
+    return {"inputRequests": asked, **_related(task.id)}
+
+
+def _with_mode(question: Question) -> JSON:
+    """Give the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
+    return {"mode": "form", **question.params} if question.method == "elicitation/create" else question.params
+
+
+def _seen(task: Task) -> JSON:
+    return _flat(task) if task.first_ask else _task(task, _STATUS[task.status])
+
+
+def _task(task: Task, message: str) -> JSON:
+    return {
+        "taskId": task.id,
+        "status": task.status,
+        "statusMessage": task.message or message,
+        "createdAt": timestamp(task.created),
+        "lastUpdatedAt": timestamp(task.updated),
+        "ttl": milliseconds(task.ttl),
+        "pollInterval": milliseconds(task.poll),
+    }
+
+
+def _flat(task: Task) -> JSON:
+    body: JSON = {"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created), **_related(task.id)}
+    if task.status == "input_required":
+        body["_meta"][_PENDING] = [_pending(key, question) for key, question in task.questions.items()]
+    if task.message and task.status in ("working", "input_required"):  # for while one waits
+        body["_meta"][_IMMEDIATE] = task.message
+    return body
+
+
+def _pending(key: str, question: Question) -> JSON:
+    """Give what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
+    if question.method == "elicitation/create":
+        return {"elicitationId": key, **_with_mode(question)}
+    return {"elicitationId": key, "method": question.method, "params": question.params}
+
+
+def _related(task_id: str) -> JSON:
+    return {"_meta": {_RELATED: {"taskId": task_id}}}
+
+
+def _meta(holder: JSON) -> JSON:
+    meta = holder.get("_meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+def _task_id(*holders: JSON) -> str:
+    """Give the task that a message is about: by its `taskId`, by the related task of its `_meta`, or by both."""
+    related = [_meta(holder)[_RELATED] for holder in holders if _RELATED in _meta(holder)]
+    named = [holder["taskId"] for holder in holders if "taskId" in holder]
+    named += [each.get("taskId") if isinstance(each, dict) else None for each in related]
+    if not named or not all(isinstance(name, str) for name in named):
+        raise InvalidParams(f"taskId must be a string; or _meta.{_RELATED} an object that has it")
+    if len(set(named)) > 1:
+        raise InvalidParams("The message names two tasks")
+    check_length(named[0], LONGEST_NAME, "taskId")
+    return str(named[0])
+
+
+def _read_offer(params: JSON) -> TaskOffer:
+    wanted = params["task"]
+    if not isinstance(wanted, dict):
+        raise InvalidParams("params.task must be an object")
+    if wanted.get("ttl") is None:
+        return _OFFER
+    ttl = wanted["ttl"]
+    if type(ttl) not in (int, float) or not 0 < ttl < math.inf:
+        raise InvalidParams("params.task.ttl must be a positive number of milliseconds")
+    return TaskOffer(min(ttl, _LONGEST) / 1000)
+
+
+def _either(envelope: Envelope, field: str, absent: Any = None) -> Any:
+    """Give a field from `params` or from the top level; one that is in both must be the same."""
+    places = [place[field] for place in (envelope.params, envelope.message) if field in place]
+    if len(places) == 2 and places[0] != places[1]:
+        raise InvalidParams(f"{field} is in params and at the top level of the message, and they differ")
+    return places[0] if places else absent
+
+
+def _bare(answers: Any) -> dict[str, JSON]:
+    return {key: _unwrapped(raw) for key, raw in read_answers(answers).items()}
+
+
+def _unwrapped(raw: JSON) -> JSON:
+    wrapped = raw.get("result")
+    return wrapped if len(raw) == 1 and isinstance(wrapped, dict) else raw

@@ -1,0 +1,413 @@
+"""What goes between a dialect and the engine: calls, outcomes and notes, the same in every version of the protocol."""
+
+from collections.abc import Awaitable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..crypto.digests import digest, digest_bytes
+from ..errors import RequestError
+
+JSON = dict[str, Any]
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
+
+STATE_METHODS = ASKING_METHODS | {"tasks/result", "tasks/answer"}
+"""The requests that can have been given a state to come again with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The authenticated caller that a flow belongs to.
+
+    Parameters:
+        subject: who it is, as the issuer names them; never a display name.
+        issuer: who says so; empty where there is one issuer only.
+        client_id: the application that acts for the subject; empty where it is not known.
+    """
+
+    subject: str
+    issuer: str = ""
+    client_id: str = ""
+
+
+NO_SCOPES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as `authorize=` is told.
+
+    Parameters:
+        principal: on whose behalf; None without authentication.
+        user: what the authentication layer made of the credentials; None without one. In a task it has the identity
+            alone, see `Context.user`.
+        scopes: what the credentials are good for; empty without authentication.
+    """
+
+    principal: Principal | None = None
+    user: Any = None
+    scopes: frozenset[str] = NO_SCOPES
+
+
+@dataclass(slots=True)
+class Client:
+    """The client behind a request, as it describes itself. Fine for display, never for a security decision.
+
+    Parameters:
+        info: its `Implementation`: name, version and so on, as sent; any of it may be missing.
+        capabilities: what it declared, in the shape of `ClientCapabilities`; None where the dialect has no
+            declarations and everything counts as supported.
+    """
+
+    info: JSON = field(default_factory=dict)
+    capabilities: JSON | None = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name, or an empty string."""
+        return _text(self.info.get("name"))
+
+    @property
+    def version(self) -> str:
+        """Its version, or an empty string."""
+        return _text(self.info.get("version"))
+
+    def supports(self, capability: str) -> bool:
+        """Say whether the client declared a capability.
+
+        Parameters:
+            capability: `"elicitation"` (forms), `"elicitation.form"`, `"elicitation.url"`, `"sampling"`,
+                `"sampling.tools"`, `"sampling.context"`, `"roots"`, or any dotted path into its capabilities.
+
+        Returns:
+            True if an ask that needs it may be sent. An empty `elicitation` object means forms only (Elicitation,
+            Capabilities).
+        """
+        if self.capabilities is None:
+            return True
+        if capability in ("elicitation", "elicitation.form"):
+            declared = self.capabilities.get("elicitation")
+            return isinstance(declared, dict) and (not declared or declared.get("form") is not None)
+        found: Any = self.capabilities
+        for part in capability.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found is not None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension that lets a call go on as a task (Tasks, Extension Identifier)."""
+
+NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}
+"""What a client must declare for that, in the shape of `ClientCapabilities`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOffer:
+    """The client takes a task in place of a result.
+
+    Parameters:
+        ttl: how long it would like the task to be kept, in seconds; None to leave that to the server.
+        first_ask: whether it would rather wait for the first ask, or the end, than be told that work has begun.
+    """
+
+    ttl: float | None = None
+    first_ask: bool = False
+
+
+@dataclass(slots=True)
+class Question:
+    """An ask as it goes to the client.
+
+    Parameters:
+        kind: `"form"`, `"confirm"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
+        method: the request that the client is to fulfil, such as `"elicitation/create"`.
+        params: its parameters; a `message` in them is what the person reads.
+        needs: the capability that the client must have declared, as a dotted path.
+        shape: digest of all of `params` but the message.
+    """
+
+    kind: str
+    method: str
+    params: JSON
+    needs: str
+    shape: str = ""
+    digest: str = field(init=False)
+    """Kind, message and shape, each of which must be the same for an answer to count."""
+
+    def __post_init__(self) -> None:
+        if not self.shape:
+            self.shape = digest({name: value for name, value in self.params.items() if name != "message"})
+        self.digest = f"{self.kind}.{digest_bytes(self.params.get('message', '').encode())}.{self.shape}"
+
+    def because(self, reason: str) -> "Question":
+        """Give the question with a reason before its message; the digest stays, so that its answer still counts."""
+        if not reason or "message" not in self.params:
+            return self
+        message = f"{reason}\n\n{self.params['message']}"
+        again = Question(self.kind, self.method, {**self.params, "message": message}, self.needs, self.shape)
+        again.digest = self.digest
+        return again
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, read and checked by its dialect.
+
+    Parameters:
+        method: the protocol's method.
+        target: the tool's or prompt's name, or the resource's URI; empty for other methods.
+        arguments: the arguments of a tool or prompt, as sent.
+        params: all parameters, as sent.
+        answers: `inputResponses` by key, each an object; None where there are none.
+        state: `requestState`, as sent; None where there is none.
+        client: who sent it.
+        principal: on whose behalf.
+        user: what the authentication layer made of the credentials, if there is one.
+        progress_token: where progress is wanted.
+        log_level: the least severe messages that are wanted; None for none.
+        request_id: the JSON-RPC id.
+        headers: the HTTP headers, by lower-case name.
+        task: whether the client takes a task; None if it must not get one.
+        can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
+        root: the path that the application is mounted at; empty where it is not.
+        scopes: what the credentials are good for.
+        mismatch: what is wrong with headers that mirror the tool's arguments; for who may know of the tool.
+    """
+
+    method: str
+    params: Mapping[str, Any]
+    target: str = ""
+    arguments: JSON = field(default_factory=dict)
+    answers: Mapping[str, JSON] | None = None
+    state: Any = None
+    client: Client = field(default_factory=Client)
+    principal: Principal | None = None
+    user: Any = None
+    progress_token: str | int | None = None
+    log_level: LogLevel | None = None
+    request_id: str | int = 0
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    task: TaskOffer | None = None
+    can_retry: bool = True
+    root: str = ""
+    scopes: frozenset[str] = NO_SCOPES
+    mismatch: RequestError | None = None
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls."""
+        return Caller(self.principal, self.user, self.scopes)
+
+
+@dataclass(slots=True)
+class Complete:
+    """The request is done.
+
+    Parameters:
+        body: the method's own result fields.
+        ttl: how long a client may keep it, in seconds; None where the method has no such hint.
+        scope: who may share a kept one.
+    """
+
+    body: JSON
+    ttl: float | None = None
+    scope: Literal["public", "private"] = "private"
+
+
+@dataclass(slots=True)
+class NeedsInput:
+    """The request is to be sent again.
+
+    Parameters:
+        questions: what the client is to fulfil first, by key; empty if it can retry at once.
+        state: the sealed journal.
+    """
+
+    questions: dict[str, Question]
+    state: str
+
+
+@dataclass(slots=True)
+class Discovery:
+    """What the server can do.
+
+    Parameters:
+        capabilities: in the shape of `ServerCapabilities`.
+        instructions: how a model should use the server; empty for none.
+        ttl: how long a client may keep it, in seconds.
+        scope: who may share a kept one.
+    """
+
+    capabilities: JSON
+    instructions: str
+    ttl: float
+    scope: Literal["public", "private"]
+
+
+@dataclass(slots=True)
+class Listening:
+    """The request stays open and carries changes.
+
+    Parameters:
+        changes: yields what has changed; its `close` ends the subscription.
+    """
+
+    changes: "Subscription"
+
+
+TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
+
+
+@dataclass(slots=True)
+class Task:
+    """A flow in the background, as its client may see it (Tasks).
+
+    Parameters:
+        id: names it; unguessable.
+        status: where it is.
+        created, updated: in seconds since the epoch.
+        ttl: how long it is kept, from its creation, in seconds.
+        poll: how often to ask for it, in seconds.
+        message: what it is doing, in words; empty for nothing to say.
+        questions: what the client is to fulfil, by a key that is never used again; while input is required.
+        names: the key that the handler knows each of them by.
+        outcome: what came of it: the result, or the error; once it is completed or failed.
+        first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
+    """
+
+    id: str
+    status: TaskStatus
+    created: float
+    updated: float
+    ttl: float
+    poll: float
+    message: str = ""
+    questions: dict[str, Question] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    outcome: Complete | RequestError | None = None
+    first_ask: bool = False
+
+
+@dataclass(slots=True)
+class Started:
+    """The request goes on as a task."""
+
+    task: Task
+
+
+@dataclass(slots=True)
+class Seen:
+    """How a task is doing."""
+
+    task: Task
+
+
+@dataclass(slots=True)
+class Redeemed:
+    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result.
+
+    Parameters:
+        task: the task.
+        state: what the client is to come again with at once, since the task still works; empty otherwise.
+    """
+
+    task: Task
+    state: str = ""
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """A message about a task has arrived.
+
+    Parameters:
+        task_id: the task.
+        task: how it is doing since, for a dialect that says so; None where nobody has looked.
+    """
+
+    task_id: str
+    task: Task | None = None
+
+
+Outcome = Complete | NeedsInput | Discovery | Listening | Started | Seen | Redeemed | Acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call has come (Progress). `progress` must grow from note to note."""
+
+    token: str | int
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A message for the client's log (Logging)."""
+
+    level: LogLevel
+    data: Any
+    logger: str | None = None
+
+
+Note = Progress | LogMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something changed on the server.
+
+    Parameters:
+        kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
+            task.
+        uri: the resource, or the id of the task.
+        task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
+    """
+
+    kind: Literal["tools", "prompts", "resources", "resource", "task"]
+    uri: str = ""
+    task: Task | None = field(default=None, compare=False)
+
+
+class Subscription(Protocol):
+    """The changes that one listener asked for."""
+
+    wanted: frozenset[Change]
+
+    async def next(self) -> list[Change]:
+        """Wait for changes; each change that happened since the last call is there once."""
+        ...
+
+    def close(self) -> None:
+        """End the subscription. Safe to call twice."""
+        ...
+
+
+class Nothing:
+    """An awaitable with nothing to wait for; unlike a coroutine it may also be left alone."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+NOTHING = Nothing()
+
+
+class Outlet(Protocol):
+    """Where a running call sends its notes."""
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note. It is on its way when this returns.
+
+        Awaiting the result gives it the time to be written, and never waits for the client: one that reads too slowly
+        gets the newest progress in the place of older, and loses log messages.
+        """
+        ...

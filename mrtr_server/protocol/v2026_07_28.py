@@ -1,0 +1,235 @@
+"""The ratified protocol of 2026-07-28: every request carries its version, its client and its capabilities."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, MissingCapability, UnknownMethod, UnsupportedVersion
+from .dialect import (
+    METHODS,
+    NO_METHOD,
+    VERSION_FIELD,
+    VERSION_HEADER,
+    WITH_ARGUMENTS,
+    Dialect,
+    Envelope,
+    ListenWriter,
+    Surface,
+    check_headers,
+    milliseconds,
+    names_version,
+    notification,
+    read_answers,
+    read_arguments,
+    read_progress_token,
+    read_target,
+    requests,
+    result,
+    timestamp,
+)
+from .messages import (
+    ASKING_METHODS,
+    JSON,
+    LOG_LEVELS,
+    NEEDS_TASKS,
+    TASKS,
+    Acknowledged,
+    Call,
+    Change,
+    Client,
+    Complete,
+    Discovery,
+    NeedsInput,
+    Outcome,
+    Principal,
+    Seen,
+    Started,
+    Subscription,
+    Task,
+    TaskOffer,
+)
+
+VERSION = "2026-07-28"
+HANDSHAKE_VERSIONS = frozenset({b"2024-11-05", b"2025-03-26", b"2025-06-18", b"2025-11-25"})
+"""Versions that begin with a handshake; a header that names one is not of this dialect."""
+
+_PREFIX = "io.modelcontextprotocol/"
+_CLIENT = _PREFIX + "clientInfo"
+_CAPABILITIES = _PREFIX + "clientCapabilities"
+_LOG_LEVEL = _PREFIX + "logLevel"
+_SERVER = _PREFIX + "serverInfo"
+_SUBSCRIPTION = _PREFIX + "subscriptionId"
+_NOBODY: JSON = {}
+_OFFER = TaskOffer()
+_ABSENT: Any = object()
+_TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+_METHODS = METHODS | _TASK_METHODS | {"server/discover", "subscriptions/listen"}
+
+
+class ModernDialect(Dialect):
+    """The wire form of 2026-07-28."""
+
+    name = VERSION
+    version = VERSION
+
+    def __init__(self, surface: Surface) -> None:
+        super().__init__(surface)
+        self._meta = {_SERVER: surface.info}
+
+    def claims(self, envelope: Envelope) -> bool:
+        """Say whether there is a version in `_meta`, or a header that names none with a handshake."""
+        if names_version(envelope):
+            return True
+        header = envelope.headers.get(VERSION_HEADER)
+        return header is not None and header.strip(b" \t") not in HANDSHAKE_VERSIONS
+
+    def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
+        params = envelope.params
+        if not envelope.method:
+            raise InvalidRequest(NO_METHOD, envelope.id)
+        header = envelope.headers.get(VERSION_HEADER)
+        if header is None:
+            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
+        meta = params.get("_meta")
+        if not isinstance(meta, dict):
+            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {_CAPABILITIES}")
+        version, capabilities = meta.get(VERSION_FIELD), meta.get(_CAPABILITIES)
+        if not isinstance(version, str):
+            raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
+        if not isinstance(capabilities, dict):
+            raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
+        if header.strip(b" \t") != version.encode():
+            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
+        if version != VERSION:
+            raise UnsupportedVersion(version, self.surface.versions)
+        mismatch = check_headers(envelope, self.surface, required=True)
+        if envelope.method not in _METHODS:
+            raise UnknownMethod(envelope.method)
+        info = meta.get(_CLIENT, _NOBODY)
+        level = meta.get(_LOG_LEVEL)
+        if not isinstance(info, dict):
+            raise InvalidParams(f"params._meta.{_CLIENT} must be an object")
+        if level is not None and level not in LOG_LEVELS:
+            raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
+        extensions = capabilities.get("extensions")
+        offer = _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict) else None
+        if offer is None and envelope.method in _TASK_METHODS:
+            raise MissingCapability(NEEDS_TASKS)
+        asks = envelope.method in ASKING_METHODS
+        answers = params.get("inputResponses", _ABSENT) if asks else _ABSENT
+        if envelope.method == "tasks/update":
+            answers = params.get("inputResponses")
+        return Call(
+            envelope.method,
+            params,
+            read_target(envelope),
+            read_arguments(params) if envelope.method in WITH_ARGUMENTS else {},
+            None if answers is _ABSENT else read_answers(answers),
+            params.get("requestState"),
+            Client(info, capabilities),
+            principal,
+            user,
+            read_progress_token(meta),
+            level,
+            envelope.id if envelope.id is not None else 0,
+            envelope.headers,
+            offer,
+            mismatch=mismatch,
+        )
+
+    def write(self, call: Call, outcome: Outcome) -> bytes:
+        """Give the response that carries an outcome."""
+        if isinstance(outcome, NeedsInput):
+            body: JSON = {"resultType": "input_required"}
+            if outcome.questions:
+                body["inputRequests"] = requests(outcome.questions)
+            body["requestState"] = outcome.state
+        elif isinstance(outcome, Complete):
+            body = {"resultType": "complete", **outcome.body}
+            if outcome.ttl is not None:
+                body["ttlMs"] = int(outcome.ttl * 1000)
+                body["cacheScope"] = outcome.scope
+        elif isinstance(outcome, Discovery):
+            body = self._discovery(outcome)
+        elif isinstance(outcome, Seen):
+            body = {"resultType": "complete", **self._detailed(outcome.task)}
+        elif isinstance(outcome, Started):
+            body = {"resultType": "task", **_task(outcome.task)}
+        elif isinstance(outcome, Acknowledged):
+            body = {"resultType": "complete"}
+        else:
+            raise TypeError(f"{type(outcome).__name__} is no result of this version")
+        body["_meta"] = {**body["_meta"], **self._meta} if "_meta" in body else self._meta
+        return result(call, body)
+
+    def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
+        """Give what writes the messages of an open subscription."""
+        return _ListenWriter(call, subscription, self._meta, self._detailed)
+
+    def _detailed(self, task: Task) -> JSON:
+        """Give a task with what it asks, or what it came to."""
+        body = _task(task)
+        if task.status == "input_required":
+            body["inputRequests"] = requests(task.questions)
+        elif isinstance(task.outcome, Complete):  # just as the call itself would have returned it
+            body["result"] = {"resultType": "complete", **task.outcome.body}
+        elif task.outcome is not None:
+            body["error"] = self.write_error(task.outcome)[1]
+        return body
+
+    def _discovery(self, discovery: Discovery) -> JSON:
+        body: JSON = {
+            "resultType": "complete",
+            "supportedVersions": self.surface.versions,
+            "capabilities": discovery.capabilities,
+            "ttlMs": int(discovery.ttl * 1000),
+            "cacheScope": discovery.scope,
+        }
+        if discovery.instructions:
+            body["instructions"] = discovery.instructions
+        return body
+
+
+def _task(task: Task) -> JSON:
+    body: JSON = {
+        "taskId": task.id,
+        "status": task.status,
+        "createdAt": timestamp(task.created),
+        "lastUpdatedAt": timestamp(task.updated),
+        "ttlMs": milliseconds(task.ttl),
+        "pollIntervalMs": milliseconds(task.poll),
+    }
+    if task.message:
+        body["statusMessage"] = task.message
+    return body
+
+
+class _ListenWriter(ListenWriter):
+    """Writes a subscription's messages; each carries the id of the request that opened it (Subscriptions)."""
+
+    def __init__(self, call: Call, subscription: Subscription, meta: JSON, detailed: Callable[[Task], JSON]) -> None:
+        self._call = call
+        self._subscription = subscription
+        self._server = meta
+        self._detailed = detailed
+        self._meta = {_SUBSCRIPTION: call.request_id}
+
+    def opened(self) -> bytes:
+        wanted = self._subscription.wanted
+        kinds = {change.kind for change in wanted}
+        agreed: JSON = {f"{kind}ListChanged": True for kind in ("tools", "prompts", "resources") if kind in kinds}
+        for kind, field in (("resource", "resourceSubscriptions"), ("task", "taskIds")):
+            if kind in kinds:
+                agreed[field] = sorted(change.uri for change in wanted if change.kind == kind)
+        params: JSON = {"_meta": self._meta, "notifications": agreed}
+        return notification("notifications/subscriptions/acknowledged", params)
+
+    def changed(self, change: Change) -> bytes:
+        if change.task is not None:
+            return notification("notifications/tasks", {"_meta": self._meta, **self._detailed(change.task)})
+        if change.kind == "resource":
+            return notification("notifications/resources/updated", {"_meta": self._meta, "uri": change.uri})
+        return notification(f"notifications/{change.kind}/list_changed", {"_meta": self._meta})
+
+    def closed(self) -> bytes:
+        return result(self._call, {"resultType": "complete", "_meta": {**self._server, **self._meta}})

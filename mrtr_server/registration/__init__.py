@@ -1,0 +1,1 @@
+"""From a decorated function to a record that can be served."""

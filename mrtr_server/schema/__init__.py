@@ -1,0 +1,1 @@
+"""From types to JSON Schema, and from JSON back to values."""

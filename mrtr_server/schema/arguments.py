@@ -1,0 +1,408 @@
+"""From a signature to JSON Schema, and from JSON back to arguments and results."""
+
+from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Annotated, Any, NotRequired, Protocol, get_args
+
+from pydantic import ConfigDict, Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
+from typing_extensions import TypedDict
+
+from ..errors import FlowError, MRTRError, SetupError
+from .patterns import refuse_backtracking
+
+TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+"""The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
+
+HEADER_KEYWORD = "x-mcp-header"
+_EXAMPLE = 'region: Annotated[str, Header("Region")]'
+
+MOST_PROBLEMS = 20
+"""How many problems an error names, so that a long list of wrong items does not come back many times as long."""
+
+MOST_READ = 2000
+"""How many problems are read to name the first; pydantic gives all or none, and 100,000 of them take a second."""
+
+MOST_CHARACTERS = 200
+"""How long each of them, and the path to it, may be."""
+
+_TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
+"""Errors of pydantic's whose message may hold the value."""
+
+_NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
+
+
+class TitleFreeSchema(GenerateJsonSchema):
+    """JSON Schema 2020-12 without the titles that pydantic makes up from names; those that an author wrote stay."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Say that a field needs no title; what an author wrote is there all the same."""
+        return False
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        """Describe a model."""
+        return _untitled(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        """Describe a dataclass."""
+        return _untitled(super().dataclass_schema(schema), schema["cls"])
+
+    def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+        """Describe a TypedDict."""
+        return _untitled(super().typed_dict_schema(schema), schema.get("cls"))
+
+    def generate(self, schema: Any, mode: JsonSchemaMode = "validation") -> dict[str, Any]:
+        """Describe a type. The titles of enums are taken out last, since pydantic adds them last."""
+        made = super().generate(schema, mode)
+        for name, described in [(getattr(schema.get("cls"), "__name__", ""), made), *made.get("$defs", {}).items()]:
+            if "enum" in described and described.get("title") == name:
+                del described["title"]
+        return made
+
+    def encode_default(self, dft: Any) -> Any:
+        """Give a default as JSON; one that is none is not shown."""
+        try:
+            return from_json(to_json(dft), allow_inf_nan=False)
+        except ValueError as error:
+            raise PydanticSerializationError(str(error)) from None
+
+
+def _untitled(described: dict[str, Any], cls: Any) -> dict[str, Any]:
+    config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
+    if described.get("title") == getattr(cls, "__name__", None) and "title" not in config:
+        described.pop("title", None)
+    return described
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Mirror a parameter into an HTTP header, so that a gateway can route by it (Tools, x-mcp-header).
+
+    Use it as `region: Annotated[str, Header("Region")]`: clients then send `Mcp-Param-Region`, and the server
+    refuses a call in which header and body differ. Never mark a secret with it: every proxy on the way reads headers.
+
+    Parameters:
+        name: the part of the header's name after `Mcp-Param-`.
+    """
+
+    name: str
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), HEADER_KEYWORD: self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderParameter:
+    """One parameter that a header mirrors.
+
+    Parameters:
+        header: the whole header's name, in lower case.
+        path: the chain of property names that leads to the value.
+        kind: `"string"`, `"integer"` or `"boolean"`.
+    """
+
+    header: str
+    path: tuple[str, ...]
+    kind: str
+
+
+class ArgumentsMisfit(MRTRError):
+    """The arguments of a call do not fit; `problems` says where and why, for the model to mend its call."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.problems = problems
+
+
+def problem(path: Iterable[Any], message: str) -> tuple[str, str]:
+    """Give one problem as (where, what), neither of them long: clients choose names, and authors list choices."""
+    return _cut(".".join(map(str, path))), _cut(message)
+
+
+def problems_of(error: ValidationError) -> list[tuple[str, str]]:
+    """Give the first problems of an input as (where, what), without its values; of very many, their number."""
+    count = error.error_count()
+    if count > MOST_READ:
+        return [("", f"{count} problems")]
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_PROBLEMS]
+    return shortened([problem(each["loc"], each["msg"]) for each in found], count - len(found))
+
+
+def shortened(problems: list[tuple[str, str]], left_out: int) -> list[tuple[str, str]]:
+    """Say with the last problem that there are more."""
+    if left_out:
+        where, what = problems[-1]
+        problems[-1] = where, f"{what} (and {left_out} more)"
+    return problems
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+
+
+class Arguments(Protocol):
+    """The arguments of a handler: their schema, and the way from JSON to keyword arguments."""
+
+    schema: dict[str, Any]
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Validate raw arguments and give them as keyword arguments, or raise `ArgumentsMisfit`."""
+        ...
+
+
+class SignatureArguments:
+    """Arguments that a signature describes.
+
+    Parameters:
+        where: the handler's name, for errors.
+        parameters: the parameters that the client fills, with resolved annotations; `**kwargs: Any` for whatever else
+            the client sends.
+        own: the parameters that the server fills.
+
+    Raises:
+        SetupError: an annotation has no JSON Schema, a parameter can't be filled by name, or a client could stop the
+            server with a pattern.
+    """
+
+    def __init__(self, where: str, parameters: Mapping[str, Parameter], own: Collection[str] = ()) -> None:
+        named = {name: each for name, each in parameters.items() if not _takes_the_rest(where, each)}
+        self.is_open = len(named) < len(parameters)
+        """Whether it takes arguments that it does not name."""
+        fields = {name: _field(where, name, parameter) for name, parameter in named.items()}
+        make: Any = TypedDict
+        described = make("Arguments", fields)
+        if self.is_open:
+            described.__pydantic_config__ = ConfigDict(extra="allow")
+        # One validator for all arguments, and it gives the dictionary that the handler is called with.
+        try:
+            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
+            schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
+        except _NO_SCHEMA as error:
+            raise SetupError(_without_schema(where, fields, error)) from error
+        refuse_backtracking(where, self._adapter.core_schema)
+        schema.setdefault("properties", {})
+        self.schema = schema
+        self.names = frozenset(schema["properties"]) | _aliases(self._adapter.core_schema)
+        """The names of the arguments, with all that pydantic takes for one of them."""
+        # With the parameters that have an alias: what comes under their own name would take the place of their value.
+        self.reserved = frozenset(own) | (named.keys() - self.names)
+        """The names of parameters that no argument reaches."""
+        self._validate = self._adapter.validator.validate_python
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Validate raw arguments; what the signature does not name is dropped, unless it takes the rest."""
+        if self.is_open and not self.reserved.isdisjoint(raw):
+            raw = {name: value for name, value in raw.items() if name not in self.reserved}
+        try:
+            arguments: dict[str, Any] = self._validate(raw)
+        except ValidationError as error:
+            few = error.error_count() <= MOST_READ
+            raise ArgumentsMisfit(problems_of(error) if few else self._by_parameter(raw, error)) from None
+        return arguments
+
+    def _by_parameter(self, raw: Mapping[str, Any], error: ValidationError) -> list[tuple[str, str]]:
+        """Say how many problems each parameter has."""
+        required = self.schema.get("required", ())
+        found = []
+        for name in self.schema["properties"]:
+            count = int(name in required and name not in raw)
+            if name in raw:
+                try:
+                    self._validate({name: raw[name]})
+                except ValidationError as own:  # with one problem for each of the others that is missing
+                    count = own.error_count() - len(required) + (name in required)
+                except Exception:  # a factory of a default that needs the others
+                    return problems_of(error)
+            if count:
+                found.append(problem((name,), "1 problem" if count == 1 else f"{count} problems"))
+        return shortened(found[:MOST_PROBLEMS], len(found[MOST_PROBLEMS:])) or problems_of(error)
+
+
+def _takes_the_rest(where: str, parameter: Parameter) -> bool:
+    if parameter.kind is not Parameter.VAR_KEYWORD:
+        return False
+    if parameter.annotation is not Any:
+        raise SetupError(
+            f"{where}: write **{parameter.name}: Any to take whatever else a client sends; or name the parameters"
+        )
+    return True
+
+
+def _aliases(schema: Any) -> set[str]:
+    """Return the further names under which pydantic finds the fields of a TypedDict."""
+    fields = schema.get("schema", schema).get("fields", {})
+    found: set[str] = set()
+    for each in fields.values():
+        alias = each.get("validation_alias", ())
+        paths = [alias] if isinstance(alias, str) or (alias and isinstance(alias[0], str)) else alias
+        found |= {path if isinstance(path, str) else path[0] for path in paths}
+    return found
+
+
+def _field(where: str, name: str, parameter: Parameter) -> Any:
+    if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL):
+        raise SetupError(f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter")
+    annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
+    default = parameter.default
+    if default is Parameter.empty:
+        return annotation
+    if isinstance(default, FieldInfo) and default.is_required():
+        return Annotated[annotation, default]
+    if any(isinstance(each, FieldInfo) and not each.is_required() for each in get_args(annotation)[1:]):
+        raise SetupError(
+            f"{where}: parameter {name!r} has two defaults, one in its annotation; write it once, behind the ="
+        )
+    if isinstance(default, FieldInfo):  # the function would get the Field itself, so pydantic fills in its default
+        return Annotated[annotation, default]
+    try:
+        shown = {"default": from_json(to_json(default), allow_inf_nan=False)}
+    except ValueError:  # it is no JSON; a PydanticSerializationError is one
+        shown = {}
+    return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
+
+
+def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> str:
+    """Say which parameter it is that no client can fill."""
+    for name, field in fields.items():
+        try:
+            TypeAdapter(TypedDict("Argument", {name: field})).json_schema()  # type: ignore[operator]
+        except _NO_SCHEMA as its_own:
+            why = f"{where}: a client can't fill parameter {name!r}, since its type has no JSON Schema"
+            return f"{why} ({_reason(its_own)}); let Depends(...) make it"
+    return f"{where}: the parameters have no JSON Schema: {_reason(error)}"
+
+
+def _reason(error: Exception) -> str:
+    """Return what pydantic says is wrong, without what it says could be done about it."""
+    return str(error).partition("\n")[0].partition(". ")[0]
+
+
+def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
+    """Collect the parameters that headers mirror, and check the rules for them (Streamable HTTP, Schema Extension).
+
+    Parameters:
+        where: the tool's name, for errors.
+        schema: the tool's input schema.
+
+    Raises:
+        SetupError: an `x-mcp-header` breaks a rule; clients would drop the tool from their list.
+    """
+    found: list[HeaderParameter] = []
+    _collect(where, schema, (), found)
+    names = [parameter.header for parameter in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise SetupError(f"{where}: two parameters share the header {name!r}")
+    if _count(schema) != len(found):
+        raise SetupError(
+            f"{where}: {HEADER_KEYWORD} can only mark properties that are reached by properties alone: no items of a "
+            f'list, and no part of a union; instead of an optional type, give a default: {_EXAMPLE} = ""'
+        )
+    return tuple(found)
+
+
+def _collect(where: str, schema: Mapping[str, Any], path: tuple[str, ...], found: list[HeaderParameter]) -> None:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return
+    for name, field in properties.items():
+        if not isinstance(field, Mapping):
+            continue
+        here = (*path, name)
+        if HEADER_KEYWORD in field:
+            header, kind = field[HEADER_KEYWORD], field.get("type")
+            if not isinstance(header, str) or not header or not TCHARS.issuperset(header):
+                raise SetupError(f"{where}: {header!r} is no name for a header (parameter {'.'.join(here)!r})")
+            if kind not in ("string", "integer", "boolean"):
+                raise SetupError(f"{where}: {'.'.join(here)!r} can't be mirrored into a header: {_unmirrored(field)}")
+            found.append(HeaderParameter(f"mcp-param-{header.lower()}", here, kind))
+        _collect(where, field, here, found)
+
+
+def _unmirrored(field: Mapping[str, Any]) -> str:
+    if "anyOf" in field:
+        return f'it is optional or a union, and only str, int and bool can; give it a default: {_EXAMPLE} = ""'
+    if "$ref" in field:
+        return 'it is an enum or a model, and only str, int and bool can; write choices as Literal["eu", "us"]'
+    return "only str, int and bool can"
+
+
+def _count(schema: Any) -> int:
+    if isinstance(schema, list):
+        return sum(map(_count, schema))
+    if not isinstance(schema, Mapping):
+        return 0
+    marks = int(HEADER_KEYWORD in schema)
+    for keyword, value in schema.items():
+        if keyword in _NAMED and isinstance(value, Mapping):
+            marks += sum(map(_count, value.values()))
+        elif keyword not in _DATA:
+            marks += _count(value)
+    return marks
+
+
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+"""Keywords whose value has a schema under each name."""
+
+_DATA = frozenset({"default", "examples", "const", "enum"})
+"""Keywords whose value is no schema."""
+
+
+class Structured:
+    """Results of a declared type: their schema, and the way to JSON.
+
+    Parameters:
+        where: the handler's name, for errors.
+        annotation: the type of the results.
+
+    Raises:
+        SetupError: the type has no JSON Schema.
+    """
+
+    def __init__(self, where: str, annotation: Any) -> None:
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+            self.schema = self._adapter.json_schema(schema_generator=TitleFreeSchema, mode="serialization")
+        except _NO_SCHEMA as error:
+            raise SetupError(
+                f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, content, "
+                "a model, a dataclass or what JSON has"
+            ) from error
+
+    def write(self, value: Any) -> Any:
+        """Check a result against its type and give it as plain JSON. Raises `FlowError`, without the value."""
+        try:
+            return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
+            raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}") from None
+
+
+class Stored:
+    """Values that go to JSON and come back as their declared type: step results, and handlers' own state.
+
+    Parameters:
+        annotation: the declared type; `Any` for plain JSON.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+
+    def write(self, value: Any) -> Any:
+        """Give a value as plain JSON. Raises pydantic's `PydanticSerializationError` where it is none."""
+        return self._adapter.dump_python(value, mode="json", warnings="error", round_trip=True)
+
+    def read(self, stored: Any) -> Any:
+        """Give the value back as its type. Raises pydantic's `ValidationError`.
+
+        It shares nothing with what is stored, so that a handler can change what it got.
+        """
+        return self._adapter.validate_python(deepcopy(stored))

@@ -1,0 +1,223 @@
+"""Forms: the flat JSON Schema that a client renders, from a pydantic model (Elicitation, Requested Schema)."""
+
+import logging
+import re
+from functools import lru_cache
+from math import inf, isfinite
+from typing import Any
+
+from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_snake
+
+from ..crypto.digests import digest
+from ..errors import AnswerMisfit, SetupError
+from .arguments import TitleFreeSchema, problems_of
+from .patterns import refuse_backtracking
+
+logger = logging.getLogger("mrtr_server")
+
+_FORMATS = {"email", "uri", "date", "date-time"}
+_KEYWORDS = {
+    "string": {"type", "title", "description", "default", "minLength", "maxLength", "format", "enum", "oneOf"},
+    "integer": {"type", "title", "description", "default", "minimum", "maximum"},
+    "number": {"type", "title", "description", "default", "minimum", "maximum"},
+    "boolean": {"type", "title", "description", "default"},
+    "array": {"type", "title", "description", "default", "minItems", "maxItems", "items"},
+}
+_ONE_WORD = re.compile(
+    "BitBucket|ChatGPT|DevOps|FaceBook|GitHub|GitLab|GraphQL|JavaScript|LinkedIn|MySQL|OAuth|OpenAI|OpenID|PayPal|"
+    "PostgreSQL|TypeScript|WhatsApp|WordPress|YouTube"
+)
+_ALLOWED = "a form has strings, numbers, booleans, choices of strings and lists of choices"
+_UNSAYABLE = {
+    "pattern": "a pattern",
+    "exclusiveMinimum": "an exclusive bound (ge= gives an inclusive one)",
+    "exclusiveMaximum": "an exclusive bound (le= gives an inclusive one)",
+    "multipleOf": "a number that it must be a multiple of",
+    "enumNames": "titles, and no choices that they belong to",
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "not", "if"), "a condition"),
+}
+"""What limits an answer and no form can say, so that nobody who fills it in would know."""
+
+
+class Form:
+    """The form of one model.
+
+    Parameters:
+        model: its fields are the form's fields.
+
+    Raises:
+        SetupError: a field is of a kind that no form can show, or a client could stop the server with its pattern; the
+            message names it.
+    """
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self.model = model
+        self.name = snake_case(model.__name__)
+        try:
+            schema = model.model_json_schema(schema_generator=TitleFreeSchema, mode="validation")
+        except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
+            raise SetupError(f"{model.__name__} can't be a form: {error}") from error
+        refuse_backtracking(model.__name__, TypeAdapter(model).core_schema)
+        definitions = schema.get("$defs", {})
+        schema = _resolve(schema, definitions)  # a model that refers to itself is among the definitions, too
+        if schema.get("type") != "object":
+            raise SetupError(f"{model.__name__} can't be a form: it has no fields of its own")
+        always = frozenset(schema.get("required", ()))
+        required = set(always)
+        properties: dict[str, Any] = {}
+        for name, field in schema.get("properties", {}).items():
+            flat, optional = _flatten(f"{model.__name__}.{name}", field, definitions)
+            properties[name] = flat
+            if optional:
+                required.discard(name)
+        self.schema: dict[str, Any] = {"type": "object", "properties": properties}
+        if required:
+            self.schema["required"] = [name for name in properties if name in required]
+        self.shape = digest({"requestedSchema": self.schema})
+        self._needs_nulls = always - required
+
+    def read(self, content: Any) -> BaseModel:
+        """Validate the content of an accepted answer; fields that the form does not have are dropped.
+
+        Raises:
+            AnswerMisfit: it does not fit; the reason names each field.
+        """
+        if not isinstance(content, dict):
+            raise AnswerMisfit("The form came back empty.")
+        known = {name: value for name, value in content.items() if name in self.schema["properties"]}
+        for name in self._needs_nulls - known.keys():
+            known[name] = None
+        try:
+            return self.model.model_validate(known)
+        except ValidationError as error:
+            raise AnswerMisfit(describe(error)) from None
+        except Exception as error:  # a validator of the author's; its message and traceback may hold the answer
+            logger.error("A validator of %s failed on an answer with %s", self.model.__name__, type(error).__name__)
+            raise AnswerMisfit("The answer can't be used.") from None
+
+
+def describe(error: ValidationError) -> str:
+    """Say what is wrong with each field, without repeating the values."""
+    return "; ".join(f"{where}: {what}" if where else what for where, what in problems_of(error))
+
+
+@lru_cache(maxsize=1024)
+def form(model: type[BaseModel]) -> Form:
+    """Give the form of a model, compiled once. Raises `SetupError` as `Form` does."""
+    return Form(model)
+
+
+def snake_case(name: str) -> str:
+    """Give a class name in snake case; names that are one word stay one: `GitHubLogin` is `github_login`."""
+    return to_snake(_ONE_WORD.sub(lambda word: word[0].capitalize(), name))
+
+
+def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Inline one field's schema and check that a form may hold it; say whether it may be left out."""
+    field = _resolve(field, definitions)
+    optional = False
+    if "anyOf" in field:
+        branches = [_resolve(branch, definitions) for branch in field["anyOf"]]
+        others = [branch for branch in branches if branch.get("type") != "null"]
+        optional = len(others) < len(branches)
+        if len(others) != 1:
+            raise SetupError(f"{where} is a union; {_ALLOWED}")
+        field = {**others[0], **{name: value for name, value in field.items() if name != "anyOf"}}
+    return _plain(where, field, definitions), optional
+
+
+def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    if field.get("writeOnly") or field.get("format") == "password":
+        raise SetupError(f"{where} is a secret, and a form shows what is typed to the client; ask with elicit_url")
+    if isinstance(const := field.pop("const", None), str):  # a Literal of one value
+        field = {**field, "type": "string", "enum": [const]}
+    elif const is not None:
+        raise SetupError(f"{where} is a constant that is no string; {_ALLOWED}")
+    kind = field.get("type")
+    if "oneOf" in field and kind is None:
+        kind = field["type"] = "string"
+    if not isinstance(kind, str) or kind not in _KEYWORDS:
+        raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
+    if kind != "string" and field.keys() & {"enum", "oneOf"}:
+        raise SetupError(f"{where} is a choice of values that are no strings; {_ALLOWED}")
+    if kind == "string":
+        field |= _choice(where, field, "oneOf")
+    if kind == "array":
+        field["items"] = _choices(where, _resolve(field.get("items", {}), definitions))
+    if kind == "integer":
+        _close_bounds(field)
+    for keyword, what in _UNSAYABLE.items():
+        if keyword in field and keyword not in _KEYWORDS[kind]:
+            raise SetupError(
+                f"{where} has {what}, which no form can show. Say it in the description, and check it with pydantic's "
+                "AfterValidator: an answer that it refuses is asked for again, with the reason"
+            )
+    default = field.get("default")
+    if default is None or (isinstance(default, float) and not isfinite(default)):  # no field can show it
+        field.pop("default", None)
+    if field.get("format", "email") not in _FORMATS:
+        del field["format"]
+    return {name: value for name, value in field.items() if name in _KEYWORDS[kind]}
+
+
+def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the items of a list of choices."""
+    if isinstance(const := items.pop("const", None), str):
+        items = {**items, "type": "string", "enum": [const]}
+    if all("const" in option for option in items.get("anyOf", [{}])):
+        items = {**items, "type": "string"}
+    if items.get("type") == "string" and (choice := _choice(where, items, "anyOf")):
+        return choice if "anyOf" in choice else {"type": "string", **choice}
+    raise SetupError(f"{where} is a list of {_name(items).removeprefix('of ')}; {_ALLOWED}")
+
+
+def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
+    """Take what says of a text that it is a choice, and return it as forms have it: `enum`, or titled options.
+
+    Parameters:
+        where: the field, for errors.
+        field: its schema; `enum`, `enumNames`, `oneOf` and `anyOf` are taken out of it.
+        keyword: what the titled options go under.
+    """
+    values, names = field.pop("enum", None), field.pop("enumNames", None)
+    options = [option for each in ("oneOf", "anyOf") for option in field.pop(each, ())]
+    if options:
+        if not all(isinstance(option, dict) and isinstance(option.get("const"), str) for option in options):
+            raise SetupError(f"{where} is a union; {_ALLOWED}")
+        listed = [option["const"] for option in options]
+        if values is not None and sorted(values) != sorted(listed):
+            raise SetupError(f"{where} takes {values}, and its titles are for {listed}")
+        values, names = listed, [option["title"] for option in options if isinstance(option.get("title"), str)] or None
+    if names is None:
+        return {} if values is None else {"enum": values}
+    if values is None:
+        raise SetupError(f"{where} has {_UNSAYABLE['enumNames']}: give it Literal[...], or an enum")
+    if len(names) != len(values) or not all(isinstance(name, str) for name in names):
+        raise SetupError(f"{where} has {len(values)} choices and {len(names)} titles; give every choice one, or none")
+    return {keyword: [{"const": value, "title": name} for value, name in zip(values, names, strict=True)]}
+
+
+def _close_bounds(field: dict[str, Any]) -> None:
+    """Forms know no exclusive bounds; between integers they can be said without."""
+    if "exclusiveMinimum" in field:
+        field["minimum"] = max(field.pop("exclusiveMinimum") + 1, field.get("minimum", -inf))
+    if "exclusiveMaximum" in field:
+        field["maximum"] = min(field.pop("exclusiveMaximum") - 1, field.get("maximum", inf))
+
+
+def _resolve(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    reference = field.get("$ref")
+    if reference is None:
+        return dict(field)
+    target = definitions[reference.rpartition("/")[2]]
+    inlined = {name: value for name, value in target.items() if name not in ("title", "description")}
+    return {**inlined, **{name: value for name, value in field.items() if name != "$ref"}}
+
+
+def _name(field: dict[str, Any]) -> str:
+    if field.get("type") == "object":
+        return "a nested object"
+    if field.get("type") == "array":
+        return "a nested list"
+    return "free text" if field.get("type") == "string" else f"of type {field.get('type', 'anything')}"

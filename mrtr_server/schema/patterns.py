@@ -1,0 +1,46 @@
+"""Patterns that pydantic matches: those that a client could stop the server with are refused."""
+
+from collections.abc import Iterator, Mapping
+from re import Pattern
+from typing import Any
+
+from ..errors import SetupError
+
+
+def refuse_backtracking(where: str, schema: Any) -> None:
+    """Check that no pattern of a type is matched by Python's `re`, where 40 letters may take an hour.
+
+    pydantic does that with a pattern that was compiled, and with each of a model that asks for it. All others are
+    matched by an engine that needs a time in proportion to the text.
+
+    Parameters:
+        where: what the type is of, for errors.
+        schema: pydantic's core schema of the type.
+
+    Raises:
+        SetupError: there is one.
+    """
+    for pattern in _backtracking(schema, python=False):
+        raise SetupError(
+            f"{where}: the pattern {pattern!r} is matched by Python's re, and a client could stop the server with it; "
+            "write it as plain text, in a model without regex_engine; or, where it needs lookaround, match it in a "
+            "validator of your own, after a check of the length"
+        )
+
+
+def _backtracking(schema: Any, *, python: bool) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        if isinstance(config := schema.get("config"), Mapping) and "type" in schema:
+            python = config.get("regex_engine") == "python-re"
+        if schema.get("type") == "str" and (pattern := schema.get("pattern")) is not None:
+            engine = schema.get("regex_engine", "python-re" if python else "rust-regex")
+            if isinstance(pattern, Pattern):
+                yield pattern.pattern
+            elif engine == "python-re":
+                yield pattern
+        for name, part in schema.items():
+            if name not in ("metadata", "serialization", "default"):
+                yield from _backtracking(part, python=python)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            yield from _backtracking(part, python=python)

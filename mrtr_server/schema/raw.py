@@ -1,0 +1,39 @@
+"""Arguments of tools that are given by a raw JSON Schema."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import SetupError
+from .arguments import ArgumentsMisfit
+
+
+class RawArguments:
+    """Arguments that a raw schema describes. The schema is served as it is.
+
+    Parameters:
+        where: the tool's name, for errors.
+        schema: a JSON Schema of type object; 2020-12 unless its `$schema` says otherwise.
+        parameter: the handler's parameter that takes all arguments as one dictionary; None to give each by name.
+        validate: whether arguments are held to it; if not, it is only served, and they come as the client sent them.
+
+    Raises:
+        SetupError: it is not one of an object, or it is one that arguments can't be held to; see `JSONSchema`.
+    """
+
+    def __init__(self, where: str, schema: Mapping[str, Any], parameter: str | None, *, validate: bool = True) -> None:
+        if schema.get("type") != "object":
+            raise SetupError(f'{where}: input_schema must have "type": "object"')
+        self.schema = dict(schema)
+        self._parameter = parameter
+        self.by_name = parameter is None
+        self._problems = None
+        if validate:
+            from .json_schema import JSONSchema  # optional: needs jsonschema-rs
+
+            self._problems = JSONSchema(where, self.schema).problems
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Validate raw arguments and return them as keyword arguments, or raise `ArgumentsMisfit`."""
+        if self._problems is not None and (problems := self._problems(raw)):
+            raise ArgumentsMisfit(problems)
+        return {self._parameter: dict(raw)} if self._parameter else dict(raw)

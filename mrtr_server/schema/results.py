@@ -1,0 +1,204 @@
+"""From what a handler returns to the body of a result."""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, isclass, iscoroutine
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
+
+from ..errors import FlowError, SetupError
+from ..hints import for_result
+from ..protocol.content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
+from ..protocol.messages import JSON
+from .annotations import union_members
+from .arguments import Structured
+
+MOST_VALUES = 100
+"""How many values a completion may have (Completion, Completion Results)."""
+
+Write = Callable[[Any], JSON]
+
+_LISTS = (list, tuple, Sequence)
+_BYTES = (bytes, bytearray, memoryview)
+_JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
+
+
+def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
+    """Compile how a tool's results are written.
+
+    Parameters:
+        where: the tool's name, for errors.
+        returns: its return annotation.
+
+    Returns:
+        The output schema, None if results are text and content; and the function that writes a result's body.
+
+    Raises:
+        SetupError: the declared type has no JSON Schema, or is bytes.
+    """
+    members = union_members(returns)
+    if any((get_args(member)[0] if get_origin(member) is Annotated else member) in _BYTES for member in members):
+        raise SetupError(
+            f"{where} returns bytes, and nothing says of what kind; return ImageContent(data=...), "
+            "AudioContent(data=...), or EmbeddedResource(resource=ResourceContents(uri=..., blob=...))"
+        )
+    for member in members:
+        if hint := for_result(member):
+            raise SetupError(f"{where}: {member!r} is another framework's; return {hint}")
+    if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members)):
+        lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
+        return None, _write_blocks if lists else _write_content
+    structured = Structured(where, returns)
+
+    def write(value: Any) -> JSON:
+        if isinstance(value, ToolResult):
+            return _in_full(value)
+        _refuse_unawaited(value)
+        return _structured(structured.write(value))
+
+    return structured.schema, write
+
+
+def failed(message: str) -> JSON:
+    """Give the body of a tool result that failed with a message for the model."""
+    return {"content": [{"type": "text", "text": message}], "isError": True}
+
+
+def prompt_body(value: Any, description: str | None) -> JSON:
+    """Write what a prompt returned: a string, a message, a list of them, or a `PromptResult`.
+
+    Raises:
+        TypeError: it is none of that.
+    """
+    meta = None
+    if isinstance(value, PromptResult):
+        value, description, meta = value.messages, value.description or description, value.meta
+    several = value if isinstance(value, list | tuple) else [value]
+    body: JSON = {"messages": [_prompt_message(item) for item in several]}
+    if description:
+        body["description"] = description
+    if meta:
+        body["_meta"] = meta
+    return body
+
+
+def resource_body(value: Any, uri: str, mime_type: str | None) -> JSON:
+    """Write what a resource returned: text, bytes, JSON, `ResourceContents`, or a list of contents."""
+    is_list = isinstance(value, list | tuple) and any(isinstance(item, ResourceContents) for item in value)
+    return {"contents": [_contents(item, uri, mime_type) for item in (value if is_list else [value])]}
+
+
+def completion_body(value: Any) -> JSON:
+    """Write what a completion returned: a `Completion`, or values in the order of their rank."""
+    if not isinstance(value, Completion):
+        value = Completion(values=list(value or ()))
+    values = value.values[:MOST_VALUES]
+    total = len(value.values) if value.total is None else value.total
+    has_more = total > len(values) if value.has_more is None else value.has_more
+    return {"completion": {"values": values, "total": total, "hasMore": has_more}}
+
+
+def _is_content_type(annotation: Any) -> bool:
+    """Whether results of this type are text or content, so that no schema describes them."""
+    if get_origin(annotation) is Annotated:
+        return _is_content_type(get_args(annotation)[0])
+    if annotation is str or annotation is ToolResult:
+        return True
+    if isclass(annotation) and issubclass(annotation, BaseModel):
+        kind = annotation.model_fields.get("type")
+        return kind is not None and bool(CONTENT_TYPES.intersection(get_args(kind.annotation)))
+    if get_origin(annotation) in _LISTS:
+        members = [member for item in get_args(annotation) for member in union_members(item)]
+        return any(member is not str and _is_content_type(member) for member in members)
+    return False
+
+
+def _write_blocks(value: Any) -> JSON:
+    return {"content": [], "isError": False} if value in ([], ()) else _write_content(value)
+
+
+def _write_content(value: Any) -> JSON:
+    if type(value) is str:
+        return {"content": [{"type": "text", "text": value}], "isError": False}
+    if isinstance(value, ToolResult):
+        return _in_full(value)
+    if value is None:
+        return {"content": [], "isError": False}
+    if isinstance(value, str) or is_content(value):
+        return {"content": [block(value)], "isError": False}
+    if isinstance(value, list | tuple) and value and all(isinstance(v, str) or is_content(v) for v in value):
+        return {"content": [block(item) for item in value], "isError": False}
+    if type(value) not in _JSON_TYPES:
+        _refuse_unawaited(value)
+        if hint := for_result(type(value)):
+            raise FlowError(f"The result is another framework's {type(value).__name__}; return {hint}")
+    try:
+        return _structured(to_jsonable_python(value, by_alias=True))
+    except PydanticSerializationError as error:
+        raise FlowError(
+            f"The result is nothing that JSON has ({error}); return text, content, a model, a dataclass or plain values"
+        ) from None
+
+
+def _refuse_unawaited(value: Any) -> None:
+    """Refuse what a forgotten `await` leaves behind."""
+    if iscoroutine(value):
+        code = value.cr_code
+        value.close()  # or Python would warn of it, too
+        raise FlowError(
+            f"The result is a coroutine that was never awaited; write `await {value.__name__}(...)`. It is of "
+            f'File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_qualname}'
+        )
+
+
+def _structured(plain: Any) -> JSON:
+    text = plain if isinstance(plain, str) else _json(plain)
+    return {"content": [{"type": "text", "text": text}], "structuredContent": plain, "isError": False}
+
+
+def _json(value: Any) -> str:
+    text = to_json(value, by_alias=True)
+    if b"NaN" in text or b"Infinity" in text:
+        try:
+            from_json(text, allow_inf_nan=False)
+        except ValueError:
+            raise ValueError("the result holds NaN or an infinity, and JSON has neither") from None
+    return text.decode()
+
+
+def _in_full(result: ToolResult) -> JSON:
+    body: JSON = {"content": [block(item) for item in result.content], "isError": result.is_error}
+    if result.structured_content is not None:
+        body["structuredContent"] = from_json(_json(result.structured_content))
+    if result.meta:
+        body["_meta"] = result.meta
+    return body
+
+
+def _prompt_message(item: Any) -> JSON:
+    if isinstance(item, Mapping):
+        content = item.get("content")
+        return {**item, "content": block(content)} if isinstance(content, str) else dict(item)
+    role = getattr(item, "role", "user")
+    return {"role": role, "content": block(item.content if hasattr(item, "role") else item)}
+
+
+def _contents(item: Any, uri: str, mime_type: str | None) -> JSON:
+    if isinstance(item, ResourceContents):
+        written = {"uri": uri, "mimeType": mime_type, **{k: v for k, v in item.wire().items() if v != ""}}
+        if "text" not in written and "blob" not in written:
+            written["text"] = ""
+        return {name: value for name, value in written.items() if value is not None}
+    if isinstance(item, bytes | bytearray):
+        content: JSON = {"blob": b64encode(item).decode("ascii")}
+        mime_type = mime_type or "application/octet-stream"
+    elif isinstance(item, str):
+        content = {"text": item}
+        mime_type = mime_type or "text/plain"
+    else:
+        content = {"text": _json(item)}
+        mime_type = mime_type or "application/json"
+    return {"uri": uri, "mimeType": mime_type, **content}

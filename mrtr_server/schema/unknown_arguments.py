@@ -1,0 +1,75 @@
+"""Arguments that a tool or prompt does not take, and what the one who sent them is told."""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+from .arguments import Arguments, ArgumentsMisfit, SignatureArguments, problem, shortened
+
+MOST_NAMED = 10
+"""How many unknown arguments an error names."""
+
+LONGEST_COMPARED = 64
+"""How long a name may be, in characters, for the nearest one to be looked for: no longer name is a slip of the pen."""
+
+
+class ArgumentNames:
+    """The names that the arguments of a call may have.
+
+    Parameters:
+        arguments: what reads them.
+        own: the parameters that the server fills.
+    """
+
+    def __init__(self, arguments: SignatureArguments, own: Collection[str]) -> None:
+        self.known = arguments.names
+        """Those that there always may be."""
+        self._listed = sorted(arguments.names)
+        self._reserved = arguments.reserved
+        self._own = frozenset(own)
+        self._is_open = arguments.is_open
+
+    def unknown(self, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return a problem for each argument that is not taken, as (where, what). No value is repeated."""
+        if self._is_open:
+            unknown = sorted(name for name in self._reserved if name in raw)
+            count = len(unknown)
+        else:
+            count = len(raw) - sum(name in raw for name in self.known)
+            unknown = list(islice((name for name in raw if name not in self.known), MOST_NAMED))
+        named = [problem((_readable(name),), self._what(name)) for name in unknown[:MOST_NAMED]]
+        return shortened(named, count - len(named)) if named else []
+
+    def _what(self, name: str) -> str:
+        if name in self._own:
+            return "not for the caller to fill in; leave it out"
+        near = get_close_matches(name, self._listed, n=1) if len(name) <= LONGEST_COMPARED else []
+        if near:
+            return f"unknown argument; did you mean {near[0]!r}?"
+        return f"unknown argument; there are: {', '.join(self._listed) or 'none'}"
+
+
+def read_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate raw arguments, and check that there are no others.
+
+    Parameters:
+        arguments: reads them.
+        names: those that there may be; None for any, which are then dropped.
+        raw: as sent.
+
+    Raises:
+        ArgumentsMisfit: some do not fit, or are unknown; it has the problems of both kinds.
+    """
+    if names is None or names.known.issuperset(raw) or not (unknown := names.unknown(raw)):
+        return arguments.read(raw)
+    try:
+        arguments.read(raw)
+    except ArgumentsMisfit as misfit:
+        unknown += misfit.problems
+    raise ArgumentsMisfit(unknown)
+
+
+def _readable(name: str) -> str:
+    """Return a name on one line, whatever it is made of."""
+    return name if name.isprintable() else repr(name)

@@ -1,0 +1,1 @@
+"""What replicas share: redeemed states, values, tasks, and news of changes."""

@@ -1,0 +1,97 @@
+"""Change notifications: from whoever notices a change to whoever listens."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from threading import RLock
+from typing import Protocol
+
+from ..protocol.messages import Change, Subscription
+
+
+class Fanout(Protocol):
+    """Carries changes to all listeners.
+
+    The in-process one below reaches the listeners of one process; one that reaches every replica replaces it behind
+    the same two methods.
+    """
+
+    def publish(self, change: Change) -> None:
+        """Tell every listener that wants it about a change. May be called from any thread, and never waits."""
+        ...
+
+    def subscribe(self, wanted: frozenset[Change]) -> Subscription:
+        """Start listening; nothing that is published after this returns is missed."""
+        ...
+
+
+class InProcessFanout:
+    """The fan-out within one process."""
+
+    def __init__(self) -> None:
+        self._listeners: set[_Listener] = set()
+        self._listeners_to: dict[Change, set[_Listener]] = {}
+        """The same by what they want, so that a change costs what those take who want it, however many others wait."""
+        self._guard = RLock()
+
+    def publish(self, change: Change) -> None:
+        """Tell every listener that wants it about a change."""
+        for listener in tuple(self._listeners_to.get(change, ())):
+            listener.tell(change)
+
+    def subscribe(self, wanted: frozenset[Change]) -> Subscription:
+        """Start listening. Must be called on the event loop that waits for the changes."""
+        listener = _Listener(wanted, self._forget)
+        with self._guard:
+            self._listeners.add(listener)
+            for change in wanted:
+                self._listeners_to.setdefault(change, set()).add(listener)
+        return listener
+
+    def _forget(self, listener: "_Listener") -> None:
+        with self._guard:
+            if listener not in self._listeners:
+                return
+            self._listeners.discard(listener)
+            for change in listener.wanted:
+                listeners = self._listeners_to[change]
+                listeners.discard(listener)
+                if not listeners:
+                    del self._listeners_to[change]
+
+
+class _Listener:
+    """One subscription. It holds each change once, so a listener that never reads costs no more than its filter."""
+
+    def __init__(self, wanted: frozenset[Change], forget: "Callable[[_Listener], None]") -> None:
+        self.wanted = wanted
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._changes: dict[Change, None] = {}
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def tell(self, change: Change) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._add, change)
+        except RuntimeError:  # its loop has ended without closing it
+            self._forget(self)
+
+    def _add(self, change: Change) -> None:
+        self._changes[change] = None
+        self._changed.set()
+
+    async def next(self) -> list[Change]:
+        """Wait for changes. Gives none when the subscription has ended."""
+        await self._changed.wait()
+        changes = list(self._changes)
+        self._changes.clear()
+        if not self._closed:
+            self._changed.clear()
+        return changes
+
+    def close(self) -> None:
+        self._closed = True
+        self._forget(self)
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._changed.set)

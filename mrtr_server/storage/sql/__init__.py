@@ -1,0 +1,1 @@
+"""The same in SQLite and PostgreSQL, in plain SQL."""

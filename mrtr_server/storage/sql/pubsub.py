@@ -1,0 +1,73 @@
+"""Changes on one replica, for the listeners on all of them, by way of the database that they share."""
+
+import json
+from collections.abc import Sequence
+
+from ...crypto.digests import digest_bytes
+from ...protocol.messages import Change, Subscription
+from ..pubsub import InProcessFanout
+from .notify import LONGEST, Notices
+
+CHANGED = "changed "
+"""What a notice of a change begins with."""
+ESCAPED = 12
+"""Bytes that one character takes in JSON, at most."""
+
+
+class SQLFanout(InProcessFanout):
+    """The fan-out of a fleet.
+
+    The listeners of this process hear at once, those of others within a fraction of a second. Where the connection was
+    lost, and changes with it, listeners are told all that they wait for: to look once too often does no harm.
+
+    Parameters:
+        notices: carries the changes.
+    """
+
+    def __init__(self, notices: Notices) -> None:
+        super().__init__()
+        self._notices = notices
+        notices.hear(self._heard, self._missed)
+
+    def publish(self, change: Change) -> None:
+        """Tell every listener on every replica that wants it about a change; see `Fanout`."""
+        super().publish(change)
+        self._notices.tell(CHANGED + _written(change))
+
+    def subscribe(self, wanted: frozenset[Change]) -> Subscription:
+        """Start listening; see `Fanout`."""
+        subscription = super().subscribe(wanted)
+        if wanted:
+            self._notices.start()
+        return subscription
+
+    def _heard(self, notices: Sequence[str]) -> None:
+        if not self._listeners:
+            return
+        for notice in notices:
+            if notice.startswith(CHANGED):
+                self._publish_here(notice.removeprefix(CHANGED))
+
+    def _publish_here(self, written: str) -> None:
+        kind, uri, digest = json.loads(written)
+        if not digest:
+            super().publish(Change(kind, uri))
+            return
+        for change in tuple(self._listeners_to):
+            if change.kind == kind and len(change.uri) > LONGEST // ESCAPED and _digest(change.uri) == digest:
+                super().publish(change)
+
+    def _missed(self) -> None:
+        for listener in tuple(self._listeners):
+            for change in listener.wanted:
+                listener.tell(change)
+
+
+def _written(change: Change) -> str:
+    written = json.dumps([change.kind, change.uri, ""])
+    # A URI that is too long for a notice is recognized by those who wait for it.
+    return written if len(written) <= LONGEST else json.dumps([change.kind, "", _digest(change.uri)])
+
+
+def _digest(uri: str) -> str:
+    return digest_bytes(uri.encode(errors="surrogatepass"))

@@ -1,0 +1,234 @@
+"""The store, watched: that it is away is said once, when it goes and when it is back, whoever asks it meanwhile."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from secrets import token_hex
+from typing import Any, TypeVar
+
+from ..errors import NothingDone, StoreUnavailable
+from .base import Redemption, Store
+from .tasks import TaskRow, TaskStore
+
+logger = logging.getLogger("mrtr_server")
+
+LOOK_EVERY = 1.0
+"""How long what is known of the store is good enough for who asks for readiness, in seconds."""
+
+QUIET = 2.0
+"""How long a method must not have failed, in seconds, where another one has written."""
+
+LOOK_WITHIN = 0.7
+"""How long such a look may take, in seconds. Kubernetes waits a second for its probe."""
+
+T = TypeVar("T")
+
+
+class Outage:
+    """Whether a store can be used, as far as its users have noticed.
+
+    It is over when each method that failed has worked again; or has not been called for a while, and something was
+    written meanwhile. (A disk that is full can be read, and a standby, too.)
+
+    Parameters:
+        name: the server's, for the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.look: Callable[[], object] = lambda: None
+        """Looks soon whether the store is back, where what has worked proves nothing."""
+        self._failing: dict[str, float] = {}
+        """The methods that failed, and when they did so last."""
+        self._reference = ""
+        self._since = 0.0
+        self._failures = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the store is away, or can't do what it was asked for."""
+        return bool(self._failing)
+
+    def failed(self, method: str, error: StoreUnavailable) -> None:
+        """Note that a method failed, and log it if that is news; the error gets the reference of the entry."""
+        if not self._failing:
+            self._reference, self._since, self._failures = secrets.token_hex(4), time.monotonic(), 0
+            logger.error(
+                "%s: the store can't be used (reference %s): %s. What needs it is refused until it is back",
+                self._name,
+                self._reference,
+                error,
+            )
+        self._failing[method] = time.monotonic()
+        self._failures += 1
+        error.reference = self._reference
+
+    def worked(self, method: str, *, wrote: bool) -> None:
+        """Note that a method worked, and whether it has changed anything."""
+        self._failing.pop(method, None)
+        if wrote:
+            since = time.monotonic() - QUIET
+            self._failing = {each: at for each, at in self._failing.items() if at > since}
+        if self._failing:
+            self.look()
+        else:
+            logger.warning(
+                "%s: the store is back (reference %s), after %.0f s in which it failed %d times",
+                self._name,
+                self._reference,
+                time.monotonic() - self._since,
+                self._failures,
+            )
+
+
+async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
+    try:
+        came = await work
+    except StoreUnavailable as error:
+        outage.failed(method, error)
+        raise
+    if outage.is_on:
+        outage.worked(method, wrote=wrote(came))
+    return came
+
+
+def _nothing(_: object) -> bool:
+    return False
+
+
+class WatchedStore:
+    """A store whose outages are noticed.
+
+    Parameters:
+        store: the store.
+        outage: takes notice.
+    """
+
+    def __init__(self, store: Store, outage: Outage) -> None:
+        self.shared = store.shared
+        self._store = store
+        self._outage = outage
+        self._looked = -LOOK_EVERY
+        self._looking: asyncio.Task[None] | None = None
+        outage.look = self._look_soon
+
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+        """Take a delivery of a sealed state; see `Store.redeem`."""
+        work = self._store.redeem(state, answers, lease=lease, keep=keep)
+        return await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
+
+    async def renew(self, state: str, token: str, *, lease: float) -> bool:
+        """Hold a grant for longer; see `Store.renew`."""
+        return await _watched(self._outage, "renew", self._store.renew(state, token, lease=lease), bool)
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        """Keep what came of a granted delivery; see `Store.record`."""
+        return await _watched(self._outage, "record", self._store.record(state, token, outcome), bool)
+
+    async def release(self, state: str, token: str) -> None:
+        """Give a grant back; see `Store.release`."""
+        await _watched(self._outage, "release", self._store.release(state, token), _nothing)
+
+    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+        """Keep a value, if there is none for the key; see `Store.put`."""
+        return await _watched(self._outage, "put", self._store.put(key, value, keep=keep), bool)
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the value of a key; see `Store.get`."""
+        return await _watched(self._outage, "get", self._store.get(key), _nothing)
+
+    async def close(self) -> None:
+        """Let go of what the store holds; see `Store.close`."""
+        await self._store.close()
+
+    async def is_usable(self) -> bool:
+        """Look whether the store can be used now, unless somebody has just looked. Takes a moment at most."""
+        looking = self._look_soon()
+        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait((looking,), timeout=LOOK_WITHIN)
+            if not looking.done():
+                return False
+        return not self._outage.is_on
+
+    def _look_soon(self) -> "asyncio.Task[None] | None":
+        """Begin to look, unless somebody does or just has; give who does."""
+        looking = self._looking
+        if looking is None or looking.done() or looking.get_loop().is_closed():
+            looking = self._looking = None
+            if time.monotonic() >= self._looked + LOOK_EVERY:
+                self._looked = time.monotonic()
+                looking = self._looking = asyncio.create_task(self._look())
+        return looking
+
+    async def _look(self) -> None:
+        try:
+            if self._outage.is_on:
+                await self.put(f"ready {token_hex(8)}", b"", keep=1.0)
+            else:
+                await self.get("ready")
+        except StoreUnavailable:
+            pass  # which has been noticed
+        except Exception as error:  # in a store of the author's
+            self._outage.failed("look", StoreUnavailable(f"{type(error).__name__}: {error}"))
+
+
+class WatchedTasks:
+    """A store of tasks whose outages are noticed.
+
+    Parameters:
+        store: the store.
+        outage: takes notice.
+    """
+
+    def __init__(self, store: TaskStore, outage: Outage) -> None:
+        self.shared = store.shared
+        self._store = store
+        self._outage = outage
+
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        """Keep a new task; see `TaskStore.add_task`."""
+        return await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        """Return a task; see `TaskStore.find_task`."""
+        return await _watched(self._outage, "find_task", self._store.find_task(id), _nothing)
+
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
+        """Change fields of a task; see `TaskStore.change_task`."""
+        work = self._store.change_task(row, seconds=seconds, **changes)
+        return await _watched(self._outage, "change_task", work, bool)
+
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
+        """Take tasks that nobody runs; see `TaskStore.claim_tasks`."""
+        work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
+        return await _watched(self._outage, "claim_tasks", work, bool)
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        """Hold a lease on tasks for longer; see `TaskStore.renew_tasks`."""
+        return await _watched(self._outage, "renew_tasks", self._store.renew_tasks(lease, ids, seconds=seconds), bool)
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        """Return tasks whose deadline is over; see `TaskStore.overdue_tasks`."""
+        return await _watched(self._outage, "overdue_tasks", self._store.overdue_tasks(most=most), _nothing)
+
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+        """Wait until there may be something to claim; see `TaskStore.wait_for_tasks`."""
+        work = self._store.wait_for_tasks(seconds, tools=tools, without=without)
+        await _watched(self._outage, "wait_for_tasks", work, _nothing)
+
+
+def nothing_done(error: StoreUnavailable, what: str) -> NothingDone:
+    """Return the error for a request that was not begun, since the store can't tell whether it was done already.
+
+    Parameters:
+        error: what the store said; it goes to the log unless it is there already.
+        what: was not done, for the log.
+    """
+    if not error.reference:
+        error.reference = secrets.token_hex(4)
+        logger.error("%s (reference %s): %s", what, error.reference, error)
+    return NothingDone(error.reference)

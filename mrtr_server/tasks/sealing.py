@@ -1,0 +1,159 @@
+"""What a task holds, sealed: its request, its flow, what it asks and what came of it."""
+
+from dataclasses import replace
+from hmac import compare_digest, digest
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+from ..crypto.codec import SealedCodec
+from ..crypto.keys import KeyRing
+from ..errors import OverBudget, RequestError, StateRefused
+from ..flow.journal import Journal
+from ..flow.outcomes import read_outcome, write_outcome
+from ..limits import LARGEST_META, Limits
+from ..protocol.messages import JSON, Call, Client, Complete, Principal
+from ..storage.tasks import TaskRow
+from ..transport.auth import read_user, write_user
+from .questions import Questions
+
+ID_BYTES = 24
+"""Of randomness in the id of a task: it may be all that protects it."""
+
+_LONGEST_WAIT = 2048
+"""Of a state that says which task is waited for, in characters."""
+
+_BOUND_TO = ["task"]
+_NO_END = 1e10
+"""In seconds. A journal in a task ends with its task, and not by itself."""
+
+
+class Place(NamedTuple):
+    """Where something sealed belongs, so that who can write to the database can't put one task's into another's."""
+
+    id: str
+    owner: str
+
+
+class SealedTasks:
+    """Seals what tasks hold, each bound to its task, column and principal, and opens it.
+
+    What does not open raises `StateRefused`.
+
+    Parameters:
+        ring: the key ring.
+        limits: what a flow may use.
+    """
+
+    def __init__(self, ring: KeyRing, limits: Limits) -> None:
+        self._codec = SealedCodec(ring, "task")
+        self._id_keys = [key for _, key in ring.derive("task id")]
+        self._limits = replace(limits, flow_seconds=_NO_END)
+
+    def ids_of(self, flow: str) -> list[str]:
+        """Give the id of the one task that a flow may become, by each key; the first is for a new one.
+
+        Without a key, nobody can guess it.
+        """
+        return [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
+
+    def seal_call(self, place: Place, call: Call) -> bytes:
+        """Seal the request that a task comes from: what its handler may need of it. Raises `OverBudget`."""
+        return self._seal(place, "call", _write_call(call))
+
+    def call(self, row: TaskRow) -> Call:
+        """Give the request that a task came from."""
+        return _read_call(from_json(self._open(row, "call", row.call)))
+
+    def seal_journal(self, place: Place, journal: Journal, now: float) -> bytes:
+        """Seal what a flow remembers. Raises `OverBudget` if that is too much."""
+        return self._seal(place, "journal", journal.dump(_BOUND_TO, now, _NO_END, self._limits))
+
+    def journal(self, row: TaskRow, now: float) -> Journal:
+        """Give what a task's flow remembers."""
+        return Journal.load(self._open(row, "journal", row.journal), _BOUND_TO, now)
+
+    def seal_questions(self, place: Place, written: bytes) -> bytes:
+        """Seal what a task has asked, as `Questions.write` gives it."""
+        return self._seal(place, "questions", written)
+
+    def questions(self, row: TaskRow) -> Questions:
+        """Give what a task has asked."""
+        return Questions.read(self._open(row, "questions", row.questions)) if row.questions else Questions()
+
+    def seal_outcome(self, place: Place, outcome: Complete | RequestError) -> bytes:
+        """Seal what came of a task. Raises `ValueError` if there is something in it that is not JSON."""
+        return self._seal(place, "outcome", write_outcome(outcome))
+
+    def outcome(self, row: TaskRow) -> Complete | RequestError | None:
+        """Give what came of a task; None if nothing has."""
+        if row.status not in ("completed", "failed"):
+            return None
+        found = read_outcome(self._open(row, "outcome", row.outcome))
+        return found if isinstance(found, Complete | RequestError) else None
+
+    def seal_wait(self, place: Place) -> str:
+        """Seal a state for a client that is to come again for a result. It says nothing, and grants nothing."""
+        return self._codec.seal(_bound(place, "wait"))
+
+    def check_wait(self, place: Place, state: Any) -> None:
+        """Check that a state is one that `seal_wait` gave for this task and principal. Raises `StateRefused`."""
+        if not isinstance(state, str):
+            raise StateRefused("not a string")
+        if len(state) > _LONGEST_WAIT:
+            raise StateRefused("too large")
+        if not compare_digest(self._codec.open(state), _bound(place, "wait")):
+            raise StateRefused("it belongs to another task or principal")
+
+    def _seal(self, place: Place, column: str, payload: bytes) -> bytes:
+        return self._codec.seal(_bound(place, column) + payload).encode("ascii")
+
+    def _open(self, row: TaskRow, column: str, sealed: bytes) -> bytes:
+        opened, bound = self._codec.open(sealed.decode("ascii", "replace")), _bound(Place(row.id, row.owner), column)
+        if not compare_digest(opened[: len(bound)], bound):
+            raise StateRefused(f"the {column} belongs to another task, column or principal")
+        return opened[len(bound) :]
+
+
+def _bound(place: Place, column: str) -> bytes:
+    return to_json([place.id, place.owner, column]) + b"\n"
+
+
+def _write_call(call: Call) -> bytes:
+    who = call.principal
+    about: JSON = {
+        "method": call.method,
+        "target": call.target,
+        "meta": call.params.get("_meta"),
+        "client": [call.client.info, call.client.capabilities],
+        "principal": None if who is None else [who.subject, who.issuer, who.client_id],
+        "user": write_user(call.user),
+        "scopes": sorted(call.scopes),
+        "host": call.headers.get(b"host", b"").decode("latin-1"),
+        "root": call.root,
+    }
+    if len(to_json(about)) > LARGEST_META:
+        message = f"What a task keeps of its request besides the arguments is over {LARGEST_META} bytes"
+        raise OverBudget(message, "_meta", LARGEST_META)
+    return to_json({**about, "arguments": call.arguments})
+
+
+def _named_by(who: list[str] | None) -> list[Any] | None:
+    """Return the user in a request of an older release, which kept the principal alone."""
+    return None if who is None else [who[0], "", who[1], who[2], True]
+
+
+def _read_call(fields: JSON) -> Call:
+    who = fields["principal"]
+    return Call(
+        method=fields["method"],
+        params={} if fields["meta"] is None else {"_meta": fields["meta"]},
+        target=fields["target"],
+        arguments=fields["arguments"],
+        client=Client(*fields["client"]),
+        principal=None if who is None else Principal(*who),
+        user=read_user(fields["user"] if "user" in fields else _named_by(who)),
+        scopes=frozenset(fields.get("scopes", ())),
+        headers={b"host": fields["host"].encode("latin-1")},
+        root=fields["root"],
+    )

@@ -1,0 +1,85 @@
+"""Requests that wait for a task: each is a place on the event loop, and holds no connection, worker or thread."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+
+from ..flow.admission import Admission
+from ..protocol.messages import Change
+from ..storage.pubsub import Fanout
+from ..storage.tasks import TaskRow
+
+FIRST_LOOK, LAST_LOOK = 0.5, 5.0
+"""How long a request waits for word of its task before it looks for itself, in seconds: from the first to the last.
+
+Word comes with each change, but not where whoever made it died before it could tell, or a fan-out of the author's does
+not reach this replica."""
+
+WHILE_DRAINING = 1.0
+"""How long a request waits that comes to a draining server, in seconds: so its client does not come again at once, and
+again, for as long as no other replica is there to take it."""
+
+
+class TaskWaiting:
+    """Lets requests wait until a task asks or ends.
+
+    Parameters:
+        fanout: tells of changes.
+        admission: says whether the server is draining.
+        most: how many requests may wait at once.
+    """
+
+    def __init__(self, fanout: Fanout, admission: Admission, most: int) -> None:
+        self._fanout = fanout
+        self._admission = admission
+        self._most = most
+        self._waiting = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request may wait."""
+        return self._waiting < self._most
+
+    async def until_settled(self, row: TaskRow, find: Callable[[], Awaitable[TaskRow]], seconds: float) -> TaskRow:
+        """Wait until a task asks or ends; or until the time is over, or the server begins to drain.
+
+        Parameters:
+            row: the task.
+            find: gives it as it is by then.
+            seconds: how long to wait at most.
+
+        Returns:
+            The task; still working where there was nothing more to wait for, or no room.
+
+        Raises:
+            Exception: whatever `find` raises.
+        """
+        if row.status != "working" or not self.has_room:
+            return row
+        loop = asyncio.get_running_loop()
+        draining = self._admission.draining
+        ends = loop.time() + (min(seconds, row.poll, WHILE_DRAINING) if draining else seconds)
+        patience: asyncio.Timeout | None = None
+
+        def end() -> None:
+            nonlocal ends
+            ends = loop.time()
+            if patience is not None:
+                with suppress(RuntimeError):  # it has just run out
+                    patience.reschedule(ends)
+
+        self._waiting += 1
+        changes = self._fanout.subscribe(frozenset({Change("task", row.id)}))
+        try:
+            with nullcontext() if draining else self._admission.on_drain(end):
+                row, pause = await find(), FIRST_LOOK  # it may have changed before anybody listened
+                while row.status == "working" and loop.time() < ends:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(min(loop.time() + pause, ends)) as patience:
+                            if not await changes.next():  # the fan-out has ended it
+                                await loop.create_future()
+                    row, pause = await find(), min(pause * 2, LAST_LOOK)
+        finally:
+            self._waiting -= 1
+            changes.close()
+        return row

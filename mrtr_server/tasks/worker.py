@@ -1,0 +1,420 @@
+"""The worker: claims tasks, runs their rounds, and keeps what they do."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import Context
+from functools import partial
+from secrets import token_hex
+from typing import Any, Protocol
+
+from ..errors import MissingCapability, ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
+from ..flow.admission import Admission
+from ..flow.journal import Journal
+from ..flow.single_use import Lease
+from ..limits import Limits
+from ..logs.refusals import RefusalLog
+from ..protocol.messages import Call, Complete, Question
+from ..registration.handlers import TaskTerms
+from ..storage.tasks import TaskRow
+from .execution import AGAIN_AFTER, TaskRun
+from .service import Taker, Tasks
+
+logger = logging.getLogger("mrtr_server")
+
+LOOK_EVERY = 1.0
+"""How often a worker looks for tasks that nobody has told it of, in seconds."""
+
+HEARD_EVERY = 0.5
+"""How often it says that it is alive, and hears what was cancelled, in seconds."""
+
+NOT_HERE_FOR = 2.0
+"""How long a worker leaves a task to others that it can't run now, in seconds."""
+
+TAKEN_FOR = 5.0
+"""How long a task is this worker's that is stored as taken, in seconds: longer only once it has begun."""
+
+OF_THE_REST = 1 / 4
+"""How much of the seconds that a shutdown has left after its cut-off each wait for what was cancelled takes."""
+
+_MOST_OVERDUE = 100
+
+
+class RunTask(Protocol):
+    """Runs a round of a task; see `Tools.run_task`."""
+
+    def __call__(
+        self, call: Call, journal: Journal, background: TaskRun, outlet: TaskRun, leaves: Callable[[], bool]
+    ) -> Awaitable[Complete | dict[str, Question]]:
+        """Give the result, or the questions that it asks; none if it was handed over."""
+        ...
+
+
+class Worker:
+    """Runs tasks in this process, several at once, on each event loop that it is started on.
+
+    Parameters:
+        tasks: the tasks.
+        run_task: runs a round of one.
+        terms: of the tools that have tasks, by name; there may be more later.
+        admission: says whether the server is draining.
+        limits: how many run at once, how long one may be silent, and how often it may take its worker with it.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        run_task: RunTask,
+        terms: Mapping[str, TaskTerms],
+        admission: Admission,
+        limits: Limits,
+    ) -> None:
+        tasks.offer = self.offer
+        self._start = partial(_AtWork, tasks, run_task, terms, admission, limits)
+        self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
+
+    def start(self) -> None:
+        """Start to work on this event loop, unless it does already."""
+        loop = asyncio.get_running_loop()
+        if loop in self._at_work:
+            return
+        for other in [each for each in self._at_work if each.is_closed()]:
+            del self._at_work[other]
+        self._at_work[loop] = self._start()
+
+    def offer(self, tool: str) -> AbstractContextManager[Taker | None]:
+        """Keep a place for a task that is about to be stored, if there is one on this event loop; see `Taker`."""
+        at_work = self._at_work.get(asyncio.get_running_loop())
+        return nullcontext() if at_work is None else at_work.offer(tool)
+
+    async def close(self) -> None:
+        """Hand the tasks back: those that come to a boundary in time from there, the others from their last step."""
+        loop = asyncio.get_running_loop()
+        if loop in self._at_work:
+            try:
+                await self._at_work[loop].close()
+            finally:
+                del self._at_work[loop]
+
+
+class _Place:
+    """A place that is kept for one task; see `Taker`."""
+
+    __slots__ = ("_take", "_until", "lease", "seconds")
+
+    def __init__(self, lease: str, seconds: float, take: Callable[[TaskRow, float], None]) -> None:
+        self.lease = lease
+        self.seconds = seconds
+        self._until = time.monotonic() + seconds
+        self._take = take
+
+    def take(self, row: TaskRow) -> None:
+        """Run the task."""
+        self._take(row, self._until)
+
+
+class _AtWork:
+    """A worker on one event loop."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        run_task: RunTask,
+        terms: Mapping[str, TaskTerms],
+        admission: Admission,
+        limits: Limits,
+    ) -> None:
+        self._tasks = tasks
+        self._run_task = run_task
+        self._terms = terms
+        self._admission = admission
+        self._shutdown = admission.shutdown
+        self._limits = limits
+        self._refusals = RefusalLog()
+        self._name = token_hex(16)
+        self._offered: list[str] = []
+        """The tools of the tasks that places are kept for."""
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
+        self._ended = asyncio.Event()
+        self._closing = False
+        self._claiming = False
+        self._told: set[str] = set()
+        self._left: dict[str, float] = {}
+        """The tasks that are left to others, until when by the monotonic clock."""
+        self._looked = 0.0
+        # Not in the context of the request that happened to come first.
+        loop, context = asyncio.get_running_loop(), Context()
+        self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
+        self._heard = loop.create_task(self._again_and_again(self._be_heard, "renewed"), context=context)
+
+    async def close(self) -> None:
+        """See `Worker.close`."""
+        self._closing = True
+        if not self._claiming:  # what is being claimed has to be handed back
+            self._claims.cancel()
+        await asyncio.wait((self._claims,), timeout=self._time_to_end())
+        # At first they may come to a boundary; then the handler is cancelled, and then the waiting for its steps.
+        late = set(self._tasks_running())
+        if late:
+            _, late = await asyncio.wait(late, timeout=self._shutdown.until_cut_off())
+        for _ in range(2):
+            for task in late:
+                task.cancel()
+            if late:
+                _, late = await asyncio.wait(late, timeout=self._shutdown.left() * OF_THE_REST)
+        self._claims.cancel()
+        self._heard.cancel()
+        await asyncio.wait((self._claims, self._heard), timeout=self._shutdown.left() * OF_THE_REST)
+
+    def _time_to_end(self) -> float:
+        return self._shutdown.until_cut_off() or self._shutdown.left() * OF_THE_REST
+
+    def _tasks_running(self) -> list["asyncio.Task[None]"]:
+        return [task for _, task in self._running.values()]
+
+    @property
+    def _leaves(self) -> bool:
+        return self._closing or self._admission.draining
+
+    async def _again_and_again(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+        """Do work until the server ends."""
+        while not (self._closing and work == self._claim):
+            try:
+                await work()
+            except StoreUnavailable:  # of which the log has a line
+                await asyncio.sleep(AGAIN_AFTER)
+            except Exception as error:
+                logger.error("Tasks could not be %s", what, exc_info=error)
+                await asyncio.sleep(LOOK_EVERY)
+
+    # Claiming
+
+    def _at_once(self, tool: str) -> int:
+        """Give how many tasks of a tool run at once."""
+        terms = self._terms.get(tool)
+        return 0 if terms is None else terms.concurrency or self._limits.tasks
+
+    def _room(self, tools: list[str]) -> int:
+        """Give how many tasks of some tools, which are claimed together, may begin now."""
+        all_here = [*self._offered, *(run.row.name for run, _ in self._running.values())]
+        of_tool = self._at_once(tools[0]) - all_here.count(tools[0]) if len(tools) == 1 else self._limits.tasks
+        return min(of_tool, self._limits.tasks - len(all_here))
+
+    def _queues(self) -> list[list[str]]:
+        """Give the tools whose tasks are claimed together: each with a limit of its own first, then all the others."""
+        limited = [[tool] for tool, terms in self._terms.items() if terms.concurrency is not None]
+        others = [tool for tool, terms in self._terms.items() if terms.concurrency is None]
+        return [*limited, others] if others else limited
+
+    async def _claim(self) -> None:
+        if self._leaves:
+            await asyncio.sleep(AGAIN_AFTER)
+            return
+        self._ended.clear()
+        self._left = {id: until for id, until in self._left.items() if until > time.monotonic()}
+        queues, is_all = self._queues(), True
+        for tools in queues:
+            if (room := self._room(tools)) > 0 and not self._leaves:
+                is_all &= await self._claim_of(tools, room) < room
+        if is_all and not self._leaves:
+            open_ = [tools for tools in queues if self._room(tools) > 0]
+            await self._wait_for_more([tool for tools in open_ for tool in tools], full=len(open_) < len(queues))
+
+    async def _claim_of(self, tools: list[str], most: int) -> int:
+        since, seconds = time.monotonic(), self._limits.lease_seconds
+        self._claiming = True
+        try:
+            rows = await self._tasks.store.claim_tasks(
+                self._name, seconds=seconds, most=most, tools=tools, without=list(self._left)
+            )
+            for row in await self._beginning(rows):
+                if self._leaves:
+                    await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
+                else:
+                    self._begin(row, since)
+        finally:
+            self._claiming = False
+        return len(rows)
+
+    async def _wait_for_more(self, tools: list[str], *, full: bool) -> None:
+        """Wait until there may be tasks of these tools, or room for others."""
+        waits: list[Coroutine[Any, Any, object]] = []
+        if tools:
+            waits.append(self._tasks.store.wait_for_tasks(LOOK_EVERY, tools=tools, without=list(self._left)))
+        if full or not tools:
+            waits.append(_within(LOOK_EVERY, self._ended.wait()))
+        if len(waits) == 1:
+            await waits[0]
+            return
+        waiting = [asyncio.ensure_future(each) for each in waits]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
+        """Give those of the claimed tasks that begin now.
+
+        One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
+        ran beside it. The others go back before anything begins, and that attempt does not count.
+        """
+        last = self._limits.task_attempts
+        suspects = [row for row in rows if row.attempts == last > 1]
+        waiting = suspects if any(run.row.attempts == last for run, _ in self._running.values()) else suspects[1:]
+        for row in waiting:
+            self._leave_to_others(row)
+            await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=0.0)
+        return [row for row in rows if row not in waiting]
+
+    @contextmanager
+    def offer(self, tool: str) -> Iterator[Taker | None]:
+        """See `Worker.offer`."""
+        if self._leaves or self._room([tool]) <= 0:
+            yield None
+            return
+        self._offered.append(tool)
+        try:
+            yield _Place(self._name, min(TAKEN_FOR, self._limits.lease_seconds), self._take)
+        finally:
+            self._offered.remove(tool)
+
+    def _take(self, row: TaskRow, until: float) -> None:
+        if not self._closing:  # or it is for others when its lease ends
+            self._begin(row, until - self._limits.lease_seconds)
+
+    def _leave_to_others(self, row: TaskRow, seconds: float | None = None) -> None:
+        """Claim a task no more for a while. It is free for others, who would come too late if it were for nobody."""
+        self._left[row.id] = time.monotonic() + (NOT_HERE_FOR if seconds is None else seconds)
+
+    def _begin(self, row: TaskRow, since: float) -> None:
+        present, working = self._running.get(row.id, (None, None))
+        if present is not None and working is not None and not present.over:
+            if present.found(row, since):
+                return
+            working.cancel()
+        run = TaskRun(self._tasks, row, Lease(self._limits.lease_seconds, since))
+        task = asyncio.create_task(self._run(run), context=Context())  # it may begin within a request
+        self._running[row.id] = (run, task)
+        task.add_done_callback(lambda _: self._done(run))
+
+    def _done(self, run: TaskRun) -> None:
+        if self._running.get(run.row.id, (None, None))[0] is run:
+            del self._running[run.row.id]
+        self._ended.set()
+
+    # Running
+
+    async def _run(self, run: TaskRun) -> None:
+        try:
+            name = run.row.name
+            # One that begins anew here waits for its former run, which may take a while to end.
+            async with self._turns.setdefault(name, asyncio.Semaphore(self._at_once(name) or 1)):
+                if self._leaves:
+                    await run.leave()
+                else:
+                    await self._run_round(run)
+        except StateRefused as refused:
+            self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
+            self._leave_to_others(run.row)
+            await run.leave()
+        except UnknownTarget:
+            self._tell_once(f"There are tasks of {run.row.name!r}, which this server has not; others may")
+            self._leave_to_others(run.row)
+            await run.leave()
+        except StoreUnavailable:
+            self._leave_to_others(run.row, AGAIN_AFTER)
+            await run.leave()
+        except RequestError as error:
+            if isinstance(error, MissingCapability):
+                self._refusals.note_lacking(f"a task of {run.row.name}", "", error)
+            await self._fail(run, error)
+        except asyncio.CancelledError:
+            if not run.lost:
+                with suppress(asyncio.CancelledError):
+                    await run.leave()
+            raise
+        except Exception as error:
+            logger.error("A task of %r could not be run or kept", run.row.name, exc_info=error)
+            await self._fail(run, ProtocolError("The task could not be kept"))
+
+    async def _fail(self, run: TaskRun, error: RequestError) -> None:
+        await run.end(lambda row: self._tasks.failed(row, error))
+
+    async def _run_round(self, run: TaskRun) -> None:
+        row, sealed = run.row, self._tasks.sealed
+        if row.attempts > self._limits.task_attempts:
+            logger.error(
+                "A task of %r was begun %d times and came to no step, question or end, and is failed: each time its "
+                "worker ended, or was silent for longer than its lease of %g s, as one whose event loop is blocked is",
+                row.name,
+                row.attempts - 1,
+                self._limits.lease_seconds,
+            )
+            raise ProtocolError("The task was given up: it could not be run to its end")
+        call = sealed.call(row)
+        run.journal = journal = sealed.journal(row, self._tasks.now())
+        journal.deliver(sealed.questions(row).answers)
+
+        def leaves() -> bool:
+            return run.lost or run.lease.in_doubt or self._leaves
+
+        came = await self._run_task(call, journal, run, run, leaves)
+        if isinstance(came, Complete):
+            await run.end(lambda row: self._tasks.completed(row, came))
+        elif came:
+            journal.park({key: question.digest for key, question in came.items()})
+            await run.end(lambda row: self._tasks.parked(row, journal, came))
+        else:
+            await run.end(lambda row: {"journal": self._tasks.seal_journal(row, journal), "attempts": 0})
+
+    def _tell_once(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.error("%s", what)
+
+    # What happens meanwhile
+
+    async def _be_heard(self) -> None:
+        before = time.monotonic()
+        await asyncio.sleep(HEARD_EVERY)
+        stood_still = time.monotonic() - before - HEARD_EVERY
+        if stood_still > self._limits.lease_seconds:
+            logger.error(
+                "The event loop stood still for %.1f s, longer than the lease of %g s, so that other workers may have "
+                "begun its tasks anew. Something blocked it that had better be in a plain `def`, or the machine slept",
+                stood_still,
+                self._limits.lease_seconds,
+            )
+        ids = list(self._running)
+        if ids:
+            await self._renew(ids)
+        if time.monotonic() - self._looked >= LOOK_EVERY:
+            self._looked = time.monotonic()
+            overdue = await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE)
+            await asyncio.gather(*map(self._tasks.expire, overdue))  # at once, or who is cancelled waits for them
+
+    async def _renew(self, ids: list[str]) -> None:
+        since = time.monotonic()
+        held = await self._tasks.store.renew_tasks(self._name, ids, seconds=self._limits.lease_seconds)
+        for id in ids:
+            run, task = self._running.get(id, (None, None))
+            if run is None or task is None or run.over:
+                continue
+            if id in held:
+                run.lease.hold(since)
+            else:
+                run.lost = True
+                task.cancel()
+
+
+async def _within(seconds: float, work: Awaitable[object]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work

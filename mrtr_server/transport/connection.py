@@ -1,0 +1,273 @@
+"""The way back to one client, and when it leaves."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from starlette.types import Receive, Scope
+
+from ..errors import InvalidRequest, RequestError
+from ..flow.admission import Admission
+from ..protocol.dialects import Dialect, Reply
+from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Progress, Subscription
+from .response_writer import ResponseWriter
+from .sse import EventStream
+
+SSE_TYPE = b"text/event-stream"
+
+KEEP_ALIVE = 15.0
+"""How often a quiet stream gets a comment, in seconds, so that proxies leave it open."""
+
+WATCH_AFTER = 0.05
+"""How long a call runs before anything watches for the client's leaving, in seconds."""
+
+CLOSE_WITHIN = 1.0
+"""How long a subscription may take to end when it is told to, in seconds."""
+
+
+class _Known(threading.local):
+    """The event loop that this thread ran last."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+_known = _Known()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    # Before Python 3.12, asyncio asks the kernel for the process id each time, which costs more than all else here.
+    loop = _known.loop
+    if loop is None or not loop.is_running():
+        loop = _known.loop = asyncio.get_running_loop()
+    return loop
+
+
+def running_request() -> "asyncio.Task[Any]":
+    """Return the task that runs; there is always one."""
+    return asyncio.current_task(_running_loop())  # type: ignore[return-value]
+
+
+class Connection:
+    """The way back to one client: plain JSON until there is something to stream, then a stream.
+
+    Parameters:
+        dialect: writes the notes.
+        headers: of the request; without `text/event-stream` in `Accept`, notes are dropped.
+        admission: says whether the server is draining.
+        scope, receive: of the ASGI application.
+        writer: of the response.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        headers: Mapping[bytes, bytes],
+        admission: Admission,
+        scope: Scope,
+        receive: Receive,
+        writer: ResponseWriter,
+    ) -> None:
+        self._dialect = dialect
+        self._headers = headers
+        self._admission = admission
+        self._scope = scope
+        self._receive = receive
+        self._writer = writer
+        self.loop = _running_loop()
+        self._stream: EventStream | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self.request: asyncio.Task[Any] = asyncio.current_task(self.loop)  # type: ignore[assignment]  # in one always
+        self.gone = False
+        self.finishing = False
+
+    def accepts_stream(self) -> bool:
+        """Say whether the client takes a stream."""
+        return SSE_TYPE in self._headers.get(b"accept", b"").lower()
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note; see `Outlet`."""
+        if self.gone or self.finishing or not self.accepts_stream():
+            return NOTHING
+        data = self._dialect.note(note)
+        try:
+            on_loop = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            on_loop = False
+        if not on_loop:  # a plain `def` in its thread
+            self.loop.call_soon_threadsafe(self._add, note, data)
+            return NOTHING
+        return self._add(note, data)
+
+    def _add(self, note: Note, data: bytes) -> Awaitable[None]:
+        if self.finishing:  # by now, while a thread was at it
+            return NOTHING
+        if self._stream is None:
+            self._stream = EventStream(self._starting())
+        return self._stream.add_progress(data) if isinstance(note, Progress) else self._stream.add_message(data)
+
+    def _starting(self) -> ResponseWriter:
+        """Return the writer of a response that starts now."""
+        if self._admission.draining:
+            self._writer.close_after(self._scope)
+        return self._writer
+
+    async def finish(self, reply: Reply) -> None:
+        """Send the reply: as the stream's last event if there is a stream, otherwise as JSON."""
+        self.finishing = True
+        if self._stream is None:
+            await self._starting().respond(reply.status, reply.body, *reply.headers)
+        else:
+            await self._stream.end(reply.body)
+
+    def abandon(self) -> None:
+        """Send nothing more."""
+        self.finishing = True
+        if self._stream is not None:
+            self._stream.abandon()
+
+    async def close(self) -> None:
+        """Respond to a client that is gone: middleware around the server takes no response for a failure."""
+        if self._stream is None:
+            with suppress(OSError):
+                await self._writer.respond(499, b"")
+
+    # The client's leaving
+
+    def watch(self) -> None:
+        """Begin to watch for the client's leaving, which cancels the request."""
+        self._watcher = self.loop.create_task(self._wait_until_gone(self._cancel))
+
+    def unwatch(self) -> None:
+        """Watch no more."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
+    def _cancel(self) -> None:
+        if self._watcher is not None:
+            self.request.cancel()
+
+    async def _wait_until_gone(self, then: Callable[[], object]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        then()
+
+    # Subscriptions
+
+    async def listen(self, call: Call, listening: Listening) -> None:
+        """Carry changes until either side has had enough."""
+        changes = listening.changes
+        try:
+            writer = self._dialect.listening(call, changes)
+            if not self.accepts_stream():
+                raise InvalidRequest(f"{call.method} needs Accept: text/event-stream", call.request_id)
+        except RequestError as error:
+            changes.close()
+            refusal = self._dialect.error(call.request_id, error)
+            await self._writer.respond(refusal.status, refusal.body)
+            return
+        heard = _Heard(changes)
+        watcher = self.loop.create_task(self._wait_until_gone(changes.close))
+        try:
+            response = self._starting()
+            await response.start_stream()
+            await response.write_event(writer.opened())
+            with self._admission.on_drain(heard.end):
+                while not (self.gone or response.stalled):
+                    happened = await heard.next()
+                    if happened is None:
+                        await response.write(b":\n\n")
+                        continue
+                    if not happened:
+                        break
+                    for change in happened:
+                        await response.write_event(writer.changed(change))
+            if not self.gone:
+                await response.write_event(writer.closed())
+            await response.end()
+        finally:
+            watcher.cancel()
+            changes.close()
+
+
+class _Heard:
+    """What one subscription hears, until it is told to end: then within a moment, whatever fan-out it is of."""
+
+    def __init__(self, changes: Subscription) -> None:
+        self._changes = changes
+        self._ends: float | None = None
+        self._patience: asyncio.Timeout | None = None
+
+    async def next(self) -> list[Change] | None:
+        """Wait for changes. Gives none when the subscription has ended, and None when it is quiet."""
+        until = asyncio.get_running_loop().time() + KEEP_ALIVE if self._ends is None else self._ends
+        try:
+            async with asyncio.timeout_at(until) as self._patience:
+                return await self._changes.next()
+        except TimeoutError:
+            return None if self._ends is None else []
+
+    def end(self) -> None:
+        """End the subscription."""
+        if self._ends is None:
+            self._ends = asyncio.get_running_loop().time() + CLOSE_WITHIN
+        self._changes.close()
+        if self._patience is not None:
+            with suppress(RuntimeError):  # it has just run out
+                self._patience.reschedule(self._ends)
+
+
+class Watch:
+    """Finds the calls that take long, with one timer for all: most are over before anything need watch their client."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls = _Calls()
+        self._others: WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls] = WeakKeyDictionary()
+
+    def enter(self, connection: Connection) -> None:
+        """Note that a call begins."""
+        self._of(connection.loop).enter(connection)
+
+    def leave(self, connection: Connection) -> None:
+        """Note that a call is over."""
+        self._of(connection.loop).leave(connection)
+        connection.unwatch()
+
+    def _of(self, loop: asyncio.AbstractEventLoop) -> "_Calls":
+        if loop is self._loop:
+            return self._calls
+        self._loop = loop  # nearly always the only one there is
+        self._calls = self._others.setdefault(loop, _Calls())
+        return self._calls
+
+
+class _Calls:
+    """The calls under way on one event loop."""
+
+    def __init__(self) -> None:
+        self._young: set[Connection] = set()
+        self._old: set[Connection] = set()
+        self._ticking = False
+
+    def enter(self, connection: Connection) -> None:
+        self._young.add(connection)
+        if not self._ticking:
+            self._ticking = True
+            connection.loop.call_later(WATCH_AFTER, self._tick, connection.loop)
+
+    def leave(self, connection: Connection) -> None:
+        self._young.discard(connection)
+        self._old.discard(connection)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        for connection in self._old:
+            connection.watch()
+        self._old, self._young = self._young, set()
+        self._ticking = bool(self._old)
+        if self._ticking:
+            loop.call_later(WATCH_AFTER, self._tick, loop)

@@ -1,0 +1,251 @@
+"""The HTTP side: a capped body, the caller, the dialect, the reply."""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from starlette.types import Receive, Scope, Send
+
+from ..errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
+from ..flow.admission import Admission
+from ..limits import Limits
+from ..logs.refusals import RefusalLog
+from ..methods.dispatcher import Dispatcher
+from ..protocol.dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
+from ..protocol.messages import JSON, Call, Client, Listening
+from ..schema.arguments import HeaderParameter
+from .auth import principal_of, scopes_of
+from .connection import Connection, Watch, running_request
+from .in_flight import InFlight
+from .response_writer import JSON_TYPE, ResponseWriter
+
+logger = logging.getLogger("mrtr_server")
+
+_LOOPBACK = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
+
+
+class Endpoint:
+    """The MCP endpoint: takes one POST, gives one reply or one stream.
+
+    Parameters:
+        dispatcher: answers calls.
+        info: the server's name, version and so on, in the shape of `Implementation`.
+        header_parameters: gives the parameters of a tool that headers mirror.
+        may_be_task: says whether a tool's calls may become tasks.
+        limits: what a request may use.
+        admission: says whether the server is draining.
+        dialects: the names of the wire forms to serve; None for all.
+        allowed_origins: what browsers may call from, besides loopback; `"*"` for anywhere.
+        allowed_hosts: what `Host` may be; None for anything.
+        refusals: logs what is turned away.
+
+    Raises:
+        SetupError: there is no dialect of a name.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        info: JSON,
+        header_parameters: Callable[[str], tuple[HeaderParameter, ...]],
+        may_be_task: Callable[[str], bool],
+        limits: Limits,
+        admission: Admission,
+        *,
+        dialects: Sequence[str] | None,
+        allowed_origins: Sequence[str],
+        allowed_hosts: Sequence[str] | None,
+        refusals: RefusalLog,
+    ) -> None:
+        if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
+            raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
+        chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
+        self._versions = [dialect.version for dialect in chosen if dialect.version]
+        surface = Surface(info, self._versions, header_parameters, may_be_task)
+        self._dialects = [dialect(surface) for dialect in chosen]
+        self._dispatcher = dispatcher
+        self._limits = limits
+        self._admission = admission
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
+        self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._refusals = refusals
+        self._watch = Watch()
+        self._in_flight = InFlight(admission.shutdown)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        writer = ResponseWriter(receive, send, self._limits.write_seconds)
+        if scope["method"] != "POST":
+            await writer.respond(405, b"", (b"allow", b"POST"))
+            return
+        listed = scope["headers"]
+        headers: dict[bytes, bytes] = dict(listed)
+        repeated = _join_repeated(headers, listed) if len(headers) != len(listed) else ""
+        refusal = self._refuse(headers)
+        if refusal is not None:
+            await writer.respond(*refusal)
+            return
+        request = running_request()
+        self._in_flight.enter(request)
+        try:
+            await self._serve(headers, repeated, scope, receive, writer)
+        except asyncio.CancelledError:
+            if not self._in_flight.forgive(request):  # not even its answer was taken in time
+                raise
+        finally:
+            self._in_flight.leave(request)
+
+    def _refuse(self, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
+        origin = headers.get(b"origin")
+        if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
+            self._refusals.note(
+                "Refused the origin %r: to let browsers call from there, add it to allowed_origins=",
+                origin.decode("latin-1"),
+            )
+            return 403, b'{"error":"Origin not allowed"}'
+        if self._hosts is not None and not self._host_allowed(headers.get(b"host", b"").decode("latin-1")):
+            self._refusals.note(
+                "Refused the host %r: if clients reach this server by that name, add it to allowed_hosts=",
+                headers.get(b"host", b"").decode("latin-1"),
+            )
+            return 403, b'{"error":"Host not allowed"}'
+        kind = headers.get(b"content-type", b"")
+        if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE:
+            return 415, b'{"error":"Content-Type must be application/json"}'
+        return None
+
+    def _host_allowed(self, host: str) -> bool:
+        host = host.lower()
+        name, _, port = host.rpartition(":")
+        return self._hosts is None or host in self._hosts or (port.isdigit() and name in self._hosts)
+
+    def _origin_allowed(self, origin: str) -> bool:
+        origin = origin.strip().lower()
+        if origin == "null":
+            return False
+        return "*" in self._origins or origin in self._origins or _LOOPBACK.fullmatch(origin) is not None
+
+    async def _read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
+        """Read the body; None if the client left before it was all there."""
+        limit = self._limits.body_bytes
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length[:32]) > limit:
+            raise PayloadTooLarge(limit)
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            if len(body) > limit:
+                raise PayloadTooLarge(limit)
+            return body if message["type"] == "http.request" else None
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            if size > limit:
+                raise PayloadTooLarge(limit)
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+        if size > limit:
+            raise PayloadTooLarge(limit)
+        return b"".join(parts)
+
+    async def _serve(
+        self, headers: Mapping[bytes, bytes], repeated: str, scope: Scope, receive: Receive, writer: ResponseWriter
+    ) -> None:
+        dialect = self._dialects[0]
+        connection: Connection | None = None
+        call: Call | None = None
+        request_id: str | int | None = None
+        listens = False
+        try:
+            body = await self._read(headers, receive)
+            if body is None:
+                return
+            envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
+            del body  # a stream may stay open for long, and need not hold what opened it
+            request_id = envelope.id
+            if request_id is None:  # a notification, and there is none that we would act on
+                await writer.respond(202, b"")
+                return
+            dialect = self._choose(envelope)
+            user = scope.get("user")
+            call = dialect.read(envelope, principal_of(user), user)
+            call.root = scope.get("root_path", "")
+            if (credentials := scope.get("auth")) is not None:
+                call.scopes = scopes_of(credentials)
+            del envelope
+            connection = Connection(dialect, headers, self._admission, scope, receive, writer)
+            self._watch.enter(connection)
+            try:
+                outcome = await self._dispatcher.dispatch(call, connection)
+            finally:
+                self._watch.leave(connection)
+            if isinstance(outcome, Listening):
+                call.params, call.client = {}, Client()
+                listens = True
+                await connection.listen(call, outcome)
+                return
+            reply = dialect.reply(call, outcome)
+            call = None  # the client may take its time to read the reply, and both may be as large
+            del outcome
+        except PayloadTooLarge as error:
+            # What is left of the body stays unread, so the connection can't be used again.
+            reply = dialect.error(None, error)
+            await writer.respond(reply.status, reply.body, (b"connection", b"close"))
+            return
+        except asyncio.CancelledError:
+            if connection is not None and connection.gone:
+                connection.abandon()
+                connection.request.uncancel()  # it was us, and there is nobody left to answer
+                await connection.close()
+                return
+            if listens or self._admission.shutdown.began is None:
+                if connection is not None:
+                    connection.abandon()
+                raise
+            # The shutdown has no more time for it, by our own clock or by the web server's.
+            self._in_flight.forgive(running_request())
+            logger.warning("%s was cut off, since the server has to end", _named(call))
+            reply = dialect.error(request_id, CutOff())
+        except RequestError as error:
+            if isinstance(error, MissingCapability):
+                self._note_lacking(call, error)
+            reply = dialect.error(request_id if request_id is not None else error.request_id, error)
+        except Exception as error:
+            reference = secrets.token_hex(4)
+            logger.error("A request failed (reference %s)", reference, exc_info=error)
+            reply = dialect.error(request_id, InternalFault(reference))
+        if connection is not None:
+            await connection.finish(reply)
+        else:
+            await writer.respond(reply.status, reply.body, *reply.headers)
+
+    def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:
+        what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
+        client = str(call.client.info.get("name") or "") if call is not None else ""
+        self._refusals.note_lacking(what, client, error)
+
+    def _choose(self, envelope: Envelope) -> Dialect:
+        for dialect in self._dialects:
+            if dialect.claims(envelope):
+                return dialect
+        raise unclaimed(envelope, self._versions)
+
+
+def _named(call: Call | None) -> str:
+    return f"{call.method} {call.target[:200]!r}" if call is not None else "A request that was still coming in"
+
+
+def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:
+    """Mend the dictionary where a header is there twice; give the name of one of the protocol that is."""
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in listed:
+        values.setdefault(name, []).append(value)
+    for name in (b"accept", b"origin"):  # an origin of two is allowed nowhere
+        if name in values:
+            headers[name] = b", ".join(values[name])
+    twice = (name for name, found in values.items() if len(found) > 1 and name.startswith(b"mcp-"))
+    return next(twice, b"").decode("latin-1")

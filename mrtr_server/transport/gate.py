@@ -1,0 +1,84 @@
+"""The gate before the endpoint: authentication and other middleware, and who is turned away before that."""
+
+import logging
+from collections.abc import Awaitable, Sequence
+
+from starlette.authentication import AuthenticationBackend, AuthenticationError
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..logs.refusals import RefusalLog
+
+logger = logging.getLogger("mrtr_server")
+
+_ONCE = (b"host", b"authorization", b"content-length")
+"""Headers of which nobody knows which one counts: for a proxy it may be the one, for a server the other."""
+
+
+def wrap(
+    app: ASGIApp, auth: AuthenticationBackend | None, middleware: Sequence[Middleware], refusals: RefusalLog
+) -> ASGIApp:
+    """Put authentication and other middleware around an application, once; and outermost, the check of its headers.
+
+    Parameters:
+        app: the application.
+        auth: knows users by their credentials; whom it does not know gets a 401. None to let everybody through.
+        middleware: Starlette middleware, the outermost first; around the authentication.
+        refusals: logs what is turned away.
+    """
+    if auth is not None:
+        app = AuthenticationMiddleware(_RequireUser(app), backend=auth, on_error=_rejected)
+    for cls, args, kwargs in reversed(middleware):
+        app = cls(app, *args, **kwargs)
+    return _Unambiguous(app, refusals)
+
+
+class _Unambiguous:
+    """Lets no request through that has a header twice which can be there once."""
+
+    def __init__(self, app: ASGIApp, refusals: RefusalLog) -> None:
+        self._app = app
+        self._refusals = refusals
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        headers = scope["headers"]
+        if len(dict(headers)) != len(headers):
+            names = [name for name, _ in headers]
+            for name in _ONCE:
+                if names.count(name) > 1:
+                    return self._refuse(name.decode())(scope, receive, send)
+        return self._app(scope, receive, send)
+
+    def _refuse(self, name: str) -> Response:
+        self._refusals.note(
+            "Refused a request with two headers %r: look at what stands before this server, and let it send one", name
+        )
+        return JSONResponse({"error": f"{name} is there twice"}, 400)
+
+
+class _RequireUser:
+    """Lets only authenticated requests through."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["user"].is_authenticated:
+            await self._app(scope, receive, send)
+        else:
+            await _challenge('Bearer realm="mcp"')(scope, receive, send)
+
+
+def _challenge(challenge: str) -> Response:
+    return JSONResponse({"error": "Authentication is required"}, 401, {"WWW-Authenticate": challenge})
+
+
+def _rejected(connection: HTTPConnection, error: AuthenticationError) -> Response:
+    reason = str(error)
+    for part in connection.headers.get("authorization", "").split():
+        reason = reason.replace(part, "…") if len(part) > len("Bearer") else reason  # a token is never logged
+    logger.warning("Credentials were rejected: %.200r", reason)
+    return _challenge('Bearer realm="mcp", error="invalid_token"')

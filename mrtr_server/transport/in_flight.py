@@ -1,0 +1,65 @@
+"""The requests that are being served, so that the end of the server can cut them off."""
+
+import asyncio
+from contextlib import suppress
+from weakref import WeakKeyDictionary
+
+from ..concurrency.shutdown import Shutdown
+
+
+class InFlight:
+    """Knows each request's task, and cancels those that a shutdown has no more time for.
+
+    It does so twice: the first time lets a running step end, the second, halfway to the end, does not.
+
+    Parameters:
+        shutdown: the end of the server.
+    """
+
+    def __init__(self, shutdown: Shutdown) -> None:
+        self._shutdown = shutdown
+        self._requests: set[asyncio.Task[object]] = set()
+        self._cut: dict[asyncio.Task[object], int] = {}
+        """How often a request was cancelled."""
+        self._armed: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+        """For which shutdown an event loop has its timers, by when that began."""
+        shutdown.on_begin(self._begin)
+
+    def enter(self, request: "asyncio.Task[object]") -> None:
+        """Note that a request begins."""
+        self._requests.add(request)
+        if self._shutdown.began is not None:
+            self._arm(request.get_loop())
+
+    def leave(self, request: "asyncio.Task[object]") -> bool:
+        """Note that a request is over; return whether it was cut off. It counts as not cancelled then."""
+        self._requests.discard(request)
+        return bool(self._cut) and self.forgive(request)
+
+    def forgive(self, request: "asyncio.Task[object]") -> bool:
+        """Take back that a request was cancelled from here, so that it can be answered; return whether it was."""
+        times = self._cut.pop(request, 0)
+        for _ in range(times):
+            request.uncancel()
+        return times > 0
+
+    def _begin(self) -> None:
+        for loop in {request.get_loop() for request in tuple(self._requests)}:
+            with suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(self._arm, loop)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        began = self._shutdown.began
+        if began is None or self._armed.get(loop) == began:
+            return
+        self._armed[loop] = began
+        first, end = self._shutdown.until_cut_off(), self._shutdown.left()
+        for seconds in (first, (first + end) / 2, end):
+            loop.call_later(seconds, self._cut_off, loop, began)
+
+    def _cut_off(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
+        if self._shutdown.began != began:  # the server has started anew meanwhile
+            return
+        for request in [each for each in self._requests if each.get_loop() is loop]:
+            self._cut[request] = self._cut.get(request, 0) + 1
+            request.cancel()

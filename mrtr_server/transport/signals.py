@@ -1,0 +1,106 @@
+"""SIGTERM: drain first, and let the web server close its listener a moment later.
+
+A web server tells its application of the end after the last connection has closed, which is too late to hand calls
+over. So the application goes before the web server's own signal handler.
+"""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..flow.admission import Admission
+
+logger = logging.getLogger("mrtr_server")
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+def drain_on_sigterm(admission: Admission, lame_duck: float) -> None:
+    """Begin to drain on SIGTERM, and only then call the handler that is there now.
+
+    Nothing happens where there is none, as without a web server, and outside of the main thread.
+
+    Parameters:
+        admission: what is to drain. It is held weakly.
+        lame_duck: how long after the signal the handler is called, in seconds; a second signal calls it at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    current = signal.getsignal(signal.SIGTERM)
+    if isinstance(current, _Chain):
+        current.add(admission, lame_duck, loop)
+    elif callable(current) and not _is_dispatched_by_the_loop(current):
+        chain = _Chain(current)
+        chain.add(admission, lame_duck, loop)
+        signal.signal(signal.SIGTERM, chain)
+
+
+def forget_sigterm(admission: Admission) -> None:
+    """Let SIGTERM be for an admission: its server has ended."""
+    current = signal.getsignal(signal.SIGTERM)
+    if not isinstance(current, _Chain) or threading.current_thread() is not threading.main_thread():
+        return
+    if current.discard(admission):
+        signal.signal(signal.SIGTERM, current.following)
+
+
+def _is_dispatched_by_the_loop(handler: Handler) -> bool:
+    """Say whether it stands for `loop.add_signal_handler`: that one is called whatever handler is there."""
+    return (getattr(handler, "__module__", None) or type(handler).__module__).partition(".")[0] in ("asyncio", "uvloop")
+
+
+class _Chain:
+    """A signal handler that goes before another one.
+
+    Parameters:
+        following: the one that was there.
+    """
+
+    def __init__(self, following: Handler) -> None:
+        self.following = following
+        self._draining: WeakKeyDictionary[Admission, float] = WeakKeyDictionary()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._signalled = False
+
+    def add(self, admission: Admission, lame_duck: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._draining[admission] = lame_duck
+        self._loop = loop
+
+    def discard(self, admission: Admission) -> bool:
+        """Forget an admission; say whether none is left."""
+        self._draining.pop(admission, None)
+        return not self._draining
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        waits = not self._signalled and not self._reloads()
+        self._signalled = True
+        longest = max(self._draining.values(), default=0.0)
+        for admission in tuple(self._draining):
+            admission.shut_down()
+        if waits and longest > 0 and self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame)
+        else:
+            self._follow(number, frame)
+
+    def _follow_after(self, seconds: float, number: int, frame: FrameType | None) -> None:
+        # Here and not in the handler, which may have cut in while another line was being logged.
+        logger.info("Draining: calls go on elsewhere. In %g s no more connections are accepted.", seconds)
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(seconds, self._follow, number, frame)
+
+    def _follow(self, number: int, frame: FrameType | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.following(number, frame)
+
+    def _reloads(self) -> bool:
+        """Say whether uvicorn only makes way for the next version of the code, for which its author waits."""
+        server = getattr(self.following, "__self__", None)
+        return bool(getattr(getattr(server, "config", None), "reload", False))
