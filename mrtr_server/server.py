@@ -32,6 +32,7 @@ from .errors import SetupError
 from .flow.admission import Admission
 from .flow.asks import Text
 from .flow.authorization import Authorize, Authorizer, compile_hook
+from .flow.handler import Handler, TaskTerms
 from .flow.service import Flows
 from .flow.single_use import Redeemer
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of, options_of
@@ -43,7 +44,7 @@ from .methods.failures import Faults
 from .methods.tools import Tools
 from .protocol.content import Icon, ToolAnnotations, icon_entries
 from .protocol.messages import Change
-from .registration.handlers import Handler, TaskTerms, calls_background, compile_handler
+from .registration.handlers import calls_background, compile_handler
 from .registration.option_types import check_registration, check_settings
 from .registration.registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .storage.base import Store

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from mrtr_server.schema.arguments.forms import snake_case
 from pydantic import BaseModel
 
 from mrtr_server import (
@@ -35,6 +34,7 @@ from mrtr_server.errors import AnswerMisfit
 from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.inputs import reader
 from mrtr_server.flow.journal import UNSET
+from mrtr_server.schema.forms import snake_case
 
 SPECIFICATION = json.loads((Path(__file__).parent / "schemas" / "2026-07-28.json").read_text())
 INPUT_REQUEST = Draft202012Validator({"$ref": "#/$defs/InputRequest", "$defs": SPECIFICATION["$defs"]})

@@ -22,7 +22,8 @@ from starlette.routing import Mount
 from examples import secured
 from mrtr_server import BearerTokens, Context, MRTRServer, Principal, SetupError
 from mrtr_server.errors import StateRefused
-from mrtr_server.transport.auth import TokenUser, principal_of
+from mrtr_server.protocol.users import principal_of
+from mrtr_server.transport.auth import TokenUser
 
 from .conftest import Serve
 from .direct import send

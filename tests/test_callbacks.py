@@ -9,9 +9,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from mrtr_server.callbacks.service.base_url import BaseUrl
-from mrtr_server.callbacks.service.service import Callbacks, Report, Reports
-from mrtr_server.schema.arguments.arguments import Stored
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.authentication import BaseUser, UnauthenticatedUser
@@ -40,9 +37,12 @@ from mrtr_server import (
     ToolError,
     WayBack,
 )
+from mrtr_server.callbacks.base_url import BaseUrl
+from mrtr_server.callbacks.service import Callbacks, Report, Reports
 from mrtr_server.errors import AnswerMisfit, StoreUnavailable
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
+from mrtr_server.schema.arguments import Stored
 from mrtr_server.storage.base import InProcessStore
 from mrtr_server.transport.auth import TokenUser
 

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from mrtr_server.schema.arguments.arguments import MOST_PROBLEMS
-from mrtr_server.schema.arguments.forms import Form, form
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -36,6 +34,8 @@ from pydantic_core import CoreSchema
 
 from mrtr_server import Elicit, Elicited, MRTRServer, SetupError, ToolError
 from mrtr_server.errors import AnswerMisfit
+from mrtr_server.schema.arguments import MOST_PROBLEMS
+from mrtr_server.schema.forms import Form, form
 
 SPECIFICATION = json.loads((Path(__file__).parent / "schemas" / "2026-07-28.json").read_text())
 ELICIT_REQUEST = Draft202012Validator({"$ref": "#/$defs/ElicitRequest", "$defs": SPECIFICATION["$defs"]})

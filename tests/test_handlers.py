@@ -28,7 +28,8 @@ from mrtr_server import (
     SetupError,
     State,
 )
-from mrtr_server.registration.handlers import Handler, compile_handler
+from mrtr_server.flow.handler import Handler
+from mrtr_server.registration.handlers import compile_handler
 
 app = MRTRServer("handlers", keys=[bytes(32)])
 

@@ -14,89 +14,59 @@ import mrtr_server
 
 ROOT = Path(mrtr_server.__file__).parent
 
-# The layers of the design, and within a layer rows: a module may import from any row above its own, and from no other.
-ROWS: list[tuple[int, str]] = [
-    (0, "_version annotations digests errors hints threads together workers"),
-    (1, "extras"),
-    (1, "base_url content foreign json_size keys limits log_text messages patterns refusals shutdown"),
-    (1, "sqlite_file sqlite_mode tracebacks uri_templates"),
-    (1, "in_flight"),
-    (1, "option_types"),
-    (2, "admission auth database fanout journal schema sealed_state signing task_changes task_questions task_store"),
-    (2, "store tables task_waiting"),
-    (2, "notices watched_store"),
-    (2, "fanout_sql task_store_sql"),
-    (2, "store_sql"),
-    (2, "stores"),
-    (2, "callbacks cursors forms idempotency json_schema recorded results dialects.base"),
-    (2, "asks raw_schema sealed_tasks steps dialects.modern dialects.sep_draft"),
-    (2, "authorization authorized_changes dialects faults url_asks"),
-    (2, "inputs"),
-    (3, "round signals"),
-    (3, "context teardown"),
-    (3, "filling signatures"),
-    (3, "declared"),
-    (3, "handlers unknown_arguments"),
-    (3, "registry"),
-    (4, "runner"),
-    (5, "redemption"),
-    (5, "flows tasks"),
-    (5, "task_changes task_run"),
-    (5, "tool_calls worker"),
-    (5, "dispatcher"),
-    (6, "response_writer"),
-    (6, "callback_pages gate sse"),
-    (6, "connection"),
-    (6, "asgi probes shared"),
-    (7, "server"),
-    (8, "upgrade"),
-    (8, "migrations.versions.redemptions_and_kept migrations.versions.tasks_and_changes"),
-    (8, "cli testing.failure testing.observing testing.servers testing.wire"),
-    (8, "testing.asked testing.loop"),
-    (8, "testing.answers testing.replies"),
-    (8, "testing.script testing.transports"),
-    (8, "testing.session"),
-    (8, "testing.flow"),
-    (8, "testing.client"),
-    (8, "testing"),
-]
+# From the ground up: what is in a package imports from those above it in this table, and from its own.
+PACKAGES = {
+    "_version": "the release",
+    "errors": "the one tree of exceptions",
+    "extras": "optional libraries, and how to install them",
+    "hints": "words of other frameworks",
+    "limits": "what requests and flows may use",
+    "logs": "what goes to the log",
+    "concurrency": "threads, deadlines and batches",
+    "crypto": "keys, sealing, signing",
+    "protocol": "neutral messages, and the wire forms",
+    "schema": "types to JSON Schema and back",
+    "storage": "what replicas share",
+    "callbacks": "signed links back from a browser",
+    "flow": "one round against a journal",
+    "registration": "a decorated function becomes a record",
+    "tasks": "background flows",
+    "methods": "one function for each method",
+    "transport": "HTTP over ASGI",
+    "deployment": "several workers, and what they share",
+    "server": "the decorators and the wiring",
+    "migrations": "from the tables of one release to those of the next",
+    "cli": "the commands",
+    "testing": "the test kit",
+}
 TOP = "__init__"
 """The package's own namespace, which may import from anywhere."""
 
-ROW = {module: row for row, (_, modules) in enumerate(ROWS) for module in modules.split()}
-LAYER = {module: layer for layer, modules in ROWS for module in modules.split()}
+LEVEL = {package: level for level, package in enumerate(PACKAGES)}
+WIRE = {"protocol.dialect", "protocol.dialects", "protocol.drafts", "protocol.v2026_07_28"}
+"""What knows the forms of messages on the wire."""
 
 MIGRATIONS = {"migrations.versions.redemptions_and_kept", "migrations.versions.tasks_and_changes"}
 ONLY_IMPORTERS = {
-    "cryptography": {"sealed_state"},
-    "jsonschema_rs": {"json_schema"},
-    "itsdangerous": {"signing"},
+    "cryptography": {"crypto.codec"},
+    "jsonschema_rs": {"schema.json_schema"},
+    "itsdangerous": {"crypto.signing"},
     "click": {"cli"},
     "sqlalchemy": {
         *MIGRATIONS,
-        "sqlite_file",
-        "upgrade",
-        "database",
-        "store_sql",
-        "tables",
-        "task_store_sql",
-        "notices",
+        *(f"storage.sql.{each}" for each in ("database", "migrate", "notify", "schema", "sqlite", "store", "tasks")),
     },
-    "alembic": {*MIGRATIONS, "upgrade"},
-    "asyncpg": {"database"},
+    "alembic": {*MIGRATIONS, "storage.sql.migrate"},
+    "asyncpg": {"storage.sql.database"},
     "aiosqlite": set(),  # SQLAlchemy loads it
     "starlette": {
         *(
-            "auth",
-            "callback_pages",
-            "connection",
-            "gate",
-            "asgi",
-            "option_types",
-            "probes",
-            "response_writer",
-            "server",
+            f"transport.{each}"
+            for each in ("auth", "callback_pages", "connection", "endpoint", "gate", "health", "response_writer")
         ),
+        "protocol.users",
+        "registration.option_types",
+        "server",
         "testing.transports",
     },
     "uvicorn": {"cli"},
@@ -109,12 +79,15 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
 
+def level(module: str) -> int:
+    """Where a module's package stands in the table."""
+    return LEVEL[module.partition(".")[0]]
+
+
 SOURCES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 MODULES = sorted(SOURCES.keys() - {TOP})
 TREES = {module: ast.parse(path.read_text()) for module, path in SOURCES.items()}
-NEUTRAL = [
-    module for module in MODULES if ROW.get(module, 99) <= ROW["dispatcher"] and not module.startswith("dialects")
-]
+NEUTRAL = [module for module in MODULES if level(module) <= LEVEL["methods"] and module not in WIRE]
 """The dispatcher and all below it, which know no version and no wire."""
 
 
@@ -144,14 +117,24 @@ def outsiders(module: str) -> set[str]:
     return {name.split(".")[0] for name in imports(module)} - {"mrtr_server"}
 
 
-def test_every_module_has_its_layer() -> None:
-    assert sorted(ROW) == MODULES
-    assert [layer for layer, _ in ROWS] == sorted(layer for layer, _ in ROWS)
+def test_every_package_is_in_the_table() -> None:
+    assert {module.partition(".")[0] for module in MODULES} == PACKAGES.keys()
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_go_downwards_only(module: str) -> None:
-    assert {other for other in siblings(module) if ROW.get(other, 99) >= ROW[module]} == set()
+    assert {other for other in siblings(module) if other == TOP or level(other) > level(module)} == set()
+
+
+def test_modules_of_a_package_import_each_other_in_no_circle() -> None:
+    waiting = {
+        module: {other for other in siblings(module) if other != module and level(other) == level(module)}
+        for module in MODULES
+    }
+    while ready := [module for module, needs in waiting.items() if not needs & waiting.keys()]:
+        for module in ready:
+            del waiting[module]
+    assert waiting == {}
 
 
 def test_the_package_imports_itself_by_relative_names() -> None:
@@ -166,16 +149,15 @@ def test_the_package_imports_itself_by_relative_names() -> None:
 
 
 def test_sibling_dialects_never_import_each_other() -> None:
-    dialects = {module for module in MODULES if module.startswith("dialects.")} - {"dialects.base"}
+    dialects = WIRE - {"protocol.dialect", "protocol.dialects"}
     assert len(dialects) >= 2
     for dialect in dialects:
         assert siblings(dialect) & dialects == set()
 
 
 def test_only_the_edge_knows_the_dialects() -> None:
-    knowing = {module for module in MODULES if any(name.partition(".")[0] == "dialects" for name in siblings(module))}
-    edge = {module.partition(".")[0] for module in knowing} - {"dialects"}
-    assert edge <= {"connection", "asgi", "testing"}
+    knowing = {module for module in MODULES if siblings(module) & WIRE} - WIRE
+    assert {module.partition(".")[0] for module in knowing} <= {"transport", "testing"}
 
 
 @pytest.mark.parametrize("library", ONLY_IMPORTERS)
@@ -189,17 +171,16 @@ class TestNeutrality:
     VERSION = re.compile(r"20\d\d-\d\d-\d\d|DRAFT|draft")
 
     def test_it_is_about_most_of_the_package(self) -> None:
-        assert {"dispatcher", "runner", "round", "context", "registry", "journal", "messages", "errors"} <= set(NEUTRAL)
+        held = "methods.dispatcher flow.runner flow.round flow.context registration.registry flow.journal protocol.messages"
+        assert {*held.split(), "errors"} <= set(NEUTRAL)
 
-    @pytest.mark.parametrize(
-        "module", sorted({*(set(MODULES) - {m for m in MODULES if m.startswith("dialects")}), TOP})
-    )
+    @pytest.mark.parametrize("module", sorted({*(set(MODULES) - WIRE), TOP}))
     def test_no_version_is_named_outside_of_the_dialects(self, module: str) -> None:
         assert self.VERSION.findall(SOURCES[module].read_text()) == []
 
     def test_the_search_finds_what_it_looks_for(self) -> None:
         found = {module for module in MODULES if self.VERSION.search(SOURCES[module].read_text())}
-        assert found == {module for module in MODULES if module.startswith("dialects")} - {"dialects.base"}
+        assert found == WIRE - {"protocol.dialect"}
 
     def numbers(self, module: str) -> set[int]:
         tree = TREES[module]
@@ -220,13 +201,13 @@ class TestNeutrality:
     @pytest.mark.parametrize("module", NEUTRAL)
     def test_no_status_and_no_code_is_there(self, module: str) -> None:
         statuses = {status.value for status in HTTPStatus} - {100}  # a hundred is also just a number
-        if module in ("limits", "schema"):
+        if module in ("limits", "schema.arguments"):
             statuses -= {200}  # and this one a depth, and a length
         assert self.numbers(module) & statuses == set()
         assert [number for number in self.numbers(module) if number <= -31_000] == []
 
     def test_such_numbers_are_found_where_they_belong(self) -> None:
-        assert {400, 404, 413, 500, -32602, -32021} <= self.numbers("dialects.base")
+        assert {400, 404, 413, 500, -32602, -32021} <= self.numbers("protocol.dialect")
 
 
 def run(code: str) -> str:

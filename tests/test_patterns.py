@@ -7,12 +7,12 @@ from inspect import Parameter
 from typing import Annotated, Any
 
 import pytest
-from mrtr_server.schema.arguments.arguments import ArgumentsMisfit, SignatureArguments
-from mrtr_server.schema.arguments.forms import Form
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from typing_extensions import TypedDict
 
 from mrtr_server import Context, Elicit, Inputs, MRTRServer, SetupError
+from mrtr_server.schema.arguments import ArgumentsMisfit, SignatureArguments
+from mrtr_server.schema.forms import Form
 
 from .conftest import Serve
 from .test_raw_schema import NESTED, within

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from mrtr_server.schema.arguments.arguments import MOST_PROBLEMS, ArgumentsMisfit
-from mrtr_server.schema.arguments.raw import RawArguments
 
 from mrtr_server import MRTRServer, SetupError
+from mrtr_server.schema.arguments import MOST_PROBLEMS, ArgumentsMisfit
+from mrtr_server.schema.raw import RawArguments
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -31,9 +31,10 @@ from mrtr_server import (
 )
 from mrtr_server.deployment import workers
 from mrtr_server.protocol.content import ToolResult
+from mrtr_server.protocol.users import principal_of
 from mrtr_server.registration.handlers import compile_handler
 from mrtr_server.testing import Client
-from mrtr_server.transport.auth import BearerTokens, TokenUser, principal_of
+from mrtr_server.transport.auth import BearerTokens, TokenUser
 
 from .conftest import Serve
 from .direct import headers_for, send

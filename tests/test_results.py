@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from mrtr_server.schema.arguments.results import completion_body, failed, prompt_body, resource_body, tool_results
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
@@ -39,6 +38,7 @@ from mrtr_server import (
 from mrtr_server.errors import FlowError
 from mrtr_server.protocol.messages import JSON
 from mrtr_server.registration.handlers import compile_handler
+from mrtr_server.schema.results import completion_body, failed, prompt_body, resource_body, tool_results
 
 SPECIFICATION = json.loads((Path(__file__).parent / "schemas" / "2026-07-28.json").read_text())
 

@@ -17,20 +17,13 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from mrtr_server.schema.arguments.arguments import (
-    MOST_PROBLEMS,
-    ArgumentsMisfit,
-    HeaderParameter,
-    SignatureArguments,
-    Stored,
-    Structured,
-    header_parameters,
-)
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from mrtr_server import Context, Header, MRTRServer, SetupError
+from mrtr_server.protocol.header_params import HeaderParameter, header_parameters
 from mrtr_server.registration.handlers import compile_handler
+from mrtr_server.schema.arguments import MOST_PROBLEMS, ArgumentsMisfit, SignatureArguments, Stored, Structured
 
 
 class Color(Enum):

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from mrtr_server.tasks.service.sealing import Place, SealedTasks, _write_call
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, UnauthenticatedUser
 from starlette.middleware import Middleware
@@ -18,8 +17,9 @@ from starlette.routing import Mount
 from mrtr_server import Caller, Context, KeyRing, Limits, MRTRServer, Principal
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call
+from mrtr_server.protocol.users import RecordedUser, read_user, write_user
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.transport.auth import RecordedUser, read_user, write_user
+from mrtr_server.tasks.sealing import Place, SealedTasks, _write_call
 
 from .apps import Login
 from .conftest import Serve

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from mrtr_server.tasks.service.notifications import TaskChanges
 
 from mrtr_server import StoreUnavailable
 from mrtr_server.protocol.messages import Change, Task, TaskStatus
 from mrtr_server.storage.pubsub import InProcessFanout
-from mrtr_server.tasks.service import notifications as task_changes
+from mrtr_server.tasks import notifications as task_changes
+from mrtr_server.tasks.notifications import TaskChanges
 
 pytestmark = pytest.mark.anyio
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mrtr_server.tasks.service.questions import Questions
 
 from mrtr_server.errors import InvalidParams
 from mrtr_server.protocol.messages import JSON, Question
+from mrtr_server.tasks.questions import Questions
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 LOGIN = Question("form", "elicitation/create", {"message": "Who?", "requestedSchema": NAME}, "elicitation.form")

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mrtr_server.tasks.service.execution import TaskRun
-from mrtr_server.tasks.service.service import Tasks
 
 from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavailable
 from mrtr_server.flow.admission import Admission
+from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
 from mrtr_server.flow.single_use import Lease
 from mrtr_server.protocol.messages import Call
-from mrtr_server.registration.handlers import TaskTerms
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.tasks.execution import TaskRun
+from mrtr_server.tasks.service import Tasks
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,7 @@ from mrtr_server import (
     State,
     ToolError,
 )
-from mrtr_server.tasks.service import worker
+from mrtr_server.tasks import worker
 from mrtr_server.testing import AsyncClient, replica
 
 from .direct import Exchange, headers_for, scope_of

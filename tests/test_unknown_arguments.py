@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from mrtr_server.schema.arguments.arguments import SignatureArguments
-from mrtr_server.schema.arguments.unknown_arguments import MOST_NAMED, ArgumentNames
 from pydantic import AliasChoices, BaseModel, Field
 
 from mrtr_server import Confirm, Context, Depends, Elicit, Inputs, MRTRServer, SetupError, State
+from mrtr_server.schema.arguments import SignatureArguments
+from mrtr_server.schema.unknown_arguments import MOST_NAMED, ArgumentNames
 from mrtr_server.testing import Client, yes
 
 from .conftest import Serve

@@ -6,9 +6,9 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mrtr_server.schema.arguments.uri_templates import UriTemplate
 
 from mrtr_server import SetupError
+from mrtr_server.schema.uri_templates import UriTemplate
 
 
 def test_a_simple_expression_matches_up_to_the_next_slash() -> None:

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.tasks.service import execution as task_run
-from mrtr_server.tasks.service import worker
+from mrtr_server.tasks import execution as task_run
+from mrtr_server.tasks import worker
 from mrtr_server.testing import AsyncClient, Client, Clock, replica
 
 pytestmark = pytest.mark.anyio

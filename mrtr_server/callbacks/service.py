@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
@@ -18,7 +18,6 @@ from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, LinkRefused, StateRefused, StoreUnavailable
-from ..flow.journal import Journal
 from ..limits import Limits
 from ..protocol.messages import JSON, Call, Principal
 from ..schema.arguments import Stored
@@ -37,6 +36,25 @@ KIND = "callback"
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """How long a held client waits between two looks into the store, in seconds: it grows from the first to the longest."""
+
+
+class FlowRecord(Protocol):
+    """What callbacks need to know of a flow."""
+
+    @property
+    def flow(self) -> str:
+        """The flow's id."""
+        ...
+
+    @property
+    def started(self) -> float:
+        """When it began, in seconds since the epoch."""
+        ...
+
+    @property
+    def answers(self) -> Mapping[str, Mapping[str, JSON]]:
+        """Its answers, by key and question."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +190,7 @@ class Callbacks:
 
     # Links
 
-    def way_back(self, callback: Callback[Any], key: str, question: str, call: Call, journal: Journal) -> WayBack:
+    def way_back(self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord) -> WayBack:
         """Make the way back for an ask of a flow. It is the same in each round.
 
         Parameters:
@@ -180,7 +198,7 @@ class Callbacks:
             key: the ask's key.
             question: the question's digest.
             call: the request that asks.
-            journal: the flow that it belongs to.
+            flow: the flow that it belongs to.
 
         Raises:
             FlowError: nobody could find this way back, or somebody else could.
@@ -205,8 +223,8 @@ class Callbacks:
                 f"Nothing says where a browser finds the callback {name!r}: this request came to the host {host!r}, "
                 "which is not loopback; give MRTRServer its base_url="
             )
-        expires = math.ceil(journal.started + self._limits.flow_seconds)
-        id = self._id(journal, key, question)
+        expires = math.ceil(flow.started + self._limits.flow_seconds)
+        id = self._id(flow, key, question)
         return _way_back(callback, base, self._links.make(name, id, owner(call.principal), expires))
 
     def open(self, callback: Callback[Any], token: str) -> Link:
@@ -224,8 +242,8 @@ class Callbacks:
         """Give the way back over which a browser came; `host` and `root` as in `BaseUrl.at`."""
         return _way_back(callback, self._base.at(host, root) or "", link)
 
-    def _id(self, journal: Journal, key: str, question: str) -> str:
-        return digest([KIND, self._audience, journal.flow, key, question])
+    def _id(self, flow: FlowRecord, key: str, question: str) -> str:
+        return digest([KIND, self._audience, flow.flow, key, question])
 
     # Reports
 
@@ -267,16 +285,16 @@ class Callbacks:
 
     # Waiting
 
-    async def wait(self, journal: Journal, leaves: Callable[[], bool] = lambda: False) -> Reports:
+    async def wait(self, flow: FlowRecord, leaves: Callable[[], bool] = lambda: False) -> Reports:
         """Collect the reports for the pages that a person agreed to open; hold the call for those that are not there.
 
         Parameters:
-            journal: has the answers.
+            flow: has the answers.
             leaves: says whether the call is to go on elsewhere, which ends the waiting; see `wake`, too.
         """
         waiting = {
-            (key, question): self._id(journal, key, question)
-            for key, answers in journal.answers.items()
+            (key, question): self._id(flow, key, question)
+            for key, answers in flow.answers.items()
             for question, raw in answers.items()
             if question.startswith(f"{KIND}.") and raw.get("action") == "accept"
         }

@@ -13,9 +13,9 @@ from pydantic_core import PydanticSerializationError
 from ..concurrency.threads import Threads, call_function
 from ..errors import FlowError, MissingCapability, SetupError, ToolError
 from ..protocol.messages import JSON, Outlet, Question
-from ..registration.handlers import Handler
 from .asks import CallEnded
 from .context import Context
+from .handler import Handler
 from .inputs import InputRequired, State
 from .journal import UNSET
 from .resolver import Declared

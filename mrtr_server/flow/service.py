@@ -12,9 +12,9 @@ from ..crypto.codec import Codec
 from ..errors import Busy, NothingDone, OverBudget, StateRefused, StoreUnavailable
 from ..limits import Limits
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet
-from ..registration.handlers import Handler
 from ..storage.watched import nothing_done
 from .admission import Admission
+from .handler import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
 from .round import NO_REPORTS, Background, Round

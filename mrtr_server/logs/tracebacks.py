@@ -13,8 +13,11 @@ from typing import Any
 
 from ..errors import FlowError
 
-_OURS = str(Path(__file__).parent) + os.sep
-_CALLING = ("authorization", "callbacks", "filling", "registry", "steps", "teardown", "threads")
+_OURS = str(Path(__file__).parent.parent) + os.sep
+_CALLING = (
+    *("callbacks/service", "concurrency/threads", "flow/authorization", "flow/resolver", "flow/steps", "flow/teardown"),
+    "registration/registry",
+)
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
 """Our modules that call functions of the author's."""
 

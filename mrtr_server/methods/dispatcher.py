@@ -23,6 +23,7 @@ from ..errors import (
 )
 from ..flow.asks import Refusal
 from ..flow.authorization import Authorizer
+from ..flow.handler import Handler
 from ..flow.service import Flows, Opened
 from ..flow.single_use import Lease
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length
@@ -41,7 +42,6 @@ from ..protocol.messages import (
     Outlet,
     Subscription,
 )
-from ..registration.handlers import Handler
 from ..registration.registry import Record, Registry
 from ..schema.arguments import Arguments, ArgumentsMisfit
 from ..schema.results import completion_body, prompt_body, resource_body

@@ -31,7 +31,7 @@ from ..errors import (
     UnsupportedVersion,
 )
 from ..limits import LONGEST_KEY, LONGEST_NAME, LONGEST_RESPONSE_ID, check_length, is_longer
-from ..schema.arguments import HeaderParameter
+from .header_params import HeaderParameter
 from .json_size import has_more_values
 from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, Principal, Progress, Question, Subscription
 

@@ -10,15 +10,16 @@ from ..callbacks.service import Callback
 from ..concurrency.threads import Threads
 from ..errors import SetupError
 from ..flow.authorization import Hook
+from ..flow.handler import Handler, TaskTerms
 from ..protocol.content import Icon, ToolAnnotations, icon_entries
+from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
-from ..schema.arguments import Arguments, HeaderParameter, SignatureArguments, header_parameters
+from ..schema.arguments import Arguments, SignatureArguments
 from ..schema.raw import RawArguments
 from ..schema.results import Write, tool_results
 from ..schema.unknown_arguments import ArgumentNames
 from ..schema.uri_templates import UriTemplate
 from .foreign import refuse_foreign_types
-from .handlers import Handler, TaskTerms
 from .option_types import check_registration
 
 NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")

@@ -13,8 +13,8 @@ from ..flow.journal import Journal
 from ..flow.outcomes import read_outcome, write_outcome
 from ..limits import LARGEST_META, Limits
 from ..protocol.messages import JSON, Call, Client, Complete, Principal
+from ..protocol.users import read_user, write_user
 from ..storage.tasks import TaskRow
-from ..transport.auth import read_user, write_user
 from .questions import Questions
 
 ID_BYTES = 24

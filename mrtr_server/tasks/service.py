@@ -23,10 +23,10 @@ from ..errors import (
     UnknownTarget,
 )
 from ..flow.admission import Admission
+from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..limits import Limits
 from ..protocol.messages import JSON, Call, Change, Complete, Principal, Question, Redeemed, Task, TaskOffer
-from ..registration.handlers import TaskTerms
 from ..storage.pubsub import Fanout
 from ..storage.tasks import ENDED, TaskRow, TaskStore
 from .questions import Questions

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 from ..errors import MissingCapability, ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
 from ..flow.admission import Admission
+from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..flow.single_use import Lease
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete, Question
-from ..registration.handlers import TaskTerms
 from ..storage.tasks import TaskRow
 from .execution import AGAIN_AFTER, TaskRun
 from .service import Taker, Tasks

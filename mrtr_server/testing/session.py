@@ -9,8 +9,8 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from ..errors import SetupError
+from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import TASKS, LogLevel
-from ..schema.arguments import HeaderParameter, header_parameters
 from ..server import MRTRServer
 from .answers import Answerable
 from .failure import Unexpected

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Scope
 
 from ..concurrency.threads import Threads
-from ..schema.arguments import HeaderParameter
+from ..protocol.header_params import HeaderParameter
 from ..server import MRTRServer
 from .failure import Unexpected
 from .observing import watching

@@ -10,8 +10,8 @@ from pydantic_core import to_json
 from .._version import __version__
 from ..protocol.dialect import NAME_FIELDS, VERSION_FIELD, decode_header
 from ..protocol.dialects import ModernDialect, SepDraftDialect
+from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, LogLevel
-from ..schema.arguments import HeaderParameter
 
 EVERYTHING: JSON = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {}}
 """The capabilities of a client that can do whatever it is asked."""

@@ -22,12 +22,12 @@ from ..concurrency.threads import Threads
 from ..crypto.signing import Link
 from ..errors import FlowError, LinkRefused, PayloadTooLarge, SetupError, StoreUnavailable, ToolError, Unavailable
 from ..flow.asks import Refusal
+from ..flow.handler import Handler
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Principal
-from ..registration.handlers import Handler
+from ..protocol.users import principal_of
 from ..schema.annotations import union_members
 from ..schema.arguments import Stored
-from .auth import principal_of
 
 logger = logging.getLogger("mrtr_server")
 

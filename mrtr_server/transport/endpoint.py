@@ -14,9 +14,9 @@ from ..limits import Limits
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
+from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Client, Listening
-from ..schema.arguments import HeaderParameter
-from .auth import principal_of, scopes_of
+from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .in_flight import InFlight
 from .response_writer import JSON_TYPE, ResponseWriter

@@ -1,0 +1,108 @@
+"""A handler: a decorated function, ready to be run in rounds."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any
+
+from ..schema.arguments import Stored
+from .asks import Confirm
+from .resolver import Asked, Declared
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTerms:
+    """How a tool's calls become tasks.
+
+    Parameters:
+        required: whether they always do, so that a client that takes none is refused.
+        rounds_first: whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once.
+        ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less; None for the
+            server's own limit.
+        poll: how often its client should ask for it, in seconds; None for the server's own.
+        concurrency: how many of its tasks run at once in a process; None for as many as the server lets.
+    """
+
+    required: bool
+    rounds_first: bool
+    ttl: float | None = None
+    poll: float | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A decorated function, ready to be run in rounds.
+
+    Parameters:
+        function: the function.
+        name: what it was registered as, for logs and errors.
+        is_async: whether it is, or wraps, an `async def`.
+        context: the parameter that takes the `Context`, if there is one.
+        inputs: the parameter that takes the `Inputs`, if there is one.
+        state: the parameter that takes the `State`, if there is one.
+        stored_state: how that state goes to JSON and back.
+        parameters: the parameters that the client fills, with resolved annotations.
+        returns: the resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none.
+        answer_within: how long an answer may take, in seconds; None for the server's own limit.
+        declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
+        single_use: whether each of its states is redeemed once.
+        task: how its calls become tasks; None if they never do.
+        timeout: how long it may run in each round, in seconds; None for as long as it takes.
+        write: writes its result while its dependencies are still there; None if that can wait.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    is_async: bool
+    context: str | None
+    inputs: str | None
+    state: str | None
+    stored_state: Stored
+    parameters: Mapping[str, Parameter]
+    returns: Any
+    answer_within: float | None = None
+    declared: Declared | None = None
+    single_use: bool = False
+    task: TaskTerms | None = None
+    timeout: float | None = None
+    write: Callable[[Any], Any] | None = None
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
+        ours = self.context is None and self.inputs is None and self.state is None and self.declared is None
+        return ours and not self.single_use and self.timeout is None
+
+    @property
+    def may_park(self) -> bool:
+        """Whether an ask or a step may be awaited in it, or in one of its dependencies."""
+        return (self.is_async and self.context is not None) or (self.declared is not None and self.declared.may_park)
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether its first round can end before its effects: it asks first, or its effects are steps."""
+        asks_first = self.declared is not None and bool(self.declared.keys)
+        return asks_first or self.inputs is not None or (self.is_async and self.context is not None)
+
+    @property
+    def has_teardown(self) -> bool:
+        """Whether one of its dependencies is to be left at the end of a round."""
+        return self.declared is not None and self.declared.has_teardown
+
+    @property
+    def confirms(self) -> bool:
+        """Whether it was registered with `confirm=`."""
+        return self.declared is not None and self.declared.confirms
+
+    @property
+    def declares_confirmation(self) -> bool:
+        """Whether a parameter of it or of a dependency is a confirmation, or `confirm=` is."""
+        nodes = () if self.declared is None else self.declared.nodes
+        return any(isinstance(node, Asked) and isinstance(node.ask, Confirm) for node in nodes)
+
+    @property
+    def own_parameters(self) -> set[str]:
+        """The parameters that no client fills."""
+        ours = {name for name in (self.context, self.inputs, self.state) if name is not None}
+        return ours | self.declared.parameters.keys() if self.declared is not None else ours

@@ -1,0 +1,103 @@
+"""Parameters that headers mirror (Streamable HTTP, Schema Extension)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import SetupError
+
+TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+"""The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
+
+
+HEADER_KEYWORD = "x-mcp-header"
+
+
+_EXAMPLE = 'region: Annotated[str, Header("Region")]'
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderParameter:
+    """One parameter that a header mirrors.
+
+    Parameters:
+        header: the whole header's name, in lower case.
+        path: the chain of property names that leads to the value.
+        kind: `"string"`, `"integer"` or `"boolean"`.
+    """
+
+    header: str
+    path: tuple[str, ...]
+    kind: str
+
+
+def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
+    """Collect the parameters that headers mirror, and check the rules for them (Streamable HTTP, Schema Extension).
+
+    Parameters:
+        where: the tool's name, for errors.
+        schema: the tool's input schema.
+
+    Raises:
+        SetupError: an `x-mcp-header` breaks a rule; clients would drop the tool from their list.
+    """
+    found: list[HeaderParameter] = []
+    _collect(where, schema, (), found)
+    names = [parameter.header for parameter in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise SetupError(f"{where}: two parameters share the header {name!r}")
+    if _count(schema) != len(found):
+        raise SetupError(
+            f"{where}: {HEADER_KEYWORD} can only mark properties that are reached by properties alone: no items of a "
+            f'list, and no part of a union; instead of an optional type, give a default: {_EXAMPLE} = ""'
+        )
+    return tuple(found)
+
+
+def _collect(where: str, schema: Mapping[str, Any], path: tuple[str, ...], found: list[HeaderParameter]) -> None:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return
+    for name, field in properties.items():
+        if not isinstance(field, Mapping):
+            continue
+        here = (*path, name)
+        if HEADER_KEYWORD in field:
+            header, kind = field[HEADER_KEYWORD], field.get("type")
+            if not isinstance(header, str) or not header or not TCHARS.issuperset(header):
+                raise SetupError(f"{where}: {header!r} is no name for a header (parameter {'.'.join(here)!r})")
+            if kind not in ("string", "integer", "boolean"):
+                raise SetupError(f"{where}: {'.'.join(here)!r} can't be mirrored into a header: {_unmirrored(field)}")
+            found.append(HeaderParameter(f"mcp-param-{header.lower()}", here, kind))
+        _collect(where, field, here, found)
+
+
+def _unmirrored(field: Mapping[str, Any]) -> str:
+    if "anyOf" in field:
+        return f'it is optional or a union, and only str, int and bool can; give it a default: {_EXAMPLE} = ""'
+    if "$ref" in field:
+        return 'it is an enum or a model, and only str, int and bool can; write choices as Literal["eu", "us"]'
+    return "only str, int and bool can"
+
+
+def _count(schema: Any) -> int:
+    if isinstance(schema, list):
+        return sum(map(_count, schema))
+    if not isinstance(schema, Mapping):
+        return 0
+    marks = int(HEADER_KEYWORD in schema)
+    for keyword, value in schema.items():
+        if keyword in _NAMED and isinstance(value, Mapping):
+            marks += sum(map(_count, value.values()))
+        elif keyword not in _DATA:
+            marks += _count(value)
+    return marks
+
+
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+"""Keywords whose value has a schema under each name."""
+
+
+_DATA = frozenset({"default", "examples", "const", "enum"})
+"""Keywords whose value is no schema."""
