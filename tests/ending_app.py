@@ -9,13 +9,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 
 import uvicorn
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, Depends, MRTRServer
 
 PLACE = Path(os.environ.get("ENDING", "."))
 MINUTE = 60.0
@@ -54,6 +55,17 @@ def a_minute(what: str) -> str:
 def plain() -> str:
     """Take a minute in a thread."""
     return a_minute("plain")
+
+
+def held() -> Iterator[str]:
+    """Hold something for as long as a round lasts."""
+    yield "held"
+
+
+@app.tool
+def holds(_: Annotated[str, Depends(held)]) -> str:
+    """Take a minute in a thread, with something that is torn down afterwards."""
+    return a_minute("holds")
 
 
 @app.tool

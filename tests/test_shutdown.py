@@ -145,7 +145,13 @@ MODES = {"one process": (), "workers": ("--workers", "2")}
 class TestUvicorn:
     @pytest.mark.parametrize(
         ("tool", "mode"),
-        [("plain", "one process"), ("waits", "one process"), ("steps", "one process"), ("plain", "workers")],
+        [
+            ("plain", "one process"),
+            ("waits", "one process"),
+            ("steps", "one process"),
+            ("holds", "one process"),
+            ("plain", "workers"),
+        ],
     )
     def test_it_ends_within_the_deadline_and_says_what_it_cut_off(self, place: Place, tool: str, mode: str) -> None:
         server = place.serve(*MODES[mode])
