@@ -1,7 +1,7 @@
 """Tools that take a minute, for servers and workers that are told to end meanwhile.
 
 `ENDING` names a directory: what a tool does, it writes there. `ENDING_SLOW_EXIT` makes the lifespan's end take a
-minute; with `ENDING_LEFT_TO_OTHERS`, a server only starts tasks.
+minute; with `ENDING_LEFT_TO_OTHERS`, a server only starts tasks. `ENDING_DATABASE` is its URL.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ async def lifespan(_: MRTRServer) -> AsyncIterator[None]:
 app = MRTRServer(
     "ending",
     lame_duck=0.2,
-    database=f"sqlite:///{PLACE}/tasks.db",
+    database=os.environ.get("ENDING_DATABASE", f"sqlite:///{PLACE}/tasks.db"),
     lifespan=lifespan,
     works="ENDING_LEFT_TO_OTHERS" not in os.environ,
 )
