@@ -54,7 +54,7 @@ async def old(url: str, version: str = "1") -> None:
 
     await on(url, make)
     if url.startswith("sqlite"):
-        Path(url.removeprefix("sqlite:///")).chmod(0o600)  # as ours are
+        os.chmod(url.removeprefix("sqlite:///"), 0o600)
 
 
 async def version(url: str) -> str:
