@@ -5,6 +5,7 @@
 #
 # MRTR_APP          the application, as module:name; put your own modules into /app
 # MRTR_KEYS         the keys, which all workers and all replicas share: docker run --rm mrtr-server mrtr-server keygen
+# MRTR_SHUTDOWN_SECONDS  how many seconds it may take to end; less than the orchestrator waits
 # WEB_CONCURRENCY   how many worker processes; more than one need MRTR_KEYS
 # HEALTH_PATH       what the health check asks: /health, unless path= of the server or a mount says otherwise
 #
@@ -33,6 +34,7 @@ ENV PATH="/venv/bin:$PATH" \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     MRTR_APP=examples.weather:app \
+    MRTR_SHUTDOWN_SECONDS=8 \
     WEB_CONCURRENCY=1 \
     HEALTH_PATH=/health
 USER 10001
@@ -40,5 +42,5 @@ VOLUME /data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', 8000, timeout=2); c.request('GET', os.environ['HEALTH_PATH']); sys.exit(c.getresponse().status != 200)"]
-# Streams that are still open when the container is stopped get six seconds; Docker waits for ten.
-CMD ["sh", "-c", "exec uvicorn \"$MRTR_APP\" --host 0.0.0.0 --port 8000 --timeout-graceful-shutdown 6"]
+# What still runs six seconds after the container is stopped is cut off, and after eight all is over; Docker waits for ten.
+CMD ["sh", "-c", "exec uvicorn \"$MRTR_APP\" --host 0.0.0.0 --port 8000 --timeout-graceful-shutdown 7"]

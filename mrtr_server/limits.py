@@ -36,7 +36,12 @@ def check_length(value: str | int, longest: int, what: str) -> None:
         OverBudget: it is longer.
     """
     if is_longer(value, longest):
-        raise OverBudget(f"{what} is longer than {longest} characters", what, longest)
+        raise too_long(what, longest)
+
+
+def too_long(what: str, longest: int) -> OverBudget:
+    """Return the error for something that is longer than so many characters."""
+    return OverBudget(f"{what} is longer than {longest} characters", what, longest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ python -m tests.databases add-and-hold URL            claim a task, add one, pri
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -76,6 +77,26 @@ class PostgreSQL:
     def start(self) -> None:
         """Start it again."""
         self._server.ensure_postgres_running()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it answer nothing, and close nothing, for as long as the block lasts."""
+        parent = int((Path(str(self._server.pgdata)) / "postmaster.pid").read_text().split()[0])
+        processes = [parent, *_children(parent)]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
+
+
+def _children(parent: int) -> Iterator[int]:
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if int((place / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                yield int(place.name)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Tools that take a minute, for servers and workers that are told to end meanwhile.
 
 `ENDING` names a directory: what a tool does, it writes there. `ENDING_SLOW_EXIT` makes the lifespan's end take a
-minute; with `ENDING_LEFT_TO_OTHERS`, a server only starts tasks.
+minute; with `ENDING_LEFT_TO_OTHERS`, a server only starts tasks. `ENDING_DATABASE` is its URL.
 """
 
 import asyncio
@@ -9,13 +9,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 
 import uvicorn
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, Depends, MRTRServer
 
 PLACE = Path(os.environ.get("ENDING", "."))
 MINUTE = 60.0
@@ -37,7 +38,7 @@ async def lifespan(_: MRTRServer) -> AsyncIterator[None]:
 app = MRTRServer(
     "ending",
     lame_duck=0.2,
-    database=f"sqlite:///{PLACE}/tasks.db",
+    database=os.environ.get("ENDING_DATABASE", f"sqlite:///{PLACE}/tasks.db"),
     lifespan=lifespan,
     works="ENDING_LEFT_TO_OTHERS" not in os.environ,
 )
@@ -54,6 +55,17 @@ def a_minute(what: str) -> str:
 def plain() -> str:
     """Take a minute in a thread."""
     return a_minute("plain")
+
+
+def held() -> Iterator[str]:
+    """Hold something for as long as a round lasts."""
+    yield "held"
+
+
+@app.tool
+def holds(_: Annotated[str, Depends(held)]) -> str:
+    """Take a minute in a thread, with something that is torn down afterwards."""
+    return a_minute("holds")
 
 
 @app.tool

@@ -571,3 +571,48 @@ class TestPostgreSQLTrouble:
         assert await store.database.run(lose) == "done"
         assert len(set(attempts)) == 2
         await store.close()
+
+
+NAME_SERVER_IS_SILENT = """
+import asyncio, socket, sys, time
+from mrtr_server import SQLStore, StoreUnavailable, database
+
+database.CONNECT_PATIENCE = 0.5
+asked = []
+
+def silent(host, *rest, **options):
+    asked.append(host)
+    time.sleep(60)
+
+socket.getaddrinfo = silent  # no real name server stays silent for the asking
+
+async def main():
+    try:
+        await SQLStore("postgresql://tools@db.example:5433/tools").check()
+    except StoreUnavailable as error:
+        print(asked, error)
+
+asyncio.run(main())
+"""
+
+
+def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NAME_SERVER_IS_SILENT], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert done.stdout.startswith("['db.example'] postgresql://tools@db.example:5433/tools: no answer in time")
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("postgresql://u@db.example/x", ["db.example"]),
+        ("postgresql://u@10.0.0.1:5433/x", ["10.0.0.1"]),
+        ("postgresql://u@[::1]/x", []),
+        ("postgresql://u@/x?host=/run/postgresql", []),
+        ("postgresql://u@/x?host=one:5432&host=two:5432", ["one", "two"]),
+        ("postgresql://u@/x?host=one,two", ["one", "two"]),
+    ],
+)
+def test_the_names_to_look_up_are_those_of_the_url(url: str, hosts: list[str]) -> None:
+    assert module._hosts(module._read(url)) == hosts

@@ -14,12 +14,14 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from mrtr_server import MRTRServer, SetupError
 from mrtr_server.concurrency.shutdown import DEFAULT, Shutdown, read_seconds
 from mrtr_server.transport.in_flight import InFlight
 
+from .databases import PostgreSQL
 from .fleet import Client
 from .serving import KEYS, PATIENCE, ROOT, Process, in_process, wait_until
 from .wire import JSON, Reply, Wire, modern
@@ -145,7 +147,13 @@ MODES = {"one process": (), "workers": ("--workers", "2")}
 class TestUvicorn:
     @pytest.mark.parametrize(
         ("tool", "mode"),
-        [("plain", "one process"), ("waits", "one process"), ("steps", "one process"), ("plain", "workers")],
+        [
+            ("plain", "one process"),
+            ("waits", "one process"),
+            ("steps", "one process"),
+            ("holds", "one process"),
+            ("plain", "workers"),
+        ],
     )
     def test_it_ends_within_the_deadline_and_says_what_it_cut_off(self, place: Place, tool: str, mode: str) -> None:
         server = place.serve(*MODES[mode])
@@ -214,6 +222,15 @@ class TestUvicorn:
         server = place.serve(ENDING_SLOW_EXIT="1")
         ends_in_time(server)
         assert "ending: lifespan= did not end in the" in server.text
+
+    def test_a_database_that_does_not_answer_does_not_hold_it(self, place: Place, postgresql: PostgreSQL) -> None:
+        place.environment["ENDING_DATABASE"] = postgresql.url(anyio.run(postgresql.new_database))
+        server = place.serve()
+        with closing(Client(server.port)) as client:
+            client.start("steps")
+            place.wait_for("steps")
+        with postgresql.frozen():
+            ends_in_time(server)
 
     def test_as_pid_1_which_no_signal_ends(self, place: Place) -> None:
         server = place.run("-m", "tests.ending_app")

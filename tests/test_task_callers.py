@@ -310,7 +310,8 @@ class TestALaterRound:
             time.sleep(0.02)
         assert get(wire, task, ann).result["status"] == "working"
         assert effects == []
-        assert "A task of 'pay' can't go on now: authorize= failed with ConnectionError" in caplog.text
+        line = "A task of 'pay' can't go on now: 'authorize= failed with ConnectionError'"
+        assert [record.getMessage() for record in caplog.records].count(line) == 1  # however often it is asked
         directory.away = False
         until(wire, task, ann, "completed")
         assert effects == ["paid"]

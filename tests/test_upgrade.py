@@ -53,6 +53,8 @@ async def old(url: str, version: str = "1") -> None:
         connection.execute(text("INSERT INTO mrtr_kept VALUES ('key', :value, 'writer', 9e9)"), {"value": b"kept"})
 
     await on(url, make)
+    if url.startswith("sqlite"):
+        os.chmod(url.removeprefix("sqlite:///"), 0o600)
 
 
 async def version(url: str) -> str:

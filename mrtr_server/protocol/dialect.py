@@ -30,7 +30,7 @@ from ..errors import (
     UnknownMethod,
     UnsupportedVersion,
 )
-from ..limits import LONGEST_KEY, LONGEST_NAME, LONGEST_RESPONSE_ID, check_length, is_longer
+from ..limits import LONGEST_KEY, LONGEST_NAME, LONGEST_RESPONSE_ID, check_length, is_longer, too_long
 from .header_params import HeaderParameter
 from .json_size import has_more_values
 from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, Principal, Progress, Question, Subscription
@@ -285,7 +285,7 @@ def read_envelope(
         InvalidRequest: it is not a JSON-RPC request or notification, or its id is too long to be repeated.
         Each error has the message's id, if one can be read.
     """
-    if has_more_values(body, values):
+    if len(body) > values and has_more_values(body, values):
         raise OverBudget(f"The message holds more than {values} JSON values", "values", values)
     try:
         message = from_json(body, allow_inf_nan=False)
@@ -299,11 +299,8 @@ def read_envelope(
     request_id = message.get("id")
     if type(request_id) is not str and type(request_id) is not int:
         request_id = None
-    else:
-        longest = LONGEST_KEY if "method" in message else LONGEST_RESPONSE_ID
-        if is_longer(request_id, longest):
-            data = {"limit": "id", "value": longest}
-            raise InvalidRequest(f"The id is longer than {longest} characters", None, data)
+    elif is_longer(request_id, longest := LONGEST_KEY if "method" in message else LONGEST_RESPONSE_ID):
+        raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
     # Counting bytes is enough to clear nearly every request of the walk.
     if body.count(b"{") + body.count(b"[") > depth or _may_overflow(body):
         try:
@@ -353,7 +350,8 @@ def read_target(envelope: Envelope) -> str:
     target = envelope.params.get(field)
     if not isinstance(target, str):
         raise InvalidParams(f"params.{field} must be a string")
-    check_length(target, LONGEST_NAME, field)
+    if len(target) > LONGEST_NAME:
+        raise too_long(field, LONGEST_NAME)
     return target
 
 

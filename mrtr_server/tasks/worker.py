@@ -328,7 +328,9 @@ class _AtWork:
             self._tell_once(f"There are tasks of {run.row.name!r}, which this server has not; others may")
             self._leave_to_others(run.row)
             await run.leave()
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            if not error.reference:  # or the log has a line of the outage
+                self._refusals.note("A task of %r can't go on now: %r", run.row.name, str(error))
             self._leave_to_others(run.row, AGAIN_AFTER)
             await run.leave()
         except RequestError as error:

@@ -114,13 +114,12 @@ class Connection:
             self._writer.close_after(self._scope)
         return self._writer
 
-    async def finish(self, reply: Reply) -> None:
+    def finish(self, reply: Reply) -> Awaitable[None]:
         """Send the reply: as the stream's last event if there is a stream, otherwise as JSON."""
         self.finishing = True
         if self._stream is None:
-            await self._starting().respond(reply.status, reply.body, *reply.headers)
-        else:
-            await self._stream.end(reply.body)
+            return self._starting().respond(reply.status, reply.body, *reply.headers)
+        return self._stream.end(reply.body)
 
     def abandon(self) -> None:
         """Send nothing more."""

@@ -18,6 +18,7 @@ PIECE = 64 * 1024
 NOTICED_WITHIN = 1.0
 """How long the server may take to notice that its connection was cut, in seconds."""
 
+_WRITTEN: Any = object()
 _CLOSE_HEADER = (b"connection", b"close")
 _JSON_HEADER = (b"content-type", JSON_TYPE)
 _SSE_HEADERS = [
@@ -87,9 +88,8 @@ class ResponseWriter:
     async def _in_time(self, what: Awaitable[None]) -> None:
         sending = what.__await__()
         # Nearly always it is written at once. A deadline costs more than that, so only what has to wait gets one.
-        try:
-            waits_for = next(sending)
-        except StopIteration:
+        waits_for = next(sending, _WRITTEN)
+        if waits_for is _WRITTEN:
             return
         try:
             async with asyncio.timeout(self._seconds) as deadline:

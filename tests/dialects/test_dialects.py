@@ -27,6 +27,7 @@ from mrtr_server.errors import (
     ProtocolError,
     RequestError,
     StateRefused,
+    Unavailable,
     UnknownMethod,
     UnknownTarget,
     UnsupportedVersion,
@@ -192,7 +193,8 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (Busy(1.5), 503, -31002, None),
     (CutOff(), 503, -32603, None),
     (InternalFault("abcd"), 500, -32603, {"reference": "abcd"}),
-    (NothingDone("abcd"), 500, -32603, {"reference": "abcd"}),
+    (Unavailable("abcd"), 503, -32603, {"reference": "abcd"}),
+    (NothingDone("abcd"), 503, -32603, {"reference": "abcd"}),
 ]
 
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+import os
+import socket
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -247,6 +250,11 @@ class Database:
         """Make a connection of asyncpg's, past the pool."""
         import asyncpg  # type: ignore[import-untyped]
 
+        async with asyncio.timeout(CONNECT_PATIENCE):
+            for name in _hosts(self._url):
+                with suppress(OSError):  # which asyncpg meets, too, and says where
+                    # Where asyncpg does it, a name server that does not answer holds the end of the event loop.
+                    await in_own_thread(partial(socket.getaddrinfo, name, None))
         # asyncpg reads a plain URL as libpq does: sslmode, sockets, several hosts.
         url = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
         return await asyncpg.connect(url, timeout=CONNECT_PATIENCE, command_timeout=PATIENCE)
@@ -350,6 +358,13 @@ class Database:
         except BaseException:
             await connection.invalidate()  # which rolls back, whatever the state it is in
             raise
+
+
+def _hosts(url: URL) -> list[str]:
+    """Return the names of the servers that may be connected to; none for a socket's directory or an address of IPv6."""
+    given = url.query.get("host") or url.host or os.environ.get("PGHOST", "")
+    listed = given.split(",") if isinstance(given, str) else given
+    return [host.partition(":")[0] for host in listed if host and host[0] not in "/@[" and host.count(":") < 2]
 
 
 async def _rows(connection: AsyncConnection, statement: Executable, given: Mapping[str, Any]) -> Sequence[Any]:
