@@ -32,7 +32,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "fastmcp": ("fastmcp==4.1.2",),
     "starlette": ("starlette",),
     "asgi": ("pydantic",),
-    "tasks-ours": ("--editable", f"{HERE.parent}[fast,tasks,postgres]"),
+    "tasks-ours": ("--editable", f"{HERE.parent}[fast,postgres]"),
     "tasks-fastmcp": ("fastmcp[tasks]==4.1.2",),
 }
 """What pip installs into each virtual environment, besides uvicorn, uvloop and httptools."""

@@ -20,7 +20,7 @@ started = time.perf_counter()
 import mrtr_server
 print(time.perf_counter() - started, ",".join(name for name in sys.argv[1:] if name in sys.modules))
 """
-EXTRAS = ("sqlalchemy", "alembic", "asyncpg", "aiosqlite", "jwt", "jsonschema_rs", "opentelemetry", "limits", "uvloop")
+EXTRAS = ("asyncpg", "jwt", "jsonschema_rs", "opentelemetry", "limits", "uvloop")
 
 
 def main() -> None:

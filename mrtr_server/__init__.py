@@ -60,7 +60,7 @@ if _typing.TYPE_CHECKING:
     from .storage.sql.store import SQLStore as SQLStore
 else:
 
-    def __getattr__(name: str) -> object:  # so that SQLAlchemy is loaded only for those who want it
+    def __getattr__(name: str) -> object:  # so that it is loaded only for those who want it
         if name == "SQLStore":
             from .storage.sql.store import SQLStore
 

@@ -100,14 +100,18 @@ def db() -> None:
 
 @db.command()
 @click.option("--database", envvar=DATABASE, required=True, metavar="URL", help=f"The database; {DATABASE} by default.")
-def upgrade(database: str) -> None:
+@click.option("--sql", is_flag=True, help="Print the statements that would be run, and change nothing.")
+def upgrade(database: str, sql: bool) -> None:
     """Bring the tables to the version that this release works with; make them if there are none.
 
     It is all or nothing, and may be run again. Servers of the older release go on working meanwhile.
     """
     try:
-        from .storage.sql.migrate import upgrade
+        from .storage.sql import migrate
 
-        click.echo(asyncio.run(upgrade(database.strip())))
+        if sql:
+            click.echo(asyncio.run(migrate.script(database.strip())), nl=False)
+        else:
+            click.echo(asyncio.run(migrate.upgrade(database.strip())))
     except MRTRError as error:
         raise click.ClickException(str(error)) from error

@@ -2,12 +2,9 @@
 
 from .errors import SetupError
 
-_TASKS = ("sqlalchemy[asyncio]>=2.0.43", "aiosqlite>=0.22.1", "alembic>=1.16")
-
 EXTRAS = {
     "schemas": ("jsonschema-rs>=0.60",),
-    "tasks": _TASKS,
-    "postgres": (*_TASKS, "asyncpg>=0.30"),
+    "postgres": ("asyncpg>=0.30",),
 }
 """What each extra installs, as `pyproject.toml` has it.
 

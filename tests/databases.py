@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -24,11 +25,12 @@ from unittest.mock import patch
 from urllib.parse import quote
 
 import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import SQLStore
-from mrtr_server.storage.sql.schema import REDEMPTIONS, TASKS
+from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql.postgresql import CLOCK, PostgreSQLDatabase
+from mrtr_server.storage.sql.sqlite import SQLiteDatabase
+from mrtr_server.storage.sql.statements import number_parameters
 from mrtr_server.storage.tasks import TaskRow
 
 ROOT = Path(__file__).parent.parent
@@ -133,14 +135,31 @@ async def _deliver(url: str, states: int, times: int) -> dict[str, list[str]]:
 
 
 async def _linger(url: str, state: str) -> None:
-    async def write(connection: AsyncConnection) -> None:
-        await connection.exec_driver_sql("BEGIN")
-        row = {"answers": "answers", "token": "token", "attempt": 1, "leased_until": 9e9, "expires": 9e9}
-        await connection.execute(REDEMPTIONS.insert().values(state=state, **row))
-        print("writing", flush=True)
-        await asyncio.sleep(60)
+    await SQLStore(url).check()
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO mrtr_redemptions VALUES (?, 'answers', 'token', 1, 9e9, 9e9, NULL)", (state,))
+    print("writing", flush=True)
+    await asyncio.sleep(60)
 
-    await SQLStore(url).database.run(write)
+
+async def explained(database: Database, statement: str) -> str:
+    """Return how a database would run a statement, in its own words."""
+    given = {"seconds": 5.0, "most": 5, "ids": ["id"], "tools": ["tool"], "without": ["id"]}
+    sql, names = number_parameters(database.statements[statement], CLOCK)
+    if isinstance(database, SQLiteDatabase):
+        values = {name: given.get(name, "text") for name in names}
+        rows = await database.execute("EXPLAIN QUERY PLAN " + database.statements[statement], values)
+        return "\n".join(row[-1] for row in rows)
+    assert isinstance(database, PostgreSQLDatabase)
+
+    async def explain(connection: Any) -> str:
+        async with connection.transaction():
+            await connection.execute("SET LOCAL enable_seqscan = off")
+            rows = await connection.fetch(f"EXPLAIN {sql}", *(given.get(name, "text") for name in names))
+        return "\n".join(row[0] for row in rows)
+
+    return await database.run(explain)
 
 
 TOOLS = ["tool"]
@@ -158,17 +177,19 @@ async def _claim(url: str, tasks: int) -> list[str]:
     store = SQLStore(url)
     mine: list[str] = []
     lease = f"process {os.getpid()}"
-    count = select(func.count()).select_from(TASKS).where(TASKS.c.status == "completed")
+    count = "SELECT count(*) FROM mrtr_tasks WHERE status = 'completed'"
 
-    async def completed(connection: AsyncConnection) -> int:
-        return int(await connection.scalar(count) or 0)
+    async def completed() -> int:
+        ((found,),) = await store.database.execute(count, {})
+        return int(found)
 
+    await store.check()
     async with asyncio.timeout(30):
-        while await store.database.run(completed) < tasks:
+        while await completed() < tasks:
             for row in await store.claim_tasks(lease, seconds=30, most=3, tools=TOOLS):
                 assert await store.change_task(row, status="completed", outcome=lease.encode())
                 mine.append(row.id)
-            if await store.database.run(completed) < tasks:
+            if await completed() < tasks:
                 await store.wait_for_tasks(5, tools=TOOLS)
     await store.close()
     return mine

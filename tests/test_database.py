@@ -13,24 +13,33 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import MetaData, func, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import SetupError, SQLStore, Store, StoreUnavailable
 from mrtr_server.storage.factory import store_of
-from mrtr_server.storage.sql import database as module
-from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql import postgresql as module
+from mrtr_server.storage.sql import sqlite
+from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
+from mrtr_server.storage.sql.sqlite import SQLiteDatabase
+from mrtr_server.storage.sql.urls import open_database
 
 from .databases import PostgreSQL
 
 pytestmark = pytest.mark.anyio
-SELECT_PID = select(func.pg_backend_pid())
 
 
 def name_of(url: str) -> str:
-    return Database(url, MetaData(), ["1"]).name
+    return open_database(url).name
+
+
+def connections(store: SQLStore) -> int:
+    """How many connections a store holds, or event loops that have some."""
+    if isinstance(store.database, PostgreSQLDatabase):
+        return len(store.database._connected)
+    assert isinstance(store.database, SQLiteDatabase)
+    return sum(not loop.is_closed() for loop in store.database._users)
 
 
 async def works(store: Store, state: str = "state") -> bool:
@@ -137,8 +146,7 @@ class TestURL:
     async def test_options_of_libpq_are_understood(self, postgresql: PostgreSQL) -> None:
         store = SQLStore(postgresql.url() + "&sslmode=disable&target_session_attrs=read-write&application_name=ours")
         assert await works(store, "options")
-        found = await store.database.run(lambda each: each.exec_driver_sql("SHOW application_name"))
-        assert found.scalar() == "ours"
+        assert await store.database.execute("SHOW application_name", {}) == [("ours",)]
         await store.close()
 
     @pytest.mark.parametrize(
@@ -185,9 +193,6 @@ class TestURL:
     @pytest.mark.parametrize(
         ("missing", "url", "extra"),
         [
-            ("sqlalchemy", "sqlite:///x.db", "tasks"),
-            ("greenlet", "sqlite:///x.db", "tasks"),
-            ("aiosqlite", "sqlite:///x.db", "tasks"),
             ("asyncpg", "postgresql://host/x", "postgres"),
         ],
     )
@@ -249,7 +254,7 @@ class TestEventLoops:
             store = SQLStore(url)
             for number in range(3):
                 assert asyncio.run(works(store, f"loop {number}"))
-                assert store.database._connected == {}
+                assert connections(store) == 0
             del store
             gc.collect()
 
@@ -269,7 +274,7 @@ class TestEventLoops:
             for thread in threads:
                 thread.join(30)
             assert sorted(granted) == sorted(f"thread {number}" for number in range(20))
-            assert store.database._connected == {}
+            assert connections(store) == 0
 
     def test_one_that_nobody_closed_ends_with_its_loop(self, postgresql: PostgreSQL, tmp_path: Path) -> None:
         for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
@@ -283,7 +288,7 @@ class TestEventLoops:
     async def test_a_closed_one_has_no_connections_until_it_is_used_again(self, store: SQLStore) -> None:
         assert await works(store)
         await store.close()
-        assert store.database._connected == {}
+        assert connections(store) == 0
         assert await works(store)
 
     async def test_connections_are_few(self, postgresql: PostgreSQL) -> None:
@@ -297,10 +302,7 @@ class TestEventLoops:
 
 class TestSchema:
     async def change_version(self, store: SQLStore, to: str) -> None:
-        async def change(connection: AsyncConnection) -> None:
-            await connection.exec_driver_sql(f"UPDATE mrtr_schema SET version_num = '{to}'")  # noqa: S608
-
-        await store.database.run(change)
+        await store.database.execute(f"UPDATE mrtr_schema SET version_num = '{to}'", {})  # noqa: S608
         await store.close()  # it is looked at when a connection is made
 
     async def test_another_version_is_refused_until_it_is_the_right_one(self, store: SQLStore, url: str) -> None:
@@ -312,7 +314,7 @@ class TestSchema:
                 refused
             )
         fixing = SQLStore(url)
-        fixing.database._version = "999"
+        fixing.database.migrations["999"] = []
         await self.change_version(fixing, "2")
         assert await works(refused)
         await refused.close()
@@ -321,7 +323,7 @@ class TestSchema:
         stores = [SQLStore(url) for _ in range(8)]
         assert all(await asyncio.gather(*(works(store) for store in stores)))
         (versions,) = {
-            str((await store.database.run(lambda each: each.exec_driver_sql("SELECT * FROM mrtr_schema"))).all())
+            str([tuple(row) for row in await store.database.execute("SELECT * FROM mrtr_schema", {})])
             for store in stores
         }
         assert versions == "[('2',)]"
@@ -330,8 +332,9 @@ class TestSchema:
 
     async def test_making_them_is_all_or_nothing(self, store: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(store.database, "_version", None)  # which the version's column does not take
-            assert "null" in (await failure(store)).lower()
+            patched.setitem(store.database.migrations, "3", ["CREATE TABLE mrtr_schema (this_is_there INTEGER)"])
+            patched.setitem(store.database.migrations, "4", ["CREATE TABLE mrtr_schema (and_not_twice INTEGER)"])
+            assert "already exists" in await failure(store)
         assert await works(store)
 
     async def test_a_user_who_may_not_make_them_is_told(self, postgresql: PostgreSQL) -> None:
@@ -418,8 +421,7 @@ class TestSQLiteTrouble:
         now = [1_000.0]
         store = SQLStore(f"sqlite:///{tmp_path}/store.db", clock=lambda: now[0])
         assert await works(store, "precious")
-        assert store.database._file is not None
-        await store.database._file.run(text("PRAGMA max_page_count=60"), {})
+        await store.database.execute("PRAGMA max_page_count=60", {})
         kept: list[str] = []
 
         async def fill() -> None:
@@ -440,7 +442,7 @@ class TestSQLiteTrouble:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = SQLStore(f"sqlite:///{tmp_path}/store.db")
-        monkeypatch.setattr(module, "CONNECT_PATIENCE", 0.2)
+        monkeypatch.setattr(sqlite, "CONNECT_TIMEOUT", 0.2)
         assert await works(store)
         other = sqlite3.connect(tmp_path / "store.db")
         other.execute("BEGIN IMMEDIATE")
@@ -475,7 +477,7 @@ class TestPostgreSQLTrouble:
         assert 'role "missing" does not exist' in await failure(SQLStore(postgresql.url(user="missing")))
 
     async def test_one_that_never_answers_is_waited_for_for_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "CONNECT_PATIENCE", 0.3)
+        monkeypatch.setattr(module, "CONNECT_TIMEOUT", 0.3)
 
         left = asyncio.Event()
 
@@ -499,7 +501,7 @@ class TestPostgreSQLTrouble:
         store = SQLStore(postgresql.url(name))
         assert await works(store)
         with monkeypatch.context() as patched:
-            patched.setattr(module, "PATIENCE", 0.3)
+            patched.setattr(module, "TIMEOUT", 0.3)
             async with postgresql.connection(name) as other, other.transaction():
                 await other.execute("LOCK TABLE mrtr_redemptions IN ACCESS EXCLUSIVE MODE")
                 messages = await asyncio.gather(*(failure(store) for _ in range(12)))
@@ -561,13 +563,14 @@ class TestPostgreSQLTrouble:
         assert await works(store)
         attempts = []
 
-        async def lose(connection: AsyncConnection) -> str:
-            attempts.append(await connection.scalar(SELECT_PID))
+        async def lose(connection: Any) -> str:
+            attempts.append(await connection.fetchval("SELECT pg_backend_pid()"))
             if len(attempts) == 1:  # done, and then the server goes
                 await postgresql.fetch(f"SELECT pg_terminate_backend({attempts[0]}, 5000)")
-                await connection.scalar(SELECT_PID)
+                await connection.fetchval("SELECT 1")
             return "done"
 
+        assert isinstance(store.database, PostgreSQLDatabase)
         assert await store.database.run(lose) == "done"
         assert len(set(attempts)) == 2
         await store.close()
@@ -575,9 +578,10 @@ class TestPostgreSQLTrouble:
 
 NAME_SERVER_IS_SILENT = """
 import asyncio, socket, sys, time
-from mrtr_server import SQLStore, StoreUnavailable, database
+from mrtr_server import SQLStore, StoreUnavailable
+from mrtr_server.storage.sql import postgresql
 
-database.CONNECT_PATIENCE = 0.5
+postgresql.CONNECT_TIMEOUT = 0.5
 asked = []
 
 def silent(host, *rest, **options):
@@ -615,4 +619,4 @@ def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
     ],
 )
 def test_the_names_to_look_up_are_those_of_the_url(url: str, hosts: list[str]) -> None:
-    assert module._hosts(module._read(url)) == hosts
+    assert module._hosts(url) == hosts

@@ -58,19 +58,19 @@ def test_the_command_names_no_package_of_our_name_which_somebody_else_may_publis
 
 
 def test_what_a_library_itself_misses_is_named_instead_of_the_library(tmp_path: Path) -> None:
-    error = ImportError("greenlet, please")
-    error.__cause__ = ModuleNotFoundError("No module named 'greenlet._greenlet'", name="greenlet._greenlet")
-    assert str(lacking("A database", "tasks", error)).startswith("A database needs greenlet. ")
+    error = ImportError("async_timeout, please")
+    error.__cause__ = ModuleNotFoundError("No module named 'async_timeout.x'", name="async_timeout.x")
+    assert str(lacking("postgresql://", "postgres", error)).startswith("postgresql:// needs async_timeout. ")
 
 
 def test_a_library_that_is_too_old_is_not_said_to_be_missing() -> None:
-    said = str(lacking("A database", "tasks", ImportError("cannot import name 'case' from 'sqlalchemy'")))
-    assert said.startswith("A database can't use what is installed: cannot import name 'case' from 'sqlalchemy'. ")
+    said = str(lacking("postgresql://", "postgres", ImportError("cannot import name 'Pool' from 'asyncpg'")))
+    assert said.startswith("postgresql:// can't use what is installed: cannot import name 'Pool' from 'asyncpg'. ")
 
 
-@pytest.mark.parametrize("missing", ["greenlet", "sqlalchemy", "aiosqlite"])
+@pytest.mark.parametrize("missing", ["asyncpg"])
 class TestAServerWithADatabase:
-    DATABASE = {"MRTR_DATABASE_URL": "sqlite:///x.db"}  # noqa: RUF012
+    DATABASE = {"MRTR_DATABASE_URL": "postgresql://u@localhost/x"}  # noqa: RUF012
 
     def test_says_at_start_what_it_needs(self, missing: str, tmp_path: Path) -> None:
         done = run(tmp_path, missing, "-c", "import app", **self.DATABASE)

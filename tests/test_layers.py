@@ -35,7 +35,6 @@ PACKAGES = {
     "transport": "HTTP over ASGI",
     "deployment": "several workers, and what they share",
     "server": "the decorators and the wiring",
-    "migrations": "from the tables of one release to those of the next",
     "cli": "the commands",
     "testing": "the test kit",
 }
@@ -46,19 +45,13 @@ LEVEL = {package: level for level, package in enumerate(PACKAGES)}
 WIRE = {"protocol.dialect", "protocol.dialects", "protocol.drafts", "protocol.v2026_07_28"}
 """What knows the forms of messages on the wire."""
 
-MIGRATIONS = {"migrations.versions.redemptions_and_kept", "migrations.versions.tasks_and_changes"}
 ONLY_IMPORTERS = {
     "cryptography": {"crypto.codec"},
     "jsonschema_rs": {"schema.json_schema"},
     "itsdangerous": {"crypto.signing"},
     "click": {"cli"},
-    "sqlalchemy": {
-        *MIGRATIONS,
-        *(f"storage.sql.{each}" for each in ("database", "migrate", "notify", "schema", "sqlite", "store", "tasks")),
-    },
-    "alembic": {*MIGRATIONS, "storage.sql.migrate"},
-    "asyncpg": {"storage.sql.database"},
-    "aiosqlite": set(),  # SQLAlchemy loads it
+    "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
+    "asyncpg": {"storage.sql.postgresql"},
     "starlette": {
         *(
             f"transport.{each}"
@@ -215,7 +208,7 @@ def run(code: str) -> str:
 
 
 class TestImport:
-    EXTRAS = "jsonschema_rs sqlalchemy aiosqlite asyncpg alembic jwt opentelemetry limits uvloop httptools"
+    EXTRAS = "jsonschema_rs asyncpg jwt opentelemetry limits uvloop httptools"
     OTHERS = "mcp mcp_types fastapi httpx uvicorn hypothesis pytest"
 
     def test_no_extra_is_loaded(self) -> None:
@@ -234,17 +227,15 @@ print([name for name in {self.EXTRAS.split()} if name in sys.modules])
 """
         assert run(code) == "[]"
 
-    def test_a_database_loads_those_that_it_needs(self) -> None:
+    def test_a_sqlite_database_loads_none_and_postgresql_its_driver(self, tmp_path: Path) -> None:
         code = f"""
 import sys
-from mrtr_server import InProcessStore, SQLStore, Store
+from mrtr_server.storage.factory import store_of
+store_of("URL")
 print([name for name in {self.EXTRAS.split()} if name in sys.modules])
 """
-        assert run(code) == "['sqlalchemy']"
-        code = code.replace(", SQLStore", "").replace(
-            "print(", "from mrtr_server.storage.factory import store_of; store_of()\nprint("
-        )
-        assert run(code) == "[]"
+        assert run(code.replace("URL", f"sqlite:///{tmp_path}/x.db")) == "[]"
+        assert run(code.replace("URL", "postgresql://u@localhost/x")) == "['asyncpg']"
 
     def test_a_raw_schema_loads_the_one_that_it_needs(self) -> None:
         code = """

@@ -12,17 +12,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, bindparam, insert, select, text
 
-from mrtr_server.storage.sql import sqlite as module
-from mrtr_server.storage.sql.sqlite import SQLiteFile
+from mrtr_server.storage.sql import sqlite_file as module
+from mrtr_server.storage.sql.sqlite_file import SQLiteFile
 
 pytestmark = pytest.mark.anyio
 
-NUMBERS = Table("numbers", MetaData(), Column("number", Integer, primary_key=True))
-ADD = insert(NUMBERS).values(number=bindparam("p_number")).returning(NUMBERS.c.number)
-FIND = select(NUMBERS.c.number).where(NUMBERS.c.number == bindparam("p_number"), NUMBERS.c.number < 1_000)
-SLOW = text("WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT max(i) FROM n")
+ADD = "INSERT INTO numbers (number) VALUES (:number) RETURNING number"
+FIND = "SELECT number FROM numbers WHERE number = :number AND number < 1000"
+SLOW = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT max(i) FROM n"
+"""No statement that begins with SELECT, so the writer runs it."""
 
 
 @pytest.fixture
@@ -46,14 +45,14 @@ def threads() -> int:
 
 
 async def add(file: SQLiteFile, number: int) -> int:
-    ((added,),) = await file.run(ADD, {"p_number": number})
+    ((added,),) = await file.run(ADD, {"number": number})
     return int(added)
 
 
 async def test_a_statement_gives_its_rows(file: SQLiteFile) -> None:
     assert await add(file, 7) == 7
-    assert await file.run(FIND, {"p_number": 7}) == [(7,)]
-    assert await file.run(FIND, {"p_number": 8}) == []
+    assert await file.run(FIND, {"number": 7}) == [(7,)]
+    assert await file.run(FIND, {"number": 8}) == []
 
 
 async def test_what_is_written_at_once_shares_a_transaction(file: SQLiteFile, path: Path) -> None:
@@ -62,7 +61,7 @@ async def test_what_is_written_at_once_shares_a_transaction(file: SQLiteFile, pa
     async def grown_by(*numbers: int, at_once: bool) -> int:
         before = path.with_name("numbers.db-wal").stat().st_size
         if at_once:
-            slow = asyncio.create_task(file.run(SLOW, {}))  # no select of SQLAlchemy's, so the writer runs it
+            slow = asyncio.create_task(file.run(SLOW, {}))
             await asyncio.sleep(0.01)
             await asyncio.gather(*(add(file, number) for number in numbers))
             await slow
@@ -81,7 +80,7 @@ async def test_a_statement_that_fails_fails_alone(file: SQLiteFile) -> None:
     await asyncio.sleep(0.01)
     outcomes = await asyncio.gather(*(add(file, number) for number in (11, 12, 13, 14, 11)), return_exceptions=True)
     assert [isinstance(each, sqlite3.IntegrityError) for each in outcomes] == [False, False, True, False, True]
-    assert [bool(await file.run(FIND, {"p_number": number})) for number in (11, 12, 13, 14)] == [
+    assert [bool(await file.run(FIND, {"number": number})) for number in (11, 12, 13, 14)] == [
         True,
         True,
         False,
@@ -96,7 +95,7 @@ async def test_what_nobody_waits_for_any_more_is_left_out_or_whole(file: SQLiteF
     for task in tasks[::2]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert [bool(await file.run(FIND, {"p_number": 100 + number})) for number in range(1, 30, 2)] == [True] * 15
+    assert [bool(await file.run(FIND, {"number": 100 + number})) for number in range(1, 30, 2)] == [True] * 15
 
 
 async def test_a_busy_event_loop_holds_nobody_up(file: SQLiteFile, path: Path) -> None:
@@ -117,7 +116,7 @@ async def test_reading_waits_for_no_writer(file: SQLiteFile, path: Path) -> None
     other.execute("BEGIN IMMEDIATE")
     writing = asyncio.create_task(add(file, 2))
     await asyncio.sleep(0.05)
-    assert await file.run(FIND, {"p_number": 1}) == [(1,)]
+    assert await file.run(FIND, {"number": 1}) == [(1,)]
     assert not writing.done()
     other.rollback()
     other.close()
@@ -141,9 +140,9 @@ async def test_threads_end_when_there_is_nothing_to_do(file: SQLiteFile, monkeyp
     before = threads()
     for _ in range(3):
         assert await add(file, 1) == 1
-        assert await file.run(FIND, {"p_number": 1}) == [(1,)]
+        assert await file.run(FIND, {"number": 1}) == [(1,)]
         assert threads() == before + 2
-        await file.run(text("DELETE FROM numbers RETURNING number"), {})
+        await file.run("DELETE FROM numbers RETURNING number", {})
         await asyncio.sleep(0.3)
         assert threads() == before
 
@@ -165,7 +164,7 @@ async def test_closing_does_not_wait_for_what_others_go_on_with(file: SQLiteFile
 
     async def read() -> None:
         while not ending:
-            await file.run(FIND, {"p_number": 1})
+            await file.run(FIND, {"number": 1})
 
     async def busy() -> None:
         await asyncio.gather(*(read() for _ in range(200)))
@@ -187,7 +186,7 @@ def test_a_file_that_was_removed_or_replaced_is_not_written_to_in_its_place(file
     path.rename(path.with_name("away.db"))
     for statement in (ADD, FIND):
         with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
-            asyncio.run(file.run(statement, {"p_number": 2}))
+            asyncio.run(file.run(statement, {"number": 2}))
     assert not path.exists()
     path.write_bytes(b"")
     with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
@@ -195,13 +194,13 @@ def test_a_file_that_was_removed_or_replaced_is_not_written_to_in_its_place(file
     assert path.read_bytes() == b""
     path.with_name("away.db").rename(path)
     assert asyncio.run(add(file, 2)) == 2
-    assert asyncio.run(file.run(FIND, {"p_number": 1})) == [(1,)]
+    assert asyncio.run(file.run(FIND, {"number": 1})) == [(1,)]
 
 
 async def test_a_process_that_is_forked_leaves_to_its_parent_what_is_under_way_there(
     file: SQLiteFile, path: Path
 ) -> None:
-    next_one = text("INSERT INTO numbers SELECT count(*) + 100 FROM numbers RETURNING number")
+    next_one = "INSERT INTO numbers SELECT count(*) + 100 FROM numbers RETURNING number"
     slow = asyncio.create_task(file.run(SLOW, {}))
     await asyncio.sleep(0.01)
     work = [slow, *(asyncio.create_task(file.run(next_one, {})) for _ in range(10))]
@@ -241,21 +240,21 @@ def test_loops_in_several_threads_share_it(file: SQLiteFile) -> None:
         thread.start()
     for thread in running:
         thread.join()
-    assert len(asyncio.run(file.run(select(NUMBERS.c.number), {}))) == 150
+    assert len(asyncio.run(file.run("SELECT number FROM numbers", {}))) == 150
 
 
 class TestWhatIsFoundOnTheSpot:
     async def test_is_what_was_written_before(self, file: SQLiteFile) -> None:
         for number in range(20, 40):
-            assert file.find(FIND, {"p_number": number}) == []
+            assert file.find(FIND, {"number": number}) == []
             await add(file, number)
-            assert file.find(FIND, {"p_number": number}) == [(number,)]
+            assert file.find(FIND, {"number": number}) == [(number,)]
 
     async def test_waits_for_no_writer(self, file: SQLiteFile, path: Path) -> None:
         await add(file, 1)
         with closing(sqlite3.connect(path)) as other:
             other.execute("BEGIN IMMEDIATE")
-            assert file.find(FIND, {"p_number": 1}) == [(1,)]
+            assert file.find(FIND, {"number": 1}) == [(1,)]
             other.rollback()
 
     async def test_is_left_to_run_where_the_file_is_locked(self, file: SQLiteFile, path: Path) -> None:
@@ -263,27 +262,27 @@ class TestWhatIsFoundOnTheSpot:
             other.execute("PRAGMA locking_mode=EXCLUSIVE")
             other.execute("INSERT INTO numbers VALUES (1)")
             start = time.monotonic()
-            assert file.find(FIND, {"p_number": 1}) is None
+            assert file.find(FIND, {"number": 1}) is None
             assert time.monotonic() - start < 0.1
-        assert await file.run(FIND, {"p_number": 1}) == [(1,)]
-        assert file.find(FIND, {"p_number": 1}) == [(1,)]
+        assert await file.run(FIND, {"number": 1}) == [(1,)]
+        assert file.find(FIND, {"number": 1}) == [(1,)]
 
     async def test_is_left_to_run_where_it_is_another_file(self, file: SQLiteFile, path: Path) -> None:
         await add(file, 1)
-        assert file.find(FIND, {"p_number": 1}) == [(1,)]
+        assert file.find(FIND, {"number": 1}) == [(1,)]
         await asyncio.to_thread(path.rename, path.with_name("other.db"))
-        assert file.find(FIND, {"p_number": 1}) is None
+        assert file.find(FIND, {"number": 1}) is None
         with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
-            await file.run(FIND, {"p_number": 1})
+            await file.run(FIND, {"number": 1})
 
     async def test_is_left_to_run_in_a_process_that_was_forked(self, file: SQLiteFile) -> None:
         await add(file, 1)
-        assert file.find(FIND, {"p_number": 1}) == [(1,)]
+        assert file.find(FIND, {"number": 1}) == [(1,)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
             child = os.fork()
         if child == 0:
-            os._exit(0 if file.find(FIND, {"p_number": 1}) is None else 1)
+            os._exit(0 if file.find(FIND, {"number": 1}) is None else 1)
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
 
@@ -291,7 +290,7 @@ class TestWhatIsFoundOnTheSpot:
         await add(file, 1)
 
         def find() -> set[str]:
-            return {str(file.find(FIND, {"p_number": 1})) for _ in range(500)}
+            return {str(file.find(FIND, {"number": 1})) for _ in range(500)}
 
         found = await asyncio.gather(*(asyncio.to_thread(find) for _ in range(4)))
         assert set.union(*found) <= {"[(1,)]", "None"}

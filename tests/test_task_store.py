@@ -16,16 +16,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from sqlalchemy import text
-from sqlalchemy.dialects.postgresql import dialect
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from mrtr_server import InProcessStore, SQLStore, StoreUnavailable
 from mrtr_server.storage.sql import store as module
-from mrtr_server.storage.sql.schema import TASKS
+from mrtr_server.storage.sql.statements import read_migrations
 from mrtr_server.storage.tasks import ENDED, TaskRow, TaskStore
 
-from .databases import TOOLS, PostgreSQL, process, task_row
+from .databases import TOOLS, PostgreSQL, explained, process, task_row
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
@@ -449,24 +446,28 @@ class SQLContract(TaskContract):
     async def url(self) -> str:
         raise NotImplementedError
 
-    async def explained(self, store: SQLStore, statement: Any) -> str:
-        raise NotImplementedError
-
-    async def test_it_has_a_column_for_every_field_in_their_order(self) -> None:
-        assert [column.name for column in TASKS.columns] == [*(field.name for field in fields(TaskRow)), "writer"]
+    def test_it_has_a_column_for_every_field_in_their_order(self) -> None:
+        expected = [*(field.name for field in fields(TaskRow)), "writer"]
+        for kind in ("sqlite", "postgresql"):
+            (made,) = [each for each in read_migrations(kind)["2"] if each.startswith("CREATE TABLE mrtr_tasks")]
+            columns = [line.split()[0] for line in made.splitlines()[1:-1]]
+            assert [column for column in columns if column != "PRIMARY"] == expected
 
     async def test_every_search_has_an_index(self, bench: Bench) -> None:
         assert isinstance(bench.store, SQLStore)
         await bench.add()
-        statements = bench.store._task_statements
+        database = bench.store.database
         for statement, index in (
-            (statements.find, "mrtr_tasks"),
-            (statements.find_all, "mrtr_tasks"),
-            (statements.claim, "ix_mrtr_tasks_working"),
-            (statements.any_free, "ix_mrtr_tasks_working"),
-            (statements.overdue, "ix_mrtr_tasks_open"),
+            ("find_task", "mrtr_tasks"),
+            ("find_tasks", "mrtr_tasks"),
+            ("claim_tasks", "ix_mrtr_tasks_working"),
+            ("any_free_task", "ix_mrtr_tasks_working"),
+            ("overdue_tasks", "ix_mrtr_tasks_open"),
+            ("sweep_tasks", "ix_mrtr_tasks_expires"),
         ):
-            plan = await self.explained(bench.store, statement)
+            if statement not in database.statements:
+                continue
+            plan = await explained(database, statement)
             assert index in plan, plan
             assert "Seq Scan" not in plan, plan
             assert "SCAN mrtr_tasks" not in plan.replace("SCAN mrtr_tasks USING", ""), plan
@@ -519,13 +520,13 @@ class SQLContract(TaskContract):
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert isinstance(bench.store, SQLStore)
-        run = bench.store.database.run
+        execute = bench.store.database.execute
 
-        async def run_twice(work: Any) -> Any:
-            await run(work)  # whose reply is lost with the connection
-            return await run(work)
+        async def execute_twice(sql: str, given: Any) -> Any:
+            await execute(sql, given)  # whose reply is lost with the connection
+            return await execute(sql, given)
 
-        monkeypatch.setattr(bench.store.database, "run", run_twice)
+        monkeypatch.setattr(bench.store.database, "execute", execute_twice)
         row = await bench.add()
         changed = await bench.store.change_task(row, status="input_required", journal=b"once")
         assert changed == replace(row, status="input_required", journal=b"once", version=1)
@@ -556,21 +557,12 @@ class TestSQLiteTasks(SQLContract):
         await store.close()
         await another.close()
 
-    async def explained(self, store: SQLStore, statement: Any) -> str:
-        async def explain(connection: AsyncConnection) -> str:
-            code = str(statement.compile(dialect=connection.dialect))
-            rows = await connection.exec_driver_sql("EXPLAIN QUERY PLAN " + code, (None,) * code.count("?"))
-            return "\n".join(row[-1] for row in rows.all())
-
-        return await store.database.run(explain)
-
     async def test_a_disk_that_is_full_loses_no_task_and_has_room_again(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert isinstance(bench.store, SQLStore)
         kept = [await bench.add(deadline=time.time() + 9000, expires=time.time() + 9000)]
-        assert bench.store.database._file is not None
-        await bench.store.database._file.run(text("PRAGMA max_page_count=100"), {})
+        await bench.store.database.execute("PRAGMA max_page_count=100", {})
         errors: list[BaseException] = []
         while not errors:
             rows = [task_row(journal=bytes(9_000), expires=time.time() + 10) for _ in range(5)]
@@ -589,7 +581,7 @@ class TestSQLiteTasks(SQLContract):
     async def test_a_file_that_is_locked_by_another_process_is_waited_for_and_read_meanwhile(
         self, bench: Bench, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("mrtr_server.storage.sql.database.CONNECT_PATIENCE", 0.3)
+        monkeypatch.setattr("mrtr_server.storage.sql.sqlite.CONNECT_TIMEOUT", 0.3)
         row = await bench.add()
         other = sqlite3.connect(url.removeprefix("sqlite:///"))
         other.execute("BEGIN IMMEDIATE")
@@ -628,19 +620,6 @@ class TestPostgreSQLTasks(SQLContract):
         yield Bench(store, another, pass_time, rows)
         await store.close()
         await another.close()
-
-    async def explained(self, store: SQLStore, statement: Any) -> str:
-        async def explain(connection: AsyncConnection) -> str:
-            given = {"p_id": "id", "p_most": 5, "p_lease": "lease", "p_seconds": 5.0, "p_writer": "writer"}
-            plain = dialect()  # type: ignore[no-untyped-call]
-            compiled = statement.compile(dialect=plain, compile_kwargs={"render_postcompile": True})
-            await connection.exec_driver_sql("SET enable_seqscan = off")
-            values = {name: repr(given.get(name, value)) for name, value in compiled.params.items()}
-            values |= dict.fromkeys(("p_ids", "p_tools", "p_without"), "ARRAY['id']")
-            rows = await connection.exec_driver_sql(f"EXPLAIN {compiled!s}" % values)
-            return "\n".join(row[0] for row in rows.all())
-
-        return await store.database.run(explain)
 
     async def test_its_own_clock_counts_and_not_the_replicas(self, bench: Bench, url: str) -> None:
         await bench.add()

@@ -1,20 +1,6 @@
 """Lead the tables of an older release to those of this one."""
 
-from pathlib import Path
-
-from ...extras import lacking
-from .database import SCHEMA, Database
-from .schema import TABLES, VERSIONS
-
-try:
-    from alembic.migration import MigrationContext
-    from alembic.operations import Operations
-    from alembic.script import ScriptDirectory
-    from sqlalchemy import Connection
-except ImportError as error:
-    raise lacking("Upgrading a database", "tasks", error) from error
-
-MIGRATIONS = Path(__file__).parent / "migrations"
+from .urls import open_database
 
 
 async def upgrade(url: str) -> str:
@@ -30,22 +16,29 @@ async def upgrade(url: str) -> str:
         SetupError: the URL can't be used, or the database's driver is not installed.
         StoreUnavailable: it could not be done, and nothing was.
     """
-    database = Database(url, TABLES, VERSIONS)
+    database = open_database(url)
     try:
-        found = await database.upgrade(lead)
+        found = await database.upgrade()
     finally:
         await database.close()
-    if found == VERSIONS[-1]:
+    if found == database.version:
         return f"{database.name}: nothing to do, it is at version {found}"
     done = f"from version {found} to" if found else "made, at"
-    return f"{database.name}: {done} version {VERSIONS[-1]}"
+    return f"{database.name}: {done} version {database.version}"
 
 
-def lead(connection: Connection, to: str = "head") -> None:
-    """Lead the tables from the version that they are of to another, within the transaction of a connection."""
-    context = MigrationContext.configure(connection, opts={"version_table": SCHEMA.name})
-    steps = ScriptDirectory(str(MIGRATIONS)).iterate_revisions(to, context.get_current_revision() or "base")
-    with Operations.context(context):
-        for step in reversed(list(steps)):
-            step.module.upgrade()
-            connection.execute(SCHEMA.update().values(version_num=step.revision))
+async def script(url: str) -> str:
+    """Return what `upgrade` would run, for those who run it by hand: one transaction, and nothing where it is done.
+
+    Parameters:
+        url: as for `SQLStore`. The version of its tables is looked up, and nothing is changed.
+
+    Raises:
+        SetupError, StoreUnavailable: as for `upgrade`.
+    """
+    database = open_database(url)
+    try:
+        steps = database.steps_from(await database.found_version())
+    finally:
+        await database.close()
+    return "".join(f"{step};\n" for step in ("BEGIN", *steps, "COMMIT")) if steps else ""

@@ -1,7 +1,6 @@
 """Short notices between the processes that share a database: LISTEN and NOTIFY, or a table that is looked at often."""
 
 import asyncio
-import json
 import logging
 import random
 import threading
@@ -13,14 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 from ...errors import StoreUnavailable
-from ...extras import lacking
 from .database import Database
-from .schema import CHANGES, sweep
-
-try:
-    from sqlalchemy import Double, Text, bindparam, func, insert, select
-except ImportError as error:  # pragma: no cover  `database` has said so before
-    raise lacking("A database", "tasks", error) from error
 
 logger = logging.getLogger("mrtr_server")
 
@@ -45,26 +37,6 @@ PULSE = 15.0
 """How often a silent connection is tried, in seconds: one that a firewall has dropped says nothing."""
 
 SWEEP_EVERY, SWEEP_BATCH = 30.0, 1_000
-
-SWEEP = sweep(CHANGES, bindparam("p_now", type_=Double), SWEEP_BATCH)
-WRITE = insert(CHANGES).from_select(
-    ["writer", "written", "expires", "said"],
-    select(
-        bindparam("p_writer", type_=Text),
-        bindparam("p_now", type_=Double),
-        bindparam("p_expires", type_=Double),
-        func.json_each(bindparam("p_said", type_=Text)).table_valued("value").c.value,
-    ),
-)
-READ = (
-    select(CHANGES.c.number, CHANGES.c.writer, CHANGES.c.said)
-    .where(CHANGES.c.number > bindparam("p_seen"))
-    .order_by(CHANGES.c.number)
-    .limit(BATCH)
-)
-LAST_BEFORE = (
-    select(CHANGES.c.number).where(CHANGES.c.written < bindparam("p_before")).order_by(CHANGES.c.number.desc()).limit(1)
-)
 
 Heard = Callable[[Sequence[str]], None]
 
@@ -186,7 +158,7 @@ class _Carrier(threading.Thread):
 
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
-        carry = self._carry_by_table if self._database.is_sqlite else self._carry_by_notify
+        carry = self._carry_by_notify if self._database.notifies else self._carry_by_table
         while True:
             try:
                 await carry()
@@ -216,7 +188,7 @@ class _Carrier(threading.Thread):
         self._stirred.clear()
 
     async def _carry_by_notify(self) -> None:
-        connection = await self._database.connect_to_postgresql()
+        connection = await self._database.connect_alone()
         try:
             connection.add_termination_listener(lambda _: self._stirred.set())
             await connection.add_listener(CHANNEL, self._hear)
@@ -282,16 +254,14 @@ class _Carrier(threading.Thread):
         now = time.time()
         if now < self._swept + SWEEP_EVERY:
             return True
-        is_clean = len(await self._database.rows(SWEEP, {"p_now": now})) < SWEEP_BATCH
+        is_clean = len(await self._database.rows("sweep_notices", most=SWEEP_BATCH)) < SWEEP_BATCH
         if is_clean:
             self._swept = now
         return is_clean
 
     async def _write(self, notices: list[str]) -> None:
-        now = time.time()
-        given = {"p_writer": self._notices.writer, "p_now": now, "p_expires": now + KEEP, "p_said": json.dumps(notices)}
         try:
-            await self._database.rows(WRITE, given)
+            await self._database.rows("write_notices", writer=self._notices.writer, notices=notices, keep=KEEP)
         except BaseException:
             self._notices.give_back(notices)
             raise
@@ -299,9 +269,9 @@ class _Carrier(threading.Thread):
     async def _look(self) -> bool:
         """Hear what the others have written. Say whether that was all."""
         if self._seen is None:
-            before = await self._database.rows(LAST_BEFORE, {"p_before": self._began})
+            before = await self._database.rows("last_notice_before", before=self._began)
             self._seen = before[0][0] if before else 0
-        rows = await self._database.rows(READ, {"p_seen": self._seen})
+        rows = await self._database.rows("read_notices", seen=self._seen, most=BATCH)
         now = time.time()
         if now > self._looked + KEEP / 2:  # the machine has slept
             self._notices.missed()

@@ -1,270 +1,184 @@
-"""A SQLite file by two threads: what is written at once shares a transaction, and nobody who reads waits for that.
-
-What is found by its key is read on the spot: that takes less time than to wake a thread, which then has to wait for the
-interpreter, and so does its caller after it.
-
-Most of what a write takes is waiting for the disk, and there can be one at a time: so it is done once for all that have
-come meanwhile. A transaction begins and ends within the thread, so that an event loop that is busy with something else
-never holds up the other processes of the file.
-"""
+"""A SQLite database by its path: the tables are made by one process, while the others wait."""
 
 import asyncio
-import os
-import queue
+import json
+import logging
 import sqlite3
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
-from ...extras import lacking
+from ...concurrency.threads import in_own_thread
+from ...errors import SetupError
+from .database import CONNECT_TIMEOUT, FIND_VERSION, TIMEOUT, Database
+from .sqlite_file import SQLiteFile
+from .sqlite_mode import make_private, open_to_others
 
-try:
-    from sqlalchemy import Executable
-    from sqlalchemy.dialects import sqlite
-except ImportError as error:  # pragma: no cover  tests run with every extra
-    raise lacking("A database", "tasks", error) from error
+logger = logging.getLogger("mrtr_server")
 
-MOST = 64
-"""How many statements share a transaction, at most."""
-IDLE = 5.0
-"""After how many seconds without work a thread closes its connection, and ends. The next call begins anew."""
+T = TypeVar("T")
 
-Rows = list[tuple[Any, ...]]
-Parameters = Sequence[tuple[str, Any]]
-"""The names of a statement's parameters in their order, with the value of those that are constants."""
-_Jobs = queue.SimpleQueue["_Job | None"]
-"""What a thread has to do; nothing comes after None."""
+OLDEST = (3, 35)
+"""The first version of SQLite that has RETURNING."""
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A statement, and who waits for its rows."""
-
-    sql: str
-    values: tuple[Any, ...]
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Rows]"
-
-
-class SQLiteFile:
-    """Runs single statements on a file whose tables are there, and on no other that comes in its place.
-
-    Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while.
+class SQLiteDatabase(Database):
+    """A SQLite file, for the processes of one machine; see `Database`.
 
     Parameters:
-        path: of the file.
-        patience: how long a statement waits for another process's write, in seconds.
+        path: of the file; a relative one is from where the process is now.
+        clock: returns the time, in seconds since the epoch.
+
+    Raises:
+        SetupError: it is no file, or this Python's SQLite is too old.
     """
 
-    def __init__(self, path: str, patience: float) -> None:
-        self._reader = _Worker(path, patience, writes=False)
-        self._writer = _Worker(path, patience, writes=True)
-        self._glance = _Glance(path)
-        self._compiled: dict[Executable, tuple[str, Parameters, _Worker]] = {}
+    def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise SetupError(
+                f"SQLite must be {'.'.join(map(str, OLDEST))} or later, and this Python has {sqlite3.sqlite_version}"
+            )
+        if path in ("", ":memory:") or path.startswith("file:"):
+            raise SetupError(
+                "A SQLite database must be a file, as in sqlite:///file.db: one in memory can't be shared, and "
+                "InProcessStore() does what it could do"
+            )
+        self._path = str(Path(path).absolute())  # so that nothing changes when the process goes elsewhere
+        super().__init__("sqlite", f"sqlite:///{self._path}")
+        self._clock = clock
+        self._file: SQLiteFile | None = None
+        self._told_mode = False
+        self._users: set[asyncio.AbstractEventLoop] = set()
 
-    async def run(self, statement: Executable, given: Mapping[str, Any]) -> Rows:
-        """Run a statement, and give its rows. What was written is on the disk then.
+    async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
+        """Run one statement, and return its rows; see `Database.rows`."""
+        return await self.execute(self.statements[statement], given)
 
-        Parameters:
-            statement: is kept, in the form that SQLite reads; so it has to be one of few.
-            given: its parameters, in types that SQLite knows.
+    async def find(self, statement: str, **given: Any) -> Sequence[Any]:
+        """Find by a key, on the spot where nobody has to be waited for; see `Database.find`."""
+        if self._file is not None:
+            found = self._file.find(self.statements[statement], {**given, "now": self._clock()})
+            if found is not None:
+                return found
+        return await self.rows(statement, **given)
 
-        Raises:
-            sqlite3.Error: it could not be run; it has changed nothing then.
-        """
-        sql, parameters, worker = self._compiled.get(statement) or self._compile(statement)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Rows] = loop.create_future()
-        values = tuple(given.get(name, constant) for name, constant in parameters)
-        worker.put(_Job(sql, values, loop, future))
-        return await future
-
-    def find(self, statement: Executable, given: Mapping[str, Any]) -> Rows | None:
-        """Run a query that finds what it reads by a key, on the spot.
-
-        Parameters:
-            statement, given: as for `run`.
-
-        Returns:
-            The rows; None where that needs patience, which `run` has.
-        """
-        sql, parameters, _ = self._compiled.get(statement) or self._compile(statement)
-        return self._glance.read(sql, tuple(given.get(name, constant) for name, constant in parameters))
-
-    def close(self) -> None:
-        """Let go of the file, when what is under way has ended. It is opened again when it is needed."""
-        self._reader.close()
-        self._writer.close()
-        self._glance.close()
-
-    def _compile(self, statement: Any) -> tuple[str, "Parameters", "_Worker"]:
-        compiled = statement.compile(dialect=sqlite.dialect())
-        worker = self._reader if statement.is_select else self._writer
-        parameters = [(name, compiled.params[name]) for name in compiled.positiontup or ()]
-        self._compiled[statement] = found = (compiled.string, parameters, worker)
-        return found
-
-
-class _Worker:
-    """A thread that runs jobs in their order, while there are any."""
-
-    def __init__(self, path: str, patience: float, *, writes: bool) -> None:
-        self._path = path
-        self._file = _identity(path)
-        self._patience = patience
-        self._writes = writes
-        self._jobs: _Jobs = queue.SimpleQueue()
-        self._guard = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def put(self, job: _Job) -> None:
-        with self._guard:
-            if self._thread is None or not self._thread.is_alive():  # a process that was forked has no threads
-                self._jobs = queue.SimpleQueue()  # and what waits is its parent's
-                self._thread = threading.Thread(target=self._run, args=(self._jobs,), name="mrtr-sqlite", daemon=True)
-                self._thread.start()
-            self._jobs.put(job)
-
-    def close(self) -> None:
-        with self._guard:
-            thread, self._thread = self._thread, None  # what comes from now on is for the next one
-            self._jobs.put(None)
-        if thread is not None:
-            thread.join()
-
-    def _run(self, jobs: _Jobs) -> None:
-        connection: sqlite3.Connection | None = None
+    async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
+        """Run a statement as it is written, and return its rows; see `Database.execute`."""
+        given = {name: json.dumps(value) if isinstance(value, list) else value for name, value in given.items()}
+        given["now"] = self._clock()
+        self._users.add(asyncio.get_running_loop())
+        file = self._file or await self._opened()
         try:
-            while group := self._next(jobs):
-                try:
-                    if _identity(self._path) != self._file:  # what is written to another one is nowhere
-                        raise sqlite3.OperationalError("the file was removed or replaced")
-                    connection = connection or self._open()
-                    outcomes = self._outcomes(connection, group)
-                except Exception as error:
-                    outcomes = [error] * len(group)
-                _tell(group, outcomes)
-        finally:
-            if connection is not None:
-                connection.close()
+            async with asyncio.timeout(TIMEOUT):
+                return await file.run(sql, given)
+        except Exception as error:
+            raise self.unavailable(error) from error
 
-    def _next(self, jobs: _Jobs) -> list[_Job]:
-        """Wait for jobs. Gives none when it is time to end: whoever comes later begins a new thread."""
-        group: list[_Job] = []
-        while len(group) < MOST:
-            try:
-                job = jobs.get(timeout=0 if group else IDLE)
-            except queue.Empty:
-                if group:
-                    break
-                with self._guard:
-                    if jobs.empty():
-                        self._thread = None
-                        break
-            else:
-                if job is None:  # nothing comes after it
-                    if group:
-                        jobs.put(None)
-                    break
-                group.append(job)
-        return group
+    async def check(self) -> None:
+        """Open the file, make the tables if they are not there, and check their version; see `Database.check`."""
+        self._users.add(asyncio.get_running_loop())
+        await self._opened()
 
-    def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None)
-        # A record that was lost with the power would let an effect happen twice.
-        connection.execute("PRAGMA synchronous=FULL")
+    async def upgrade(self) -> str | None:
+        """Lead older tables to the present version; see `Database.upgrade`."""
+        return await self._in_thread(lambda: self._lead(self.steps_from))
+
+    async def found_version(self) -> str | None:
+        """Return the version of the tables that are there; see `Database.found_version`."""
+
+        def look() -> str | None:
+            with closing(self._connect()) as connection:
+                return _find_version(connection)
+
+        return await self._in_thread(look)
+
+    async def close(self) -> None:
+        """Close the file, unless other event loops use it."""
+        self._users.discard(asyncio.get_running_loop())
+        if all(loop.is_closed() for loop in self._users):
+            self._users.clear()
+            file, self._file = self._file, None
+            if file is not None:
+                await in_own_thread(file.close)
+
+    async def _opened(self) -> SQLiteFile:
+        def make_tables() -> None:
+            found = self._lead(lambda found: self.steps_from(None) if found is None else [])
+            self.check_version(found or self.version)
+
+        if self._file is None:
+            await self._in_thread(make_tables)
+        if self._file is None:  # or another event loop has been faster
+            self._file = SQLiteFile(self._path, CONNECT_TIMEOUT)
+        return self._file
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                done: T = await in_own_thread(work)
+                return done
+        except Exception as error:
+            raise self.unavailable(error) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        with suppress(OSError):  # which SQLite says itself, in words that have a hint
+            make_private(self._path)
+        connection = sqlite3.connect(self._path, timeout=CONNECT_TIMEOUT, isolation_level=None)
+        if not self._told_mode and (files := open_to_others(self._path)):
+            self._told_mode = True
+            logger.warning(
+                "%s: others on this machine may read or write %s: `chmod 600` them, unless that is meant",
+                self.name,
+                ", ".join(files),
+            )
         return connection
 
-    def _outcomes(self, connection: sqlite3.Connection, group: list[_Job]) -> list[Rows | Exception]:
-        if not self._writes or len(group) == 1:
-            return [_outcome(connection, job) for job in group]
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            return [error] * len(group)
-        outcomes: list[Rows | Exception] = []
-        for job in group:
-            outcomes.append(_outcome(connection, job))
-            if not connection.in_transaction:  # a full disk, for one, takes the whole of it with it
-                break
-        else:
-            try:
-                connection.execute("COMMIT")
-                return outcomes
-            except sqlite3.Error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-        return [_outcome(connection, job) for job in group]  # there may be room for some of it
+    def _lead(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+        """Run the steps that lead on from the version that is found, and return that one."""
+        with closing(self._connect()) as connection:
+            found = _find_version(connection)
+            if not steps(found):
+                return found
+            _keep_a_log(connection)
+            with _transaction(connection):
+                now = _find_version(connection)  # another process may have been faster
+                for step in steps(now):
+                    connection.execute(step)
+                return now if found is None else found
 
 
-class _Glance:
-    """A connection that is used on the spot, and never waits: neither for another thread nor for the file."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = _identity(path)
-        self._connection: sqlite3.Connection | None = None
-        self._guard = threading.Lock()
-        self._process = os.getpid()
-
-    def read(self, sql: str, values: tuple[Any, ...]) -> Rows | None:
-        """Give the rows of a query; None where it can't be run at once, and somebody has to wait or to say why."""
-        if not self._guard.acquire(blocking=False):
-            return None
-        try:
-            # A process that was forked must not touch its parent's.
-            if _identity(self._path) != self._file or self._process != os.getpid():
-                return None
-            if self._connection is None:
-                self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
-            with closing(self._connection.execute(sql, values)) as cursor:
-                return cursor.fetchall()
-        except sqlite3.Error:
-            return None
-        finally:
-            self._guard.release()
-
-    def close(self) -> None:
-        """Close the connection, if there is one. It is opened again when it is needed."""
-        with self._guard:
-            if self._connection is not None and self._process == os.getpid():
-                self._connection.close()
-                self._connection = None
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    with suppress(OSError):
-        found = os.stat(path)
-        return found.st_dev, found.st_ino
-    return None
-
-
-def _outcome(connection: sqlite3.Connection, job: _Job) -> Rows | Exception:
-    if job.future.done():  # nobody waits any more
-        return []
+def _find_version(connection: sqlite3.Connection) -> str | None:
     try:
-        with closing(connection.execute(job.sql, job.values)) as cursor:
-            return cursor.fetchall()
-    except Exception as error:
-        return error
+        found = connection.execute(FIND_VERSION).fetchone()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return None
+        raise
+    return None if found is None else str(found[0])
 
 
-def _tell(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:
-    told: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Rows | Exception]]] = {}
-    for job, outcome in zip(group, outcomes, strict=True):
-        told.setdefault(job.loop, []).append((job, outcome))
-    for loop, those in told.items():
-        with suppress(RuntimeError):  # it has ended
-            loop.call_soon_threadsafe(_resolve, those)
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
 
 
-def _resolve(told: list[tuple[_Job, Rows | Exception]]) -> None:
-    for job, outcome in told:
-        if job.future.done():
-            continue
-        if isinstance(outcome, Exception):
-            job.future.set_exception(outcome)
-        else:
-            job.future.set_result(outcome)
+def _keep_a_log(connection: sqlite3.Connection) -> None:
+    """Put a file into WAL mode, for good."""
+    end = time.monotonic() + CONNECT_TIMEOUT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.02)  # SQLite does not wait here by itself, as it does everywhere else

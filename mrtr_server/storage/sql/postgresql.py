@@ -1,0 +1,251 @@
+"""A PostgreSQL database by its URL: a pool of connections for each event loop."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from ...concurrency.threads import in_own_thread
+from ...extras import lacking
+from .database import CONNECT_TIMEOUT, FIND_VERSION, TIMEOUT, Database
+from .statements import number_parameters
+
+try:
+    import asyncpg  # type: ignore[import-untyped]
+except ImportError as error:
+    raise lacking("postgresql://", "postgres", error) from error
+
+CONNECTIONS = 5
+"""Connections that a process keeps, at most."""
+IDLE_LIFE = 5 * 60.0
+"""After how many seconds without use a connection is closed: firewalls drop old ones without a word."""
+
+SCHEMA_LOCK = 0x6D727472
+"""Held while the tables are made: CREATE TABLE fails where two do it at once."""
+
+HAS_VERSION = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class WHERE relname = 'mrtr_schema' AND pg_catalog.pg_table_is_visible(oid)
+)
+"""
+"""Not to_regclass(), which may answer from a cache, of before another process made the tables."""
+
+CLOCK = "CAST(extract(epoch FROM now()) AS double precision)"
+"""The database's own clock, in seconds since the epoch."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Connected:
+    """What one event loop has of the database."""
+
+    pool: Any
+    life: AsyncGenerator[None, None] | None = None
+    """Ends the connections when it is closed. An event loop closes every generator before it ends itself."""
+    preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    prepared: bool = False
+    busy: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class PostgreSQLDatabase(Database):
+    """A PostgreSQL database, for a fleet; see `Database`.
+
+    Parameters:
+        url: `postgresql://user:password@host/name`, with the options of libpq.
+        name: the same for an operator, without password and options.
+        direct: the URL that leads past a pooler of transactions, as PgBouncer can be one: LISTEN needs a connection of
+            its own. Where it is given, no statement is kept prepared on a connection, and each is sent within a
+            transaction. None where there is no such pooler.
+    """
+
+    notifies = True
+
+    def __init__(self, url: str, name: str, direct: str | None = None) -> None:
+        super().__init__("postgresql", name)
+        self._url = url
+        self._direct = direct
+        self._numbered: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
+
+    async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
+        """Run one statement, and return its rows; see `Database.rows`."""
+        return await self.execute(self.statements[statement], given)
+
+    async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
+        """Run a statement as it is written, and return its rows; see `Database.execute`."""
+        found = self._numbered.get(sql)
+        numbered, names = found or self._numbered.setdefault(sql, number_parameters(sql, CLOCK))
+        values = [given[name] for name in names]
+        return await self.run(lambda connection: connection.fetch(numbered, *values))
+
+    async def run(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Do work on a connection of asyncpg's.
+
+        Parameters:
+            work: what to do. When the connection turns out to be dead it is done again, once, on a new one.
+
+        Raises:
+            StoreUnavailable: it could not be done. The message is for the operator.
+        """
+        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+        connected.busy += 1
+        connected.idle.clear()
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                if not connected.prepared:
+                    await self._prepare(connected)
+                async with connected.pool.acquire() as connection:
+                    try:
+                        return await self._work(connection, work)
+                    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                        if not _is_dead(connection):
+                            raise
+                async with connected.pool.acquire() as connection:
+                    return await self._work(connection, work)
+        except Exception as error:  # whatever the driver raises: nothing else runs here
+            raise self.unavailable(error) from error
+        finally:
+            connected.busy -= 1
+            if not connected.busy:
+                connected.idle.set()
+
+    async def _work(self, connection: Any, work: Callable[[Any], Awaitable[T]]) -> T:
+        if self._direct is None:
+            return await work(connection)
+        async with connection.transaction():  # or a pooler may send the parts of one statement to several servers
+            return await work(connection)
+
+    async def check(self) -> None:
+        """Connect, make the tables if they are not there, and check their version; see `Database.check`."""
+
+        async def nothing(_connection: object) -> None:
+            pass
+
+        await self.run(nothing)
+
+    async def upgrade(self) -> str | None:
+        """Lead older tables to the present version; see `Database.upgrade`."""
+        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+        try:
+            async with connected.pool.acquire() as connection:
+                return await self._lead(connection, self.steps_from)
+        except Exception as error:
+            raise self.unavailable(error) from error
+
+    async def found_version(self) -> str | None:
+        """Return the version of the tables that are there; see `Database.found_version`."""
+        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+        try:
+            async with connected.pool.acquire() as connection:
+                return await _find_version(connection)
+        except Exception as error:
+            raise self.unavailable(error) from error
+
+    async def close(self) -> None:
+        """End the connections of this event loop, when what is under way has ended."""
+        connected = self._connected.pop(asyncio.get_running_loop(), None)
+        if connected is not None and connected.life is not None:
+            await connected.life.aclose()
+
+    async def connect_alone(self) -> Any:
+        """Return a connection of asyncpg's beside the pool, past a pooler where there is one: one that listens."""
+        url = self._direct or self._url
+        return await _connect(url, timeout=CONNECT_TIMEOUT, command_timeout=TIMEOUT)
+
+    async def _connect(self) -> _Connected:
+        for loop in [loop for loop in list(self._connected) if loop.is_closed()]:
+            self._connected.pop(loop, None)
+        # asyncpg reads a plain URL as libpq does: sslmode, sockets, several hosts.
+        options: dict[str, Any] = {} if self._direct is None else {"statement_cache_size": 0}
+        pool = asyncpg.create_pool(
+            self._url,
+            min_size=0,
+            max_size=CONNECTIONS,
+            max_inactive_connection_lifetime=IDLE_LIFE,
+            timeout=CONNECT_TIMEOUT,
+            command_timeout=TIMEOUT,
+            reset=_nothing_to_reset,
+            connect=_connect,
+            **options,
+        )
+        connected = _Connected(pool)
+        connected.idle.set()
+        connected.life = self._life(connected, asyncio.get_running_loop())
+        self._connected[asyncio.get_running_loop()] = connected
+        await anext(connected.life)
+        return connected
+
+    async def _life(self, connected: _Connected, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+        await connected.pool  # which connects to nothing yet
+        try:
+            yield
+        finally:
+            if self._connected.get(loop) is connected:
+                del self._connected[loop]
+            await connected.idle.wait()
+            await connected.pool.close()
+
+    async def _prepare(self, connected: _Connected) -> None:
+        """Make the tables if they are not there, and check that they are of the right version."""
+        async with connected.preparing:
+            if connected.prepared:
+                return
+            async with connected.pool.acquire() as connection:
+                found = await self._lead(connection, lambda found: self.steps_from(None) if found is None else [])
+            self.check_version(found or self.version)
+            connected.prepared = True
+
+    async def _lead(self, connection: Any, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+        """Run the steps that lead on from the version that is found, and return that one."""
+        found = await _find_version(connection)
+        if not steps(found):
+            return found
+        async with connection.transaction():
+            await connection.execute(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
+            now = await _find_version(connection)  # another process may have been faster
+            for step in steps(now):
+                await connection.execute(step)
+            return now if found is None else found
+
+
+async def _connect(url: str, **options: Any) -> Any:
+    """Connect as asyncpg does, with the names of servers looked up before."""
+    async with asyncio.timeout(CONNECT_TIMEOUT):
+        for name in _hosts(url):
+            with suppress(OSError):  # which asyncpg meets, too, and says where
+                # Where asyncpg does it, a name server that does not answer holds the end of the event loop.
+                await in_own_thread(partial(socket.getaddrinfo, name, None))
+    return await asyncpg.connect(url, **options)
+
+
+def _hosts(url: str) -> list[str]:
+    """Return the names of the servers that may be connected to; none for a socket's directory or an address of IPv6."""
+    split = urlsplit(url)
+    given = parse_qs(split.query).get("host") or [split.netloc.rpartition("@")[2] or os.environ.get("PGHOST", "")]
+    listed = ",".join(given).split(",")
+    return [host.partition(":")[0] for host in listed if host and host[0] not in "/@[" and host.count(":") < 2]
+
+
+def _is_dead(connection: Any) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:  # the pool has it back already
+        return True
+
+
+async def _find_version(connection: Any) -> str | None:
+    if not await connection.fetchval(HAS_VERSION):
+        return None
+    found: str | None = await connection.fetchval(FIND_VERSION)
+    return found
+
+
+async def _nothing_to_reset(_connection: object) -> None:
+    """Leave a connection as it is: nothing that runs here changes its settings, and asking takes a round trip."""

@@ -1,0 +1,250 @@
+"""A SQLite file by two threads: what is written at once shares a transaction, and nobody who reads waits for that.
+
+What is found by its key is read on the spot: that takes less time than to wake a thread, which then has to wait for the
+interpreter, and so does its caller after it.
+
+Most of what a write takes is waiting for the disk, and there can be one at a time: so it is done once for all that have
+come meanwhile. A transaction begins and ends within the thread, so that an event loop that is busy with something else
+never holds up the other processes of the file.
+"""
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+MOST = 64
+"""How many statements share a transaction, at most."""
+IDLE = 5.0
+"""After how many seconds without work a thread closes its connection, and ends. The next call begins anew."""
+
+Rows = list[tuple[Any, ...]]
+_Jobs = queue.SimpleQueue["_Job | None"]
+"""What a thread has to do; nothing comes after None."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A statement, and who waits for its rows."""
+
+    sql: str
+    given: Mapping[str, Any]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Rows]"
+
+
+class SQLiteFile:
+    """Runs single statements on a file whose tables are there, and on no other that comes in its place.
+
+    Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while.
+
+    Parameters:
+        path: of the file.
+        patience: how long a statement waits for another process's write, in seconds.
+    """
+
+    def __init__(self, path: str, patience: float) -> None:
+        self._reader = _Worker(path, patience, writes=False)
+        self._writer = _Worker(path, patience, writes=True)
+        self._inline = _InlineReader(path)
+
+    async def run(self, sql: str, given: Mapping[str, Any]) -> Rows:
+        """Run a statement, and return its rows. What was written is on the disk then.
+
+        Parameters:
+            sql: the statement; one that begins with SELECT only reads.
+            given: its parameters by name, in types that SQLite knows.
+
+        Raises:
+            sqlite3.Error: it could not be run; it has changed nothing then.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Rows] = loop.create_future()
+        worker = self._reader if sql.startswith("SELECT") else self._writer
+        worker.put(_Job(sql, given, loop, future))
+        return await future
+
+    def find(self, sql: str, given: Mapping[str, Any]) -> Rows | None:
+        """Run a query that finds what it reads by a key, on the spot.
+
+        Parameters:
+            sql, given: as for `run`.
+
+        Returns:
+            The rows; None where that takes patience, which `run` has.
+        """
+        return self._inline.read(sql, given)
+
+    def close(self) -> None:
+        """Let go of the file, when what is under way has ended. It is opened again when it is needed."""
+        self._reader.close()
+        self._writer.close()
+        self._inline.close()
+
+
+class _Worker:
+    """A thread that runs jobs in their order, while there are any."""
+
+    def __init__(self, path: str, patience: float, *, writes: bool) -> None:
+        self._path = path
+        self._file = _identity(path)
+        self._patience = patience
+        self._writes = writes
+        self._jobs: _Jobs = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, job: _Job) -> None:
+        with self._guard:
+            if self._thread is None or not self._thread.is_alive():  # a process that was forked has no threads
+                self._jobs = queue.SimpleQueue()  # and what waits is its parent's
+                self._thread = threading.Thread(target=self._run, args=(self._jobs,), name="mrtr-sqlite", daemon=True)
+                self._thread.start()
+            self._jobs.put(job)
+
+    def close(self) -> None:
+        with self._guard:
+            thread, self._thread = self._thread, None  # what comes from now on is for the next one
+            self._jobs.put(None)
+        if thread is not None:
+            thread.join()
+
+    def _run(self, jobs: _Jobs) -> None:
+        connection: sqlite3.Connection | None = None
+        try:
+            while group := self._next(jobs):
+                try:
+                    if _identity(self._path) != self._file:  # what is written to another one is nowhere
+                        raise sqlite3.OperationalError("the file was removed or replaced")
+                    connection = connection or self._open()
+                    outcomes = self._outcomes(connection, group)
+                except Exception as error:
+                    outcomes = [error] * len(group)
+                _tell(group, outcomes)
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _next(self, jobs: _Jobs) -> list[_Job]:
+        """Wait for jobs. Gives none when it is time to end: whoever comes later begins a new thread."""
+        group: list[_Job] = []
+        while len(group) < MOST:
+            try:
+                job = jobs.get(timeout=0 if group else IDLE)
+            except queue.Empty:
+                if group:
+                    break
+                with self._guard:
+                    if jobs.empty():
+                        self._thread = None
+                        break
+            else:
+                if job is None:  # nothing comes after it
+                    if group:
+                        jobs.put(None)
+                    break
+                group.append(job)
+        return group
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None)
+        # A record that was lost with the power would let an effect happen twice.
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+    def _outcomes(self, connection: sqlite3.Connection, group: list[_Job]) -> list[Rows | Exception]:
+        if not self._writes or len(group) == 1:
+            return [_outcome(connection, job) for job in group]
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            return [error] * len(group)
+        outcomes: list[Rows | Exception] = []
+        for job in group:
+            outcomes.append(_outcome(connection, job))
+            if not connection.in_transaction:  # a full disk, for one, takes the whole of it with it
+                break
+        else:
+            try:
+                connection.execute("COMMIT")
+                return outcomes
+            except sqlite3.Error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        return [_outcome(connection, job) for job in group]  # there may be room for some of it
+
+
+class _InlineReader:
+    """A connection that is used on the spot, and never waits: neither for another thread nor for the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = _identity(path)
+        self._connection: sqlite3.Connection | None = None
+        self._guard = threading.Lock()
+        self._process = os.getpid()
+
+    def read(self, sql: str, given: Mapping[str, Any]) -> Rows | None:
+        """Return the rows of a query; None where it can't be run at once, and somebody has to wait or to say why."""
+        if not self._guard.acquire(blocking=False):
+            return None
+        try:
+            # A process that was forked must not touch its parent's.
+            if _identity(self._path) != self._file or self._process != os.getpid():
+                return None
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            with closing(self._connection.execute(sql, given)) as cursor:
+                return cursor.fetchall()
+        except sqlite3.Error:
+            return None
+        finally:
+            self._guard.release()
+
+    def close(self) -> None:
+        """Close the connection, if there is one. It is opened again when it is needed."""
+        with self._guard:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+                self._connection = None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
+
+
+def _outcome(connection: sqlite3.Connection, job: _Job) -> Rows | Exception:
+    if job.future.done():  # nobody waits any more
+        return []
+    try:
+        with closing(connection.execute(job.sql, job.given)) as cursor:
+            return cursor.fetchall()
+    except Exception as error:
+        return error
+
+
+def _tell(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:
+    told: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Rows | Exception]]] = {}
+    for job, outcome in zip(group, outcomes, strict=True):
+        told.setdefault(job.loop, []).append((job, outcome))
+    for loop, those in told.items():
+        with suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(_resolve, those)
+
+
+def _resolve(told: list[tuple[_Job, Rows | Exception]]) -> None:
+    for job, outcome in told:
+        if job.future.done():
+            continue
+        if isinstance(outcome, Exception):
+            job.future.set_exception(outcome)
+        else:
+            job.future.set_result(outcome)
