@@ -463,6 +463,42 @@ class TestSQLiteTrouble:
             error = error.__cause__ or error.__context__
 
 
+class TestAPoolerOfTransactions:
+    """As PgBouncer can be one: it may send what comes next on a connection to another server."""
+
+    @pytest.fixture
+    async def store(self, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SQLStore]:
+        url = postgresql.url(await postgresql.new_database())
+        monkeypatch.setenv("MRTR_DATABASE_DIRECT_URL", f" {url}&application_name=direct\n")
+        store = SQLStore(f"{url}&application_name=pooled")
+        yield store
+        await store.close()
+
+    async def test_gets_every_statement_within_a_transaction_and_none_prepared(self, store: SQLStore) -> None:
+        assert await works(store)
+        assert isinstance(store.database, PostgreSQLDatabase)
+
+        async def look(connection: Any) -> tuple[bool, int]:
+            prepared = await connection.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''")
+            return connection.is_in_transaction(), prepared
+
+        assert await store.database.run(look) == (True, 0)
+        assert await store.database.upgrade() == await store.database.found_version() == "2"
+
+    async def test_is_passed_by_for_a_connection_that_listens(self, store: SQLStore) -> None:
+        connection = await store.database.connect_alone()
+        assert await connection.fetchval("SHOW application_name") == "direct"
+        await connection.close()
+        assert [tuple(row) for row in await store.database.execute("SHOW application_name", {})] == [("pooled",)]
+
+    @pytest.mark.parametrize("direct", ["sqlite:///file.db", "postgresql://me:top@secret@host/name", "nothing"])
+    def test_with_a_wrong_direct_url_is_refused(self, direct: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_DATABASE_DIRECT_URL", direct)
+        with pytest.raises(SetupError) as caught:
+            SQLStore("postgresql://me@host/name")
+        assert "secret" not in str(caught.value)
+
+
 class TestPostgreSQLTrouble:
     async def test_one_that_is_not_there(self, tmp_path: Path) -> None:
         store = SQLStore(f"postgresql://me:secret@/name?host={tmp_path}")

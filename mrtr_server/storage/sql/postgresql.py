@@ -135,7 +135,7 @@ class PostgreSQLDatabase(Database):
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         try:
             async with connected.pool.acquire() as connection:
-                return await self._lead(connection, self.steps_from)
+                return await self._work(connection, lambda each: self._lead(each, self.steps_from))
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -144,7 +144,7 @@ class PostgreSQLDatabase(Database):
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         try:
             async with connected.pool.acquire() as connection:
-                return await _find_version(connection)
+                return await self._work(connection, _find_version)
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -198,9 +198,12 @@ class PostgreSQLDatabase(Database):
             if connected.prepared:
                 return
             async with connected.pool.acquire() as connection:
-                found = await self._lead(connection, lambda found: self.steps_from(None) if found is None else [])
+                found = await self._work(connection, self._make_tables)
             self.check_version(found or self.version)
             connected.prepared = True
+
+    async def _make_tables(self, connection: Any) -> str | None:
+        return await self._lead(connection, lambda found: self.steps_from(None) if found is None else [])
 
     async def _lead(self, connection: Any, steps: Callable[[str | None], Sequence[str]]) -> str | None:
         """Run the steps that lead on from the version that is found, and return that one."""
