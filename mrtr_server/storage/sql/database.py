@@ -149,7 +149,7 @@ class Database(ABC):
         return [*steps, *(statement.format(version=missing[-1]) for statement in last)]
 
     def check_version(self, found: str) -> None:
-        """Raise `WrongVersion` unless this release works with tables of a version."""
+        """Check that this release works with tables of a version. Raises `WrongVersion`."""
         if found != self.version:
             raise WrongVersion(self._why_refused(found))
 
