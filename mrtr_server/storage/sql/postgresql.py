@@ -86,7 +86,7 @@ class PostgreSQLDatabase(Database):
         return await self.run(lambda connection: connection.fetch(numbered, *values))
 
     async def run(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Do work on a connection of asyncpg's.
+        """Run work on a connection of asyncpg's.
 
         Parameters:
             work: what to do. When the connection turns out to be dead it is done again, once, on a new one.

@@ -57,7 +57,7 @@ class SQLiteDatabase(Database):
         return await self.execute(self.statements[statement], given)
 
     async def find(self, statement: str, **given: Any) -> Sequence[Any]:
-        """Find by a key, on the spot where nobody has to be waited for; see `Database.find`."""
+        """Look a row up by its key, on the spot where nobody has to be waited for; see `Database.find`."""
         if self._file is not None:
             found = self._file.find(self.statements[statement], {**given, "now": self._clock()})
             if found is not None:
@@ -95,7 +95,7 @@ class SQLiteDatabase(Database):
         return await self._in_thread(look)
 
     async def close(self) -> None:
-        """Close the file, unless other event loops use it."""
+        """End the use of the file by this event loop, and close it unless others use it."""
         self._users.discard(asyncio.get_running_loop())
         if all(loop.is_closed() for loop in self._users):
             self._users.clear()
