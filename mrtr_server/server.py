@@ -302,7 +302,8 @@ class MRTRServer:
             allowed_hosts=allowed_hosts,
             refusals=refusals,
         )
-        self._stack = wrap(endpoint, auth, middleware, refusals)
+        # The endpoint looks at its headers itself, and needs a gate only where something stands before it.
+        self._stack = wrap(endpoint, auth, middleware, refusals) if auth or middleware else endpoint
         pages = CallbackPages(
             self._registry.callbacks,
             self._callbacks,

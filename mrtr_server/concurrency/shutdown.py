@@ -59,24 +59,20 @@ class Shutdown:
 
     def __init__(self, seconds: float = DEFAULT) -> None:
         self.seconds = seconds
-        self._began: float | None = None
-        self._told: list[Callable[[], None]] = []
-
-    @property
-    def began(self) -> float | None:
+        self.began: float | None = None
         """When it began, by the monotonic clock; None while the server is not ending."""
-        return self._began
+        self._told: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Begin to count, unless that has begun. May be called from any thread, and from a signal handler."""
-        if self._began is None:
-            self._began = time.monotonic()
+        if self.began is None:
+            self.began = time.monotonic()
             for tell in self._told:
                 tell()
 
     def reopen(self) -> None:
         """Forget that it began: the server starts anew."""
-        self._began = None
+        self.began = None
 
     def on_begin(self, tell: Callable[[], None]) -> None:
         """Call a function when it begins: on whatever thread that is, and perhaps in a signal handler."""
@@ -112,4 +108,4 @@ class Shutdown:
             return None
 
     def _until(self, seconds: float) -> float:
-        return seconds if self._began is None else max(0.0, self._began + seconds - time.monotonic())
+        return seconds if self.began is None else max(0.0, self.began + seconds - time.monotonic())

@@ -59,6 +59,7 @@ class Connection:
         admission: says whether the server is draining.
         scope, receive: of the ASGI application.
         writer: of the response.
+        request: the task that serves it.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Connection:
         scope: Scope,
         receive: Receive,
         writer: ResponseWriter,
+        request: "asyncio.Task[Any]",
     ) -> None:
         self._dialect = dialect
         self._headers = headers
@@ -76,10 +78,10 @@ class Connection:
         self._scope = scope
         self._receive = receive
         self._writer = writer
-        self.loop = _running_loop()
+        self.loop = request.get_loop()
         self._stream: EventStream | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self.request: asyncio.Task[Any] = asyncio.current_task(self.loop)  # type: ignore[assignment]  # in one always
+        self.request = request
         self.gone = False
         self.finishing = False
 

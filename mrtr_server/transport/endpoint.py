@@ -5,6 +5,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -18,6 +19,7 @@ from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Client, Listening
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
+from .gate import refuse_repeated
 from .in_flight import InFlight
 from .response_writer import JSON_TYPE, ResponseWriter
 
@@ -77,12 +79,17 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
         writer = ResponseWriter(receive, send, self._limits.write_seconds)
+        listed = scope["headers"]
+        headers: dict[bytes, bytes] = dict(listed)
+        repeated = ""
+        if len(headers) != len(listed):
+            if (ambiguous := refuse_repeated(listed, self._refusals)) is not None:
+                await ambiguous(scope, receive, send)
+                return
+            repeated = _join_repeated(headers, listed)
         if scope["method"] != "POST":
             await writer.respond(405, b"", (b"allow", b"POST"))
             return
-        listed = scope["headers"]
-        headers: dict[bytes, bytes] = dict(listed)
-        repeated = _join_repeated(headers, listed) if len(headers) != len(listed) else ""
         refusal = self._refuse(headers)
         if refusal is not None:
             await writer.respond(*refusal)
@@ -90,7 +97,7 @@ class Endpoint:
         request = running_request()
         self._in_flight.enter(request)
         try:
-            await self._serve(headers, repeated, scope, receive, writer)
+            await self._serve(headers, repeated, scope, receive, writer, request)
         except asyncio.CancelledError:
             if not self._in_flight.forgive(request):  # not even its answer was taken in time
                 raise
@@ -153,7 +160,13 @@ class Endpoint:
         return b"".join(parts)
 
     async def _serve(
-        self, headers: Mapping[bytes, bytes], repeated: str, scope: Scope, receive: Receive, writer: ResponseWriter
+        self,
+        headers: Mapping[bytes, bytes],
+        repeated: str,
+        scope: Scope,
+        receive: Receive,
+        writer: ResponseWriter,
+        request: "asyncio.Task[Any]",
     ) -> None:
         dialect = self._dialects[0]
         connection: Connection | None = None
@@ -177,7 +190,7 @@ class Endpoint:
             if (credentials := scope.get("auth")) is not None:
                 call.scopes = scopes_of(credentials)
             del envelope
-            connection = Connection(dialect, headers, self._admission, scope, receive, writer)
+            connection = Connection(dialect, headers, self._admission, scope, receive, writer, request)
             self._watch.enter(connection)
             try:
                 outcome = await self._dispatcher.dispatch(call, connection)
@@ -207,7 +220,7 @@ class Endpoint:
                     connection.abandon()
                 raise
             # The shutdown has no more time for it, by our own clock or by the web server's.
-            self._in_flight.forgive(running_request())
+            self._in_flight.forgive(request)
             logger.warning("%s was cut off, since the server has to end", _named(call))
             reply = dialect.error(request_id, CutOff())
         except RequestError as error:

@@ -1,7 +1,7 @@
 """The gate before the endpoint: authentication and other middleware, and who is turned away before that."""
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from starlette.authentication import AuthenticationBackend, AuthenticationError
 from starlette.middleware import Middleware
@@ -36,6 +36,24 @@ def wrap(
     return _Unambiguous(app, refusals)
 
 
+def refuse_repeated(headers: Iterable[tuple[bytes, bytes]], refusals: RefusalLog) -> Response | None:
+    """Return the refusal of a request that has a header twice which can be there once; None for any other.
+
+    Parameters:
+        headers: of the request, one of them twice.
+        refusals: logs what is turned away.
+    """
+    names = [name for name, _ in headers]
+    for name in _ONCE:
+        if names.count(name) > 1:
+            refusals.note(
+                "Refused a request with two headers %r: look at what stands before this server, and let it send one",
+                name.decode(),
+            )
+            return JSONResponse({"error": f"{name.decode()} is there twice"}, 400)
+    return None
+
+
 class _Unambiguous:
     """Lets no request through that has a header twice which can be there once."""
 
@@ -46,17 +64,10 @@ class _Unambiguous:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         headers = scope["headers"]
         if len(dict(headers)) != len(headers):
-            names = [name for name, _ in headers]
-            for name in _ONCE:
-                if names.count(name) > 1:
-                    return self._refuse(name.decode())(scope, receive, send)
+            refusal = refuse_repeated(headers, self._refusals)
+            if refusal is not None:
+                return refusal(scope, receive, send)
         return self._app(scope, receive, send)
-
-    def _refuse(self, name: str) -> Response:
-        self._refusals.note(
-            "Refused a request with two headers %r: look at what stands before this server, and let it send one", name
-        )
-        return JSONResponse({"error": f"{name} is there twice"}, 400)
 
 
 class _RequireUser:
