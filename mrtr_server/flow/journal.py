@@ -59,6 +59,9 @@ BINDINGS = ("audience", "principal", "method", "target", "arguments")
 """What a sealed state belongs to, in the order in which it is sealed."""
 
 
+_NO_ARGUMENTS = digest_bytes(canonical({}))
+
+
 def binding(audience: str, call: Call) -> list[str]:
     """Give what a call's state is bound to: a string for each of the `BINDINGS`.
 
@@ -71,7 +74,7 @@ def binding(audience: str, call: Call) -> list[str]:
         "" if who is None else digest([who.issuer, who.subject, who.client_id]),
         call.method,
         call.target,
-        digest_bytes(canonical(call.arguments)),
+        digest_bytes(canonical(call.arguments)) if call.arguments else _NO_ARGUMENTS,
     ]
 
 
