@@ -205,9 +205,9 @@ _THEIRS = frozenset({"mcp", "mcp_types", "fastmcp", "starlette", "fastapi"})
 
 
 def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
-    """Return a `__getattr__` that tells our words for attributes that others have.
+    """Return a `__getattr__` that names our word for attributes of other frameworks.
 
-    The attributes are as absent as all others: it raises `AttributeError`, always.
+    The attributes do not exist: it always raises `AttributeError`.
 
     Args:
         words: what to use instead, by the attribute's name.
@@ -222,11 +222,11 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
 
 
 def options_of(words: Mapping[str, str], name: str) -> Callable[[F], F]:
-    """Return a decorator of a function that tells our words for options that others have.
+    """Return a decorator of a function that names our word for options of other frameworks.
 
     Args:
         words: what to use instead, by the option's name.
-        name: what the function is called in errors.
+        name: the function's name in errors.
     """
 
     def decorate(function: F) -> F:
@@ -256,7 +256,7 @@ def _instead(option: str, words: Mapping[str, str], known: Iterable[str]) -> str
 
 
 def for_result(annotation: Any) -> str:
-    """Return what to return instead of another framework's result; empty for all others."""
+    """Return what to return instead of another framework's result; empty for all other types."""
     return _of_type(annotation, _RESULTS)
 
 

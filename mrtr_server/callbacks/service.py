@@ -185,7 +185,7 @@ class Callbacks:
         self._held: dict[asyncio.Future[None], Mapping[Any, str]] = {}
 
     def __bool__(self) -> bool:
-        """Say whether there are any."""
+        """Return whether there are any."""
         return bool(self._known)
 
     # Links

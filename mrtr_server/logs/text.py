@@ -28,7 +28,7 @@ class PlainText(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Take out of a record what is not plain. Every record passes."""
+        """Replace what is not plain in a record. Every record passes."""
         with suppress(TypeError, ValueError):  # arguments that do not fit, of which `logging` tells itself
             message = record.getMessage()
             if len(message) > LONGEST or _CONTROL.search(message):

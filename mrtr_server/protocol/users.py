@@ -9,14 +9,14 @@ from .messages import NO_SCOPES, Principal
 
 
 def principal_of(user: Any) -> Principal | None:
-    """Give the principal that an authenticated user stands for.
+    """Return the principal that an authenticated user stands for.
 
     Args:
         user: Starlette's `request.user`, or None where nothing authenticates. Its `identity` counts, never its display
             name; `issuer` and `client_id` count where it has them.
 
     Returns:
-        None for nobody, for a user who is not authenticated, and for an empty identity.
+        The principal; None without a user, for a user who is not authenticated, and for an empty identity.
 
     Raises:
         SetupError: the user is authenticated but has no `identity`. States could not be bound to them.
@@ -36,7 +36,7 @@ def principal_of(user: Any) -> Principal | None:
 
 
 def scopes_of(credentials: Any) -> frozenset[str]:
-    """Return what credentials are good for; nothing where nobody authenticates.
+    """Return what credentials permit; nothing where nobody authenticates.
 
     Args:
         credentials: Starlette's `request.auth`, or None.
@@ -111,7 +111,7 @@ def dump_user(user: Any) -> list[Any] | None:
 
 
 def load_user(written: Any) -> RecordedUser | None:
-    """Return the user that `dump_user` wrote down."""
+    """Return the user in what `dump_user` returned."""
     if written is None:
         return None
     *parts, is_authenticated = written

@@ -76,7 +76,7 @@ class ModernDialect(Dialect):
         self._meta = {_SERVER: surface.info}
 
     def claims(self, envelope: Envelope) -> bool:
-        """Say whether there is a version in `_meta`, or a header that names none with a handshake."""
+        """Return whether there is a version in `_meta`, or a header that names a version without a handshake."""
         if names_version(envelope):
             return True
         header = envelope.headers.get(VERSION_HEADER)
@@ -138,7 +138,7 @@ class ModernDialect(Dialect):
         )
 
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
-        """Give the response that carries an outcome."""
+        """Return the response that carries an outcome."""
         if isinstance(outcome, NeedsInput):
             body: JSON = {"resultType": "input_required"}
             if outcome.questions:
@@ -163,11 +163,11 @@ class ModernDialect(Dialect):
         return result(call, body)
 
     def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
-        """Give what writes the messages of an open subscription."""
+        """Return the writer for the messages of an open subscription."""
         return _ListenWriter(call, subscription, self._meta, self._detailed)
 
     def _detailed(self, task: Task) -> JSON:
-        """Give a task with what it asks, or what it came to."""
+        """Return a task with what it asks, or what it came to."""
         body = _task(task)
         if task.status == "input_required":
             body["inputRequests"] = requests(task.questions)

@@ -41,14 +41,14 @@ _UNSAYABLE = {
 
 
 class Form:
-    """The form of one model.
+    """The form of one model (Elicitation, Requested Schema).
 
     Args:
         model: its fields are the form's fields.
 
     Raises:
-        SetupError: a field is of a kind that no form can show, or a client could stop the server with its pattern; the
-            message names it.
+        SetupError: no form can show a field, or a client could stop the server with its pattern; the message names the
+            field.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
@@ -80,7 +80,13 @@ class Form:
         self._needs_nulls = always - required
 
     def validate(self, content: Any) -> BaseModel:
-        """Validate the content of an accepted answer; fields that the form does not have are dropped.
+        """Validate the content of an accepted answer. Fields that the form does not have are dropped.
+
+        Args:
+            content: what the client sent.
+
+        Returns:
+            An instance of the model.
 
         Raises:
             InvalidAnswer: it does not fit; the reason names each field.
@@ -101,18 +107,18 @@ class Form:
 
 
 def describe(error: ValidationError) -> str:
-    """Say what is wrong with each field, without repeating the values."""
+    """Describe what is wrong with each field, without repeating the values."""
     return "; ".join(f"{where}: {what}" if where else what for where, what in problems_of(error))
 
 
 @lru_cache(maxsize=1024)
 def form(model: type[BaseModel]) -> Form:
-    """Give the form of a model, compiled once. Raises `SetupError` as `Form` does."""
+    """Return the form of a model, compiled once. Raises `SetupError` as `Form` does."""
     return Form(model)
 
 
 def snake_case(name: str) -> str:
-    """Give a class name in snake case; names that are one word stay one: `GitHubLogin` is `github_login`."""
+    """Return a class name in snake case: `GitHubLogin` becomes `github_login`."""
     return to_snake(_ONE_WORD.sub(lambda word: word[0].capitalize(), name))
 
 

@@ -71,16 +71,16 @@ class _UniqueItems:
 
 
 class JSONSchema:
-    """A JSON Schema that values are held to.
+    """A JSON Schema that values are validated against.
 
-    `format` is an annotation, whatever the dialect: nothing is held to it.
+    `format` is an annotation in every dialect: values are not validated against it.
 
     Args:
         where: the tool's name, for errors.
         schema: 2020-12 unless its `$schema` says otherwise.
 
     Raises:
-        SetupError: it is no valid schema; a pattern can't be matched in linear time; or a reference leads nowhere, or
+        SetupError: the schema is not valid, a pattern can't be matched in linear time, or a reference leads nowhere or
             out of the schema: nothing is fetched.
     """
 
@@ -241,7 +241,7 @@ def _compile(
 
 
 def _why_not(error: ValueError) -> str:
-    """Say to the author what is wrong with a schema."""
+    """Describe to the author what is wrong with a schema."""
     if not isinstance(error, ValidationError):
         return str(error)
     path = [str(step) for step in error.instance_path]

@@ -18,7 +18,7 @@ class ArgumentNames:
     """The names that the arguments of a call may have.
 
     Args:
-        arguments: what reads them.
+        arguments: validates them.
         own: the parameters that the server fills.
     """
 
@@ -31,7 +31,7 @@ class ArgumentNames:
         self._is_open = arguments.is_open
 
     def unknown(self, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return a problem for each argument that is not taken, as (where, what). No value is repeated."""
+        """Return a problem for each argument that does not exist, as (where, what). No value is repeated."""
         if self._is_open:
             unknown = sorted(name for name in self._reserved if name in raw)
             count = len(unknown)
@@ -51,11 +51,11 @@ class ArgumentNames:
 
 
 def read_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate raw arguments, and check that there are no others.
+    """Validate raw arguments, and check that there are no unknown ones.
 
     Args:
-        arguments: reads them.
-        names: those that there may be; None for any, which are then dropped.
+        arguments: validates them.
+        names: the names that arguments may have; None to drop unknown ones.
         raw: as sent.
 
     Raises:

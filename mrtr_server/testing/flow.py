@@ -31,13 +31,13 @@ def flipped(state: str) -> str:
 
 
 class Flow(Generic[One, Many]):
-    """One flow: the same call, sent round by round, to whatever server and by whatever user the test says.
+    """One flow: the same call, sent round by round, to the servers and as the user that the test chooses.
 
-    Where the client takes tasks (`tasks=True`), a flow may become one: `task` is its id then, and its rounds are what
-    happens between two times that it asks.
+    If the client accepts tasks (`tasks=True`), a flow may become one: `task` is then its id, and one round is what
+    happens between two times that the task asks.
 
-    `state`, `arguments`, `token` and `headers` are what the next round is sent with; change them between rounds as you
-    like. A round that is refused leaves the flow where it was.
+    The next round is sent with the attributes `state`, `arguments`, `token` and `headers`, which you may change between
+    rounds. A round that is refused leaves the flow where it was.
 
     Args:
         client: who sends it.
@@ -94,13 +94,13 @@ class Flow(Generic[One, Many]):
         return self.send({**answers, **named})
 
     def answer(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
-        """Send the next round, with answers to what is asked; some, all, or none where there is just a state.
+        """Send the next round, with answers to what is asked; some, all, or none where there is only a state.
 
-        Fails the test if a key is not asked: `send` is for that.
+        Fails the test if a key is not asked; use `send` for that.
 
         Args:
             answers: by key: fields of a form or an instance of its model, `accept(...)`, `decline`, `cancel`, `yes`,
-                `no`, `sampled(...)`, `roots(...)`, or a function of what is asked that gives one.
+                `no`, `sampled(...)`, `roots(...)`, or a function of what is asked that returns one of these.
             named: answers by key, too.
 
         Returns:
@@ -113,12 +113,12 @@ class Flow(Generic[One, Many]):
         return self.send(given)
 
     def send(self, answers: Mapping[str, Answerable] = NONE, /, *, wait: bool = True) -> One:
-        """Send a round with whatever answers, asked for or not, and whatever state the flow has.
+        """Send a round with any answers, asked for or not, and with the state that the flow has.
 
         Args:
             answers: by key; see `answer`.
-            wait: whether to wait, in a task, for what comes of the answers. If not, the task may be looked at, waited
-                for or cancelled while it works on them.
+            wait: whether to wait, in a task, for what comes of the answers. If not, you may look at the task, wait for
+                it or cancel it while it works on them.
 
         Returns:
             The reply to this round; in a task that is not waited for, the acknowledgement of the answers.
@@ -126,16 +126,16 @@ class Flow(Generic[One, Many]):
         return self._client._one(self._round(self._written(answers), wait))
 
     def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
-        """Go on to the end with scripted answers; begin first, if need be.
+        """Send rounds to the end with scripted answers, from the first round if nothing has been sent.
 
-        Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
+        Fails the test if no answer is scripted for an ask, or if a scripted answer is never asked for.
 
         Args:
             answers: by key; see `answer`. A list has the answers to questions that come under one key in turn.
             named: answers by key, too.
 
         Returns:
-            The last reply, with the steps, log and notes of all rounds that this took.
+            The last reply, with the steps, log and notes of all rounds that were sent.
         """
         return self._client._one(self._finish({**answers, **named}))
 
@@ -150,7 +150,7 @@ class Flow(Generic[One, Many]):
         return self._client._one(self._look())
 
     def wait(self) -> One:
-        """Ask how the task is doing until it asks something, or has ended.
+        """Ask how the task is doing until it asks something or has ended.
 
         Returns:
             The last reply.
@@ -179,10 +179,10 @@ class Flow(Generic[One, Many]):
         return self._client._one(self._deliver((reply or self.last).request, self._next_server()))
 
     def drop(self) -> One:
-        """Let the last reply be lost on its way: send its request again, as a client does that never got it.
+        """Lose the last reply: send its request again, as a client does that never received the reply.
 
         Returns:
-            The reply to the second delivery, from which the flow goes on.
+            The reply to the second delivery, from which the flow continues.
         """
         return self._client._one(self._drop())
 
@@ -194,18 +194,18 @@ class Flow(Generic[One, Many]):
             named: answers by key, too.
 
         Returns:
-            The replies, in the order of the servers. The flow goes on from the first that is no error. In a task they
-            are the acknowledgements of the answers; `wait` for what comes of them.
+            The replies, in the order of the servers. The flow continues from the first that is not an error. In a task
+            they are the acknowledgements of the answers; `wait` for what comes of them.
         """
         given = {**answers, **named}
         self._check_open(given)
         return self._client._many(self._race(self._written(given)))
 
     def tamper(self, change: Callable[[str], str] = flipped) -> None:
-        """Let the state be changed on its way to the server, in the next round only.
+        """Change the state on its way to the server, in the next round only.
 
         Args:
-            change: gives the changed state; by default one character in the middle is another.
+            change: returns the changed state; by default, one character in the middle is another.
         """
         if self.state is None:
             raise Unexpected("The flow has no state to tamper with: it has not been asked anything yet")

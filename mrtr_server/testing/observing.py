@@ -12,7 +12,7 @@ _current: ContextVar["Seen | None"] = ContextVar("mrtr_server_testing_seen", def
 
 
 class Log:
-    """What the server's log said; `"refused" in reply.log` looks for text in it.
+    """What the server logged; `"refused" in reply.log` searches for text in it.
 
     Args:
         records: the records, in their order.
@@ -40,10 +40,10 @@ _FORMATTER = logging.Formatter("%(levelname)s %(message)s")
 
 
 class Seen:
-    """What was seen of one request, or of several.
+    """What was observed of one request, or of several.
 
     Args:
-        parts: what was seen of each, to be put together.
+        parts: what was observed of each, to be combined.
     """
 
     def __init__(self, *parts: "Seen") -> None:
@@ -70,7 +70,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def watching() -> Iterator[Seen]:
-    """Watch what the code in the block does, and the tasks and threads that it starts."""
+    """Observe what the code in the block does, and the tasks and threads that it starts."""
     seen = Seen()
     listener = _Listener(seen)
     _LOGGER.addHandler(listener)

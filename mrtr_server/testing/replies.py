@@ -48,7 +48,7 @@ class Response:
         status: its status code.
         headers: by lower-case name.
         body: its body.
-        seen: what was seen of the request inside the server; None if it runs elsewhere.
+        seen: what was observed of the request inside the server; None if the server runs elsewhere.
     """
 
     status: int
@@ -58,10 +58,10 @@ class Response:
 
 
 class Reply:
-    """The reply to one round of a flow; or to a call that was run to its end, whose `steps`, `log`, `progress` and
-    `messages` are then those of all its rounds.
+    """The reply to one round of a flow, or to a call that was run to its end.
 
-    What the reply does not have fails the test, with a message that says what came instead.
+    Of a call, `steps`, `log`, `progress` and `messages` are those of all its rounds. An attribute that the reply does
+    not have fails the test, with a message that says what came instead.
 
     Args:
         request: what was sent.
@@ -84,7 +84,14 @@ class Reply:
 
     @classmethod
     def of_all(cls, replies: "Sequence[Reply]") -> "Reply":
-        """Put the replies to several rounds together: what was seen on the way is that of all of them."""
+        """Combine the replies to several rounds: what was observed is that of all of them.
+
+        Args:
+            replies: in the order of the rounds.
+
+        Returns:
+            The last reply, with what was observed in all rounds.
+        """
         responses = [response for reply in replies for response in reply._responses]
         asked = {key: each for reply in replies for key, each in reply.asked.items()}
         return cls(replies[-1].request, responses, asked, replies[-1].rounds)
@@ -202,8 +209,7 @@ class Reply:
 
     @property
     def content(self) -> list[JSON]:
-        """The blocks of what the call gave: of a tool's content, also where it failed, a prompt's messages or a
-        resource's contents."""
+        """The content blocks of the result: of a tool, also if it failed; of a prompt's messages; of a resource."""
         if not self.complete or not {"content", "messages", "contents"} & self._ended.keys():
             raise Unexpected(f"There is no content. {self}")
         return self._blocks
@@ -304,7 +310,7 @@ def _describe(reply: Reply) -> str:
 
 
 def _messages(response: Response) -> Iterator[JSON]:
-    """Give the JSON-RPC messages of a response: those of a stream, or the one of a JSON body."""
+    """Return the JSON-RPC messages of a response: those of a stream, or the one of a JSON body."""
     texts = [response.body]
     if response.headers.get("content-type", "").startswith("text/event-stream"):
         lines = [line for event in response.body.split(b"\n\n") for line in event.split(b"\n")]

@@ -30,7 +30,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Session(ABC, Generic[One, Many]):
-    """What a client knows; `Client` has its parameters."""
+    """The state of a client; `Client` documents its parameters."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Session(ABC, Generic[One, Many]):
 
     @abstractmethod
     def _one(self, work: Coroutine[Any, Any, Reply]) -> One:
-        """Give what a call gives."""
+        """Return what a call returns."""
 
     @abstractmethod
     def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> Many:
-        """Give what several calls give."""
+        """Return what several calls return."""
 
     async def _write(
         self, method: str, params: dict[str, Any], server: Transport, token: str | None, headers: Mapping[str, str]
@@ -94,7 +94,7 @@ class Session(ABC, Generic[One, Many]):
         return Reply(request, [await server.send(request)])
 
     async def _mirrored(self, server: Transport, params: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
-        """Give the arguments that headers mirror. A conforming client knows them from the list of tools."""
+        """Return the arguments that headers mirror. A conforming client knows them from the list of tools."""
         if self._caller.dialect != MODERN or not params["arguments"]:
             return ()
         if isinstance(server, InProcess) and isinstance(server.app, MRTRServer):

@@ -14,10 +14,10 @@ logger = logging.getLogger("mrtr_server")
 
 
 class TokenUser(BaseUser):
-    """A user who was known by a token.
+    """A user who was authenticated by a token.
 
     Args:
-        identity: names the user, and no other.
+        identity: identifies the user, and no other.
     """
 
     def __init__(self, identity: str) -> None:
@@ -58,10 +58,16 @@ class BearerTokens(AuthenticationBackend):
         self._scopes = list(scopes)
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """Give the user whose token the `Authorization` header has; None if there is no header.
+        """Return the user of the bearer token in the `Authorization` header (Authorization, Token Handling).
+
+        Args:
+            conn: the request.
+
+        Returns:
+            The scopes and the user; None if there is no such header.
 
         Raises:
-            AuthenticationError: the header is something else, or nobody's token.
+            AuthenticationError: the header is of another kind, or its token is unknown.
         """
         header = conn.headers.get("authorization")
         if header is None:

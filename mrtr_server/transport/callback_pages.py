@@ -56,7 +56,7 @@ _DEFAULTS = {
 
 
 class Registering(Protocol):
-    """What `@app.callback(...)` is: makes a `Callback` of a function, whose answer is of the type that it returns."""
+    """What `@app.callback(...)` returns: it makes a `Callback` of a function."""
 
     @overload
     def __call__(self, function: Callable[..., Coroutine[Any, Any, T | Response]], /) -> Callback[T]: ...
@@ -70,13 +70,16 @@ def build_callback(
     origins: Iterable[str],
     page: Callable[[Request], Response | Awaitable[Response]] | None,
 ) -> Callback[Any]:
-    """Compile a callback. Raises `SetupError` for what can't be one.
+    """Compile a callback.
 
     Args:
         handler: the function, and its name.
-        methods: the HTTP methods that it takes: GET, POST.
-        origins: from where browsers may POST to it, besides the server's own.
-        page: makes the page that the person sees when it is done.
+        methods: the HTTP methods that it accepts: GET, POST.
+        origins: the origins from which browsers may POST to it, besides the server's own.
+        page: makes the page that the person sees at the end.
+
+    Raises:
+        SetupError: it can't be a callback; the message says why.
     """
     name = handler.name
     if not _NAME.fullmatch(name):
@@ -118,13 +121,13 @@ class CallbackPages:
     """Serves the callbacks to browsers.
 
     Args:
-        known: the server's callbacks by name; more may come.
-        callbacks: reads the links, and keeps what is reported.
+        known: the server's callbacks by name; more may be added.
+        callbacks: checks the links, and stores what is reported.
         threads: runs plain functions.
         base: where browsers reach the server.
-        identify: says whose browser sent a request; None where nobody is known.
+        identify: returns the user whose browser sent a request; None where users can't be identified.
         body_bytes: how large the body of a POST may be, in bytes.
-        refusals: logs what is turned away.
+        refusals: logs refused requests.
     """
 
     def __init__(

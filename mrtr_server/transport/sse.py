@@ -28,8 +28,8 @@ _TURN = _Turn()
 class EventStream:
     """A stream of server-sent events, written by a task of its own.
 
-    What waits for the client is bounded: progress that is not written yet gives way to newer progress, and messages
-    that do not fit are dropped. The response is never left out.
+    What waits for the client is bounded: newer progress replaces progress that has not been written yet, and messages
+    that do not fit are dropped. The response itself is never dropped.
 
     Args:
         writer: of the response.
@@ -66,7 +66,7 @@ class EventStream:
         return _TURN
 
     async def end(self, data: bytes) -> None:
-        """Add the last event, and see all of them out."""
+        """Add the last event, and wait until all are written."""
         self._size += len(data)
         self._backlog[next(self._numbers)] = data
         self._ending = True
@@ -75,7 +75,7 @@ class EventStream:
         await self._writer.end()
 
     def abandon(self) -> None:
-        """Leave the rest unsent."""
+        """Drop what has not been written."""
         self._writing.cancel()
 
     async def _write(self) -> None:
