@@ -328,22 +328,23 @@ def read_envelope(
         except RequestError as error:
             error.request_id = request_id
             raise
-    problem = None
-    method = message.get("method")
-    params = message.get("params", {})
-    if message.get("jsonrpc") != "2.0":
-        problem = 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
-    elif method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
-        method = ""
-    elif not isinstance(method, str) or not method:
-        problem = NO_METHOD
-    elif "id" in message and request_id is None:
-        problem = "The id must be a string or an integer"
-    elif not isinstance(params, dict):
-        problem = "params must be an object"
-    if problem is not None:
+    if problem := _problem_of(message, request_id):
         raise InvalidRequest(problem, request_id)
-    return Envelope(message, str(method), request_id, params, headers, repeated)
+    return Envelope(message, message.get("method") or "", request_id, message.get("params", {}), headers, repeated)
+
+
+def _problem_of(message: JSON, request_id: str | int | None) -> str:
+    """Return why a message is neither a request, a notification nor a result; empty if it is one."""
+    method = message.get("method")
+    if message.get("jsonrpc") != "2.0":
+        return 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
+    if method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
+        return ""
+    if not isinstance(method, str) or not method:
+        return NO_METHOD
+    if "id" in message and request_id is None:
+        return "The id must be a string or an integer"
+    return "" if isinstance(message.get("params", {}), dict) else "params must be an object"
 
 
 def _may_overflow(body: bytes) -> bool:

@@ -1,6 +1,6 @@
 """The ratified protocol of 2026-07-28: every request carries its version, its client and its capabilities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, MissingCapability, UnknownMethod, UnsupportedVersion
@@ -84,24 +84,8 @@ class ModernDialect(Dialect):
 
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
-        params = envelope.params
-        if not envelope.method:
-            raise InvalidRequest(NO_METHOD, envelope.id)
-        header = envelope.headers.get(VERSION_HEADER)
-        if header is None:
-            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
-        meta = params.get("_meta")
-        if not isinstance(meta, dict):
-            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {_CAPABILITIES}")
-        version, capabilities = meta.get(VERSION_FIELD), meta.get(_CAPABILITIES)
-        if not isinstance(version, str):
-            raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
-        if not isinstance(capabilities, dict):
-            raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
-        if header.strip(b" \t") != version.encode():
-            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
-        if version != VERSION:
-            raise UnsupportedVersion(version, self.surface.versions)
+        params, meta = envelope.params, self._check_version(envelope)
+        capabilities = meta[_CAPABILITIES]
         mismatch = check_headers(envelope, self.surface, required=True)
         if envelope.method not in _METHODS:
             raise UnknownMethod(envelope.method)
@@ -136,6 +120,27 @@ class ModernDialect(Dialect):
             offer,
             mismatch=mismatch,
         )
+
+    def _check_version(self, envelope: Envelope) -> Mapping[str, Any]:
+        """Check that header and `_meta` name this version, and return `_meta`, which has the capabilities."""
+        if not envelope.method:
+            raise InvalidRequest(NO_METHOD, envelope.id)
+        header = envelope.headers.get(VERSION_HEADER)
+        if header is None:
+            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
+        meta = envelope.params.get("_meta")
+        if not isinstance(meta, dict):
+            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {_CAPABILITIES}")
+        version = meta.get(VERSION_FIELD)
+        if not isinstance(version, str):
+            raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
+        if not isinstance(meta.get(_CAPABILITIES), dict):
+            raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
+        if header.strip(b" \t") != version.encode():
+            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
+        if version != VERSION:
+            raise UnsupportedVersion(version, self.surface.versions)
+        return meta
 
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the response that carries an outcome."""

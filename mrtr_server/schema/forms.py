@@ -137,37 +137,48 @@ def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> 
 
 
 def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    if field.get("writeOnly") or field.get("format") == "password":
-        raise SetupError(f"{where} is a secret, and a form shows what is typed to the client; ask with elicit_url")
-    if isinstance(const := field.pop("const", None), str):  # a Literal of one value
-        field = {**field, "type": "string", "enum": [const]}
-    elif const is not None:
-        raise SetupError(f"{where} is a constant that is no string; {_ALLOWED}")
-    kind = field.get("type")
-    if "oneOf" in field and kind is None:
-        kind = field["type"] = "string"
-    if not isinstance(kind, str) or kind not in _KEYWORDS:
-        raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
-    if kind != "string" and field.keys() & {"enum", "oneOf"}:
-        raise SetupError(f"{where} is a choice of values that are no strings; {_ALLOWED}")
+    field = _typed(where, field)
+    kind = field["type"]
     if kind == "string":
         field |= _choice(where, field, "oneOf")
     if kind == "array":
         field["items"] = _choices(where, _resolve(field.get("items", {}), definitions))
     if kind == "integer":
         _close_bounds(field)
-    for keyword, what in _UNSAYABLE.items():
-        if keyword in field and keyword not in _KEYWORDS[kind]:
-            raise SetupError(
-                f"{where} has {what}, which no form can show. Say it in the description, and check it with pydantic's "
-                "AfterValidator: an answer that it refuses is asked for again, with the reason"
-            )
+    _check_keywords(where, field)
     default = field.get("default")
     if default is None or (isinstance(default, float) and not isfinite(default)):  # no field can show it
         field.pop("default", None)
     if field.get("format", "email") not in _FORMATS:
         del field["format"]
     return {name: value for name, value in field.items() if name in _KEYWORDS[kind]}
+
+
+def _typed(where: str, field: dict[str, Any]) -> dict[str, Any]:
+    """Return a field with its type, which is one that forms have."""
+    if field.get("writeOnly") or field.get("format") == "password":
+        raise SetupError(f"{where} is a secret, and a form shows what is typed to the client; ask with elicit_url")
+    if isinstance(const := field.pop("const", None), str):  # a Literal of one value
+        field = {**field, "type": "string", "enum": [const]}
+    elif const is not None:
+        raise SetupError(f"{where} is a constant that is no string; {_ALLOWED}")
+    if "oneOf" in field and field.get("type") is None:
+        field["type"] = "string"
+    kind = field.get("type")
+    if not isinstance(kind, str) or kind not in _KEYWORDS:
+        raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
+    if kind != "string" and field.keys() & {"enum", "oneOf"}:
+        raise SetupError(f"{where} is a choice of values that are no strings; {_ALLOWED}")
+    return field
+
+
+def _check_keywords(where: str, field: dict[str, Any]) -> None:
+    for keyword, what in _UNSAYABLE.items():
+        if keyword in field and keyword not in _KEYWORDS[field["type"]]:
+            raise SetupError(
+                f"{where} has {what}, which no form can show. Say it in the description, and check it with pydantic's "
+                "AfterValidator: an answer that it refuses is asked for again, with the reason"
+            )
 
 
 def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:

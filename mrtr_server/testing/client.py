@@ -4,6 +4,8 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from typing_extensions import override
+
 from .flow import Flow
 from .loop import run
 from .replies import Reply
@@ -86,7 +88,7 @@ class Calls(Session[One, Many]):
         Returns:
             The reply; `result` has what came back.
         """
-        return self._one(self._send(method, params, self._transports[0]))
+        return self.run_one(self._send(method, params, self.transports[0]))
 
     # Flows to walk
 
@@ -161,10 +163,12 @@ class Client(Calls[Reply, list[Reply]]):
     ) -> None:
         run(self._stop())
 
-    def _one(self, work: Coroutine[Any, Any, Reply]) -> Reply:
+    @override
+    def run_one(self, work: Coroutine[Any, Any, Reply]) -> Reply:
         return run(work)
 
-    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> list[Reply]:
+    @override
+    def run_all(self, work: Coroutine[Any, Any, list[Reply]]) -> list[Reply]:
         return run(work)
 
 
@@ -184,8 +188,10 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
     ) -> None:
         await self._stop()
 
-    def _one(self, work: Coroutine[Any, Any, Reply]) -> Coroutine[Any, Any, Reply]:
+    @override
+    def run_one(self, work: Coroutine[Any, Any, Reply]) -> Coroutine[Any, Any, Reply]:
         return work
 
-    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> Coroutine[Any, Any, list[Reply]]:
+    @override
+    def run_all(self, work: Coroutine[Any, Any, list[Reply]]) -> Coroutine[Any, Any, list[Reply]]:
         return work

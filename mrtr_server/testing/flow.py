@@ -56,7 +56,7 @@ class Flow(Generic[One, Many]):
         self.state: str | None = None
         self.task: str | None = None
         self.replies: list[Reply] = []
-        self._servers = client._transports
+        self._servers = client.transports
         self._turn = 0
         self._at: Reply | None = None  # what it goes on from: the last reply that is no error
         self._before: tuple[str | None, Reply | None] = (None, None)
@@ -123,7 +123,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to this round; in a task that is not waited for, the acknowledgement of the answers.
         """
-        return self._client._one(self._round(self._written(answers), wait))
+        return self._client.run_one(self._round(self._written(answers), wait))
 
     def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
         """Send rounds to the end with scripted answers, from the first round if nothing has been sent.
@@ -137,7 +137,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The last reply, with the steps, log and notes of all rounds that were sent.
         """
-        return self._client._one(self._finish({**answers, **named}))
+        return self._client.run_one(self._finish({**answers, **named}))
 
     # A flow that has become a task
 
@@ -147,7 +147,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply; `task` says, `asks` has what it asks, and `text` and the like what came of it.
         """
-        return self._client._one(self._look())
+        return self._client.run_one(self._look())
 
     def wait(self) -> One:
         """Ask how the task is doing until it asks something or has ended.
@@ -155,7 +155,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The last reply.
         """
-        return self._client._one(self._wait())
+        return self._client.run_one(self._wait())
 
     def cancel(self) -> One:
         """Cancel the task.
@@ -163,7 +163,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The acknowledgement.
         """
-        return self._client._one(self._about_task("tasks/cancel", {}))
+        return self._client.run_one(self._about_task("tasks/cancel", {}))
 
     # What goes wrong between rounds
 
@@ -176,7 +176,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to the replayed request.
         """
-        return self._client._one(self._deliver((reply or self.last).request, self._next_server()))
+        return self._client.run_one(self._deliver((reply or self.last).request, self._next_server()))
 
     def drop(self) -> One:
         """Lose the last reply: send its request again, as a client does that never received the reply.
@@ -184,7 +184,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to the second delivery, from which the flow continues.
         """
-        return self._client._one(self._drop())
+        return self._client.run_one(self._drop())
 
     def race(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> Many:
         """Send the next round to all servers of the flow at once, byte for byte the same; twice, if there is only one.
@@ -199,7 +199,7 @@ class Flow(Generic[One, Many]):
         """
         given = {**answers, **named}
         self._check_open(given)
-        return self._client._many(self._race(self._written(given)))
+        return self._client.run_all(self._race(self._written(given)))
 
     def tamper(self, change: Callable[[str], str] = flipped) -> None:
         """Change the state on its way to the server, in the next round only.
@@ -217,7 +217,7 @@ class Flow(Generic[One, Many]):
         Args:
             servers: applications or URLs; several take turns.
         """
-        self._servers = transports(servers, self._client._path, self._client._timeout)
+        self._servers = transports(servers, self._client.path, self._client.timeout)
         self._turn = 0
 
     # How it is done
@@ -248,7 +248,7 @@ class Flow(Generic[One, Many]):
         if self.task is None:
             raise Unexpected(f"The flow has not become a task. {self.last}")
         given = {NAME_FIELDS[method]: self.task, **params}
-        return await self._client._write(method, given, server, self.token, self.headers)
+        return await self._client.prepare(method, given, server, self.token, self.headers)
 
     async def _look(self) -> Reply:
         return self._take(await self._about_task("tasks/get", {}))
@@ -256,8 +256,8 @@ class Flow(Generic[One, Many]):
     async def _wait(self) -> Reply:
         pause, waited = _FIRST_PAUSE, 0.0
         while (reply := await self._about_task("tasks/get", {})).is_task and reply.task.status == "working":
-            if self._client._timeout is not None and waited > self._client._timeout:
-                raise Unexpected(f"The task neither asks nor ends within {self._client._timeout} s. {reply}")
+            if self._client.timeout is not None and waited > self._client.timeout:
+                raise Unexpected(f"The task neither asks nor ends within {self._client.timeout} s. {reply}")
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)
         return self._take(reply)
@@ -302,7 +302,7 @@ class Flow(Generic[One, Many]):
         if self.state is not None:
             params["requestState"] = self._tampering(self.state) if self._tampering is not None else self.state
             self._tampering = None
-        return await self._client._write(self._method, params, server, self.token, self.headers)
+        return await self._client.prepare(self._method, params, server, self.token, self.headers)
 
     async def _deliver(self, request: Request, server: Transport) -> Reply:
         before, rounds = (self.last.asked if self.replies else None), len(self.replies) + 1

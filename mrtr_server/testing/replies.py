@@ -79,7 +79,7 @@ class Reply:
     ) -> None:
         self.request = request
         self.rounds = rounds
-        self._responses = responses
+        self.responses = responses
         self._before = before or {}
 
     @classmethod
@@ -92,7 +92,7 @@ class Reply:
         Returns:
             The last reply, with what was observed in all rounds.
         """
-        responses = [response for reply in replies for response in reply._responses]
+        responses = [response for reply in replies for response in reply.responses]
         asked = {key: each for reply in replies for key, each in reply.asked.items()}
         return cls(replies[-1].request, responses, asked, replies[-1].rounds)
 
@@ -101,22 +101,22 @@ class Reply:
     @property
     def status(self) -> int:
         """The HTTP status."""
-        return self._responses[-1].status
+        return self.responses[-1].status
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The HTTP headers, by lower-case name."""
-        return self._responses[-1].headers
+        return self.responses[-1].headers
 
     @property
     def body(self) -> bytes:
         """The HTTP body."""
-        return self._responses[-1].body
+        return self.responses[-1].body
 
     @cached_property
     def message(self) -> JSON:
         """The JSON-RPC response, whole; empty if the body is none."""
-        found = list(_messages(self._responses[-1]))
+        found = list(_messages(self.responses[-1]))
         return found[-1] if found and "jsonrpc" in found[-1] else {}
 
     @property
@@ -253,7 +253,7 @@ class Reply:
         return [LogMessage(each["level"], each["data"], each.get("logger")) for each in noted]
 
     def _notes(self) -> Iterator[tuple[str, JSON]]:
-        for response in self._responses:
+        for response in self.responses:
             for message in _messages(response):
                 if "method" in message:
                     yield message["method"], message["params"]
@@ -276,37 +276,37 @@ class Reply:
         return Log(self._seen("the log").records)
 
     def _seen(self, what: str) -> Seen:
-        seen = [response.seen for response in self._responses if response.seen is not None]
+        seen = [response.seen for response in self.responses if response.seen is not None]
         if not seen:
             raise Unexpected(f"{what.capitalize()} can't be seen over HTTP: give the client the application instead")
         return seen[0] if len(seen) == 1 else Seen(*seen)
 
     def __str__(self) -> str:
-        return _describe(self) + self._logged()
+        return self._described() + self.described_log()
 
-    def _logged(self) -> str:
-        records = [record for response in self._responses if response.seen for record in response.seen.records]
+    def _described(self) -> str:
+        if not self.message:
+            return f"HTTP {self.status}: {self.body[:300].decode(errors='replace')}"
+        if "error" in self.message:
+            code, message, data = self.error
+            return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
+        if self.is_task and not self.complete:
+            asks = f" and asks {listed(self.asks.values())}" if self.asks else ""
+            return f"The task is {self.task.status}{asks}: {self.task.message or 'it says nothing'}"
+        if self.asks:
+            return f"The server asks {listed(self.asks.values())}."
+        if self.needs_input:
+            return "The server asks nothing, and wants the call to be sent again with its state."
+        text = self._text or str(self.result)
+        return f"The tool failed: {text}" if self.failed else f"The call is complete: {text}"
+
+    def described_log(self) -> str:
+        """Return the server's log for the message of a failed test; empty if nothing was logged."""
+        records = [record for response in self.responses if response.seen for record in response.seen.records]
         return f"\nThe log says:\n{Log(records).text}" if records else ""
 
     def __repr__(self) -> str:
-        return f"<Reply: {_describe(self)}>"
-
-
-def _describe(reply: Reply) -> str:
-    if not reply.message:
-        return f"HTTP {reply.status}: {reply.body[:300].decode(errors='replace')}"
-    if "error" in reply.message:
-        code, message, data = reply.error
-        return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
-    if reply.is_task and not reply.complete:
-        asks = f" and asks {listed(reply.asks.values())}" if reply.asks else ""
-        return f"The task is {reply.task.status}{asks}: {reply.task.message or 'it says nothing'}"
-    if reply.asks:
-        return f"The server asks {listed(reply.asks.values())}."
-    if reply.needs_input:
-        return "The server asks nothing, and wants the call to be sent again with its state."
-    text = reply._text or str(reply.result)
-    return f"The tool failed: {text}" if reply.failed else f"The call is complete: {text}"
+        return f"<Reply: {self._described()}>"
 
 
 def _messages(response: Response) -> Iterator[JSON]:

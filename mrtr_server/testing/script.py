@@ -47,9 +47,9 @@ class Script:
             return self._defaults[key]
         if key in self._left:
             again = f", after {before.message!r}" if before is not None and before.message != asked.message else ""
-            raise Unexpected(f"No answer is left for {asked}, which was asked again{again}.{reply._logged()}")
+            raise Unexpected(f"No answer is left for {asked}, which was asked again{again}.{reply.described_log()}")
         known = ", ".join(map(repr, [*self._left, *self._functions, *self._defaults])) or "none"
-        raise Unexpected(f"No answer is scripted for {asked}. Answers are given for: {known}.{reply._logged()}")
+        raise Unexpected(f"No answer is scripted for {asked}. Answers are given for: {known}.{reply.described_log()}")
 
     def check_used(self, reply: Reply) -> None:
         """Fail the test if an answer was never asked for."""

@@ -32,9 +32,7 @@ class InFlight:
             self._arm(request.get_loop())
 
     def leave(self, request: "asyncio.Task[object]") -> bool:
-        """Note that a request has ended, and return whether the shutdown cancelled it. Its task then counts as not
-        cancelled.
-        """
+        """Note that a request has ended, and return whether the shutdown had cancelled it; `forgive` undoes that."""
         self._requests.discard(request)
         return bool(self._cut) and self.forgive(request)
 

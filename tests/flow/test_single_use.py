@@ -803,7 +803,8 @@ class TestTheLease:
         self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nothing has been done since the state, so there is nothing to hand over; the step must not begin all the
-        same."""
+        same.
+        """
         hold, waiting = asyncio.Event(), asyncio.Event()
 
         @app.tool(single_use=True)

@@ -134,7 +134,8 @@ def polls(message: JSON) -> bool:
 @pytest.mark.parametrize("transcript", transcripts("draft-tasks"))
 def test_the_tasks_of_the_drafts_are_answered_as_printed(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
     """Each message is posted once. Of the looks that a client repeats, the drafts print the one that finds something,
-    so that one is posted when a listener has heard of it."""
+    so that one is posted when a listener has heard of it.
+    """
     wire = wire_to(transcript["app"])
     ours: dict[str, str] = {}
     assert next(iter(transcript)) == "guards"

@@ -541,7 +541,7 @@ class TestBodies:
         assert answer.startswith(b"HTTP/1.1 413")
 
     def test_that_wait_for_a_go_ahead_get_one(self, app: MRTRServer, serve: Serve, http: str) -> None:
-        """curl sends `Expect: 100-continue` with bodies over 1 MiB."""
+        """Curl sends `Expect: 100-continue` with bodies over 1 MiB."""
         wire = serve(app, http=http)
         head, _, body = raw_request(modern("tools/list"), "expect: 100-continue", "connection: close").partition(
             b"\r\n\r\n"
