@@ -1,4 +1,4 @@
-"""Pages that report back: the way back to a callback, and what came over it."""
+"""Pages that report back: the links to callbacks, and the reports that are stored."""
 
 import asyncio
 import logging
@@ -29,13 +29,13 @@ logger = logging.getLogger("mrtr_server")
 T_co = TypeVar("T_co", covariant=True)
 
 PATH = "/callbacks/"
-"""Where the callbacks are, each under its name."""
+"""The path of the callbacks, each under its name."""
 
 KIND = "callback"
 """The kind of a question whose answer is what a callback reports."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""How long a held client waits between two looks into the store, in seconds: it grows from the first to the longest."""
+"""How often the store is polled for a held client, in seconds: the pause grows from the first to the longest."""
 
 
 class FlowRecord(Protocol):
@@ -84,7 +84,7 @@ class CallbackLink:
 
 
 NOWHERE = CallbackLink("https://callback.invalid/", "state", "verifier")
-"""A way back of nobody's: an address made with it has only what is the same for everybody."""
+"""A link for nobody: an address made with it has only what is the same for everybody."""
 
 
 class Callback(Generic[T_co]):
@@ -93,7 +93,7 @@ class Callback(Generic[T_co]):
     Args:
         name: its name, in its address and as an ask's default key.
         function: takes the request, and the `CallbackLink` if it has a second parameter.
-        takes_way_back: whether it has a second parameter.
+        takes_link: whether it has a second parameter.
         returns: the type of what it reports.
         stored: how reports are dumped to JSON and loaded.
         methods: the HTTP methods that it accepts.
@@ -106,7 +106,7 @@ class Callback(Generic[T_co]):
         name: str,
         function: Callable[..., Any],
         *,
-        takes_way_back: bool,
+        takes_link: bool,
         returns: Any,
         stored: Stored,
         methods: frozenset[str],
@@ -115,7 +115,7 @@ class Callback(Generic[T_co]):
     ) -> None:
         self.name = name
         self.function = function
-        self.takes_way_back = takes_way_back
+        self.takes_link = takes_link
         self.returns = returns
         self.stored = stored
         self.methods = methods
@@ -303,9 +303,9 @@ class Callbacks:
         try:
             kept_for, report = from_json(self._codec.unseal(sealed.decode("ascii", "replace")))
         except InvalidRequestState as refused:
-            raise StoreUnavailable(f"What a callback reported does not open: {refused.reason}") from None
+            raise StoreUnavailable(f"The stored report of a callback can't be unsealed: {refused.reason}") from None
         if kept_for != id:
-            raise StoreUnavailable("What a callback reported lies under another key than it was kept under")
+            raise StoreUnavailable("The stored report of a callback belongs to another key")
         return Report(report)
 
     # Waiting

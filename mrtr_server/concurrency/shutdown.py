@@ -20,10 +20,10 @@ DEFAULT = 25.0
 """In seconds. Kubernetes waits for 30 before it kills."""
 
 FOR_THE_END = 5.0
-"""How long before the deadline what still runs is cut off, in seconds; a quarter of it all where that is less."""
+"""How long before the deadline running work is cancelled, in seconds; at most a quarter of the whole time."""
 
 TO_SPARE = 1.0
-"""How long before the deadline we are done, in seconds; a tenth where that is less. Others have to end, too."""
+"""How long before the deadline we are done, in seconds; at most a tenth of the time. Others have to end, too."""
 
 
 def read_seconds(given: float | None, environment: Mapping[str, str] = os.environ) -> float:
@@ -108,7 +108,7 @@ class Shutdown:
         except TimeoutError:
             if not limit.expired():  # its own
                 raise
-            logger.error("%s did not end in the %.1f s that the shutdown left it", what, seconds)
+            logger.error("%s did not end in the %.1f s that the shutdown had left", what, seconds)
             return None
 
     def _until(self, seconds: float) -> float:

@@ -29,9 +29,9 @@ _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
 _SHORTEST = _HEADER_BYTES + NONCE_BYTES + 16
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-# To the standard alphabet; what only that one has becomes what none has.
+# To the standard alphabet; characters that only that alphabet has become invalid.
 _TO_STANDARD = bytes.maketrans(b"-_+/=", b"+/!!!")
-# The last characters that leave no bits over, by the length modulo 4: any other would alias one of them.
+# The last characters without unused bits, by the length modulo 4: any other would be a second spelling of one of them.
 _LAST = (None, b"", b"AQgw", b"AEIMQUYcgkosw048")
 
 

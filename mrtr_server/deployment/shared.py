@@ -1,4 +1,4 @@
-"""What all replicas of a server must have in common: its keys and its store."""
+"""What all replicas of a server share: its keys and its store."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -111,8 +111,7 @@ class Shared:
         """
         if not isinstance(self.store, TaskStore):
             raise SetupError(
-                f"{tool!r} has tasks, and the store= keeps none; give it the methods of "
-                "mrtr_server.task_store.TaskStore"
+                f"{tool!r} has tasks, but its store= keeps no tasks; it must have the methods of mrtr_server.TaskStore"
             )
         self.keeps(f"the tasks of {tool!r}")
         if not run_tasks and self._is_alone and not self.refusal:
@@ -123,8 +122,8 @@ class Shared:
         if self.store.shared and not self._has_keys and not self.refusal and not self._told_of_keys:
             self._told_of_keys = True
             logger.warning(
-                "%s: the tasks of %r outlive this process, and the key that it has made does not, so nobody can open "
-                "them after a restart. Set %s",
+                "%s: the tasks of %r outlive this process, but the key that it made for itself does not, so they "
+                "can't be unsealed after a restart. Set %s",
                 self._name,
                 tool,
                 KEYS,
@@ -185,13 +184,13 @@ class Shared:
         self._has_keys = False
         if self._workers > 1:
             self._refuse(
-                f"{self._workers} workers need one shared key, or a flow that begins in one can't go on in another. "
+                f"{self._workers} workers need one shared key, or a flow that begins in one can't continue in another. "
                 f"Start them with {KEYS}=$(mrtr-server keygen)"
             )
         else:
             logger.warning(
-                "%s: no keys are given, so this process made its own; flows end when it restarts, and no other "
-                "replica can go on with them. Make one with `mrtr-server keygen` and set %s",
+                "%s: no keys are given, so this process made its own; flows are lost when it restarts, and no "
+                "other replica can continue them. Make one with `mrtr-server keygen` and set %s",
                 self._name,
                 KEYS,
             )

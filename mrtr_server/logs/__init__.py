@@ -1,1 +1,1 @@
-"""What goes to the log: plain text, short tracebacks, and refusals told once."""
+"""The log: plain text, short tracebacks, and refusals that are not repeated."""

@@ -1,4 +1,4 @@
-"""What is refused at the door is logged with what to set, and not once for each of a thousand requests."""
+"""Refused requests are logged with the setting to change, and not once for each of a thousand requests."""
 
 import json
 import logging
@@ -11,10 +11,10 @@ from ..errors import MissingCapability
 logger = logging.getLogger("mrtr_server")
 
 WINDOW = 60.0
-"""For how long a line is not repeated, in seconds."""
+"""How long a line is not repeated, in seconds."""
 
 MOST = 16
-"""How many different lines of a kind are logged within that."""
+"""How many different lines of a kind are logged in that time."""
 
 CHARACTERS = 256
 """How much is shown of a value that a client chose."""

@@ -1,4 +1,4 @@
-"""How a failure is shown in the log: the author's part of its traceback, and the rest in one line."""
+"""Failures in the log: the author's part of the traceback, and the rest in one line."""
 
 import linecache
 import logging
@@ -19,7 +19,7 @@ _CALLING = (
     "registration/registry",
 )
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
-"""Our modules that call functions of the author's."""
+"""Our modules that call the author's functions."""
 
 _STANDARD = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
 _FOLDERS = ("site-packages", "dist-packages")
@@ -27,7 +27,7 @@ _MOST_NAMES = 4
 
 
 CallSite = tuple[CodeType, int, CodeType]
-"""A call: the code that it stands in and its line, and the function of ours that was called there."""
+"""A call: its code and line, and the function of ours that was called there."""
 
 
 def call_site() -> CallSite:

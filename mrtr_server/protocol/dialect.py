@@ -1,4 +1,4 @@
-"""What the dialects share: JSON-RPC, and the reading of what is the same on every wire."""
+"""What the dialects share: JSON-RPC, headers, and the fields that are the same in all of them."""
 
 import math
 import re
@@ -45,7 +45,7 @@ METHODS = ASKING_METHODS | {
 """The methods of every version. Each dialect has a list of its own, since there are those that only another one has."""
 
 WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
-"""The methods that have arguments. What others send under that name is neither kept nor bound to anything."""
+"""The methods that have arguments. In other methods, a parameter of that name is ignored."""
 
 METHOD_HEADER = b"mcp-method"
 NAME_HEADER = b"mcp-name"
@@ -68,7 +68,7 @@ NO_METHOD = "The message has no method"
 
 # Codes of our own, outside the range that JSON-RPC reserves.
 DECLINED = -31001
-"""The user said no."""
+"""The user declined."""
 
 BUSY = -31002
 """The server can't take the request now."""
@@ -320,7 +320,7 @@ def read_envelope(
         request_id = None
     elif is_longer(request_id, longest := LONGEST_KEY if "method" in message else LONGEST_RESPONSE_ID):
         raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
-    # Looking at the bytes is enough to clear nearly every request of the walk.
+    # Nearly every request can be cleared by its bytes, without the walk.
     shapes = body.translate(_TO_SHAPES)
     if shapes.count(b"{") > depth or (_LONG_NUMBER in shapes and _may_overflow(body)):
         try:
@@ -445,7 +445,7 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> He
     check_method(envelope, required=required)
     field = NAME_FIELDS.get(envelope.method)
     if field is not None:
-        # Clients must send it with a task's id, too, for who routes by it; some do not, and any replica will do here.
+        # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
         needed = required and field != "taskId"
         check_name(envelope, envelope.params.get(field), f"params.{field}", required=needed)
     return _check_parameters(envelope, surface, required) if envelope.method == "tools/call" else None

@@ -61,7 +61,7 @@ _TASK_METHODS = {
     "tasks/input_response": "tasks/answer",
     "tasks/cancel": "tasks/cancel",
 }
-"""What the drafts call what is done with a task."""
+"""The methods of tasks, by their names in the drafts."""
 
 _PREFIX = "io.modelcontextprotocol/"
 _RELATED = _PREFIX + "related-task"
@@ -77,10 +77,10 @@ _STATUS = {
     "cancelled": "The task was cancelled.",
 }
 _LONGEST = 2**53
-"""In milliseconds: more is no number that every JSON reader holds."""
+"""In milliseconds: larger numbers are not exact in every JSON reader."""
 
 _LACKS_TASKS = {"requiredCapabilities": NEEDS_TASKS}
-"""Clients of the drafts take tasks by a parameter, and the error is to say so."""
+"""Clients of the drafts request tasks by a parameter, and the error says so."""
 
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
@@ -231,7 +231,7 @@ def _redeemed(redeemed: TaskResult) -> JSON:
         raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
     if task.status == "working":  # an incomplete result with a state alone: clients send the request again at once
         return {"requestState": redeemed.state, **_related(task.id)}
-    # The drafts use a key as often as they like, so a question has the one that its author gave it.
+    # The drafts may use a key more than once, so a question keeps the key that its author chose.
     questions = {task.names[key]: question for key, question in task.questions.items()}
     asked = {key: {"method": each.method, "params": _with_mode(each)} for key, each in questions.items()}
     return {"inputRequests": asked, **_related(task.id)}

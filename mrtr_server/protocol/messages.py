@@ -1,4 +1,4 @@
-"""What goes between a dialect and the engine: calls, outcomes and notes, the same in every version of the protocol."""
+"""Calls, outcomes and notes: what dialects and the engine exchange, the same in every version of the protocol."""
 
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
 
 STATE_METHODS = ASKING_METHODS | {"tasks/result", "tasks/answer"}
-"""The requests that can have been given a state to come again with."""
+"""The requests that may carry a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _text(value: Any) -> str:
 
 
 TASKS = "io.modelcontextprotocol/tasks"
-"""The extension that lets a call go on as a task (Tasks, Extension Identifier)."""
+"""The extension by which a call continues as a task (Tasks, Extension Identifier)."""
 
 NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}
 """What a client must declare for that, in the shape of `ClientCapabilities`."""
@@ -298,7 +298,7 @@ class Task:
 
 @dataclass(slots=True)
 class TaskCreated:
-    """The request goes on as a task."""
+    """The request continues as a task."""
 
     task: Task
 

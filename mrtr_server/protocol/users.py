@@ -1,4 +1,4 @@
-"""Who is calling: the principal of a user, and what a task keeps of one."""
+"""The caller: the principal of a user, and what a task stores of a user."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ class RecordedUser(BaseUser):
             raise AttributeError(name)
         raise AttributeError(
             f"A task keeps no {name!r} of its user: it has identity, display_name, is_authenticated, issuer and "
-            "client_id. Keep what else it needs by a ctx.step before ctx.background(), or look it up by the identity"
+            "client_id. Store anything else in a ctx.step before ctx.background(), or look it up by the identity"
         )
 
     def __repr__(self) -> str:

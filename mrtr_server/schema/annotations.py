@@ -1,4 +1,4 @@
-"""What is in an annotation: aliases, unions, and what `Annotated` adds."""
+"""The parts of an annotation: aliases, unions, and what `Annotated` adds."""
 
 import types
 from collections.abc import Iterator

@@ -17,10 +17,10 @@ from ..protocol.header_params import HEADER_KEYWORD
 from .patterns import refuse_backtracking
 
 MOST_PROBLEMS = 20
-"""How many problems an error names, so that a long list of wrong items does not come back many times as long."""
+"""How many problems an error names, so that a long list of wrong items does not make an even longer error."""
 
 MOST_READ = 2000
-"""How many problems are read to name the first; pydantic gives all or none, and 100,000 of them take a second."""
+"""How many problems there may be for the first to be named: pydantic returns all or none, and 100,000 take a second."""
 
 MOST_CHARACTERS = 200
 """How long each of them, and the path to it, may be."""
@@ -288,9 +288,9 @@ class Structured:
         except _NO_SCHEMA as error:
             raise SetupError(
                 f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, content, "
-                "a model, a dataclass or what JSON has"
+                "a model, a dataclass or JSON values"
             ) from error
-        # The adapter's own methods do no more, and take as long again for their many keywords.
+        # The adapter's own methods do the same, and their many keywords double the time.
         self._validate = adapter.validator.validate_python
         self._to_python = adapter.serializer.to_python
 

@@ -37,7 +37,7 @@ _UNSAYABLE = {
     "enumNames": "titles, and no choices that they belong to",
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "not", "if"), "a condition"),
 }
-"""What limits an answer and no form can say, so that nobody who fills it in would know."""
+"""Limits of an answer that no form can show, so the person who fills it in would not know them."""
 
 
 class Form:
@@ -157,18 +157,18 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
 def _typed(where: str, field: dict[str, Any]) -> dict[str, Any]:
     """Return a field with its type, which is one that forms have."""
     if field.get("writeOnly") or field.get("format") == "password":
-        raise SetupError(f"{where} is a secret, and a form shows what is typed to the client; ask with elicit_url")
+        raise SetupError(f"{where} is a secret, and the client sees what is typed into a form; ask with elicit_url")
     if isinstance(const := field.pop("const", None), str):  # a Literal of one value
         field = {**field, "type": "string", "enum": [const]}
     elif const is not None:
-        raise SetupError(f"{where} is a constant that is no string; {_ALLOWED}")
+        raise SetupError(f"{where} is a constant that is not a string; {_ALLOWED}")
     if "oneOf" in field and field.get("type") is None:
         field["type"] = "string"
     kind = field.get("type")
     if not isinstance(kind, str) or kind not in _KEYWORDS:
         raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
     if kind != "string" and field.keys() & {"enum", "oneOf"}:
-        raise SetupError(f"{where} is a choice of values that are no strings; {_ALLOWED}")
+        raise SetupError(f"{where} is a choice of values that are not strings; {_ALLOWED}")
     return field
 
 

@@ -1,4 +1,4 @@
-"""Patterns that pydantic matches: those that a client could stop the server with are refused."""
+"""Patterns in types: those with which a client could stop the server are refused."""
 
 from collections.abc import Iterator, Mapping
 from re import Pattern

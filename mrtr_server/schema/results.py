@@ -141,7 +141,7 @@ def _write_content(value: Any) -> JSON:
         return _structured(to_jsonable_python(value, by_alias=True))
     except PydanticSerializationError as error:
         raise FlowError(
-            f"The result is nothing that JSON has ({error}); return text, content, a model, a dataclass or plain values"
+            f"The result can't be written as JSON ({error}); return text, content, a model, a dataclass or plain values"
         ) from None
 
 

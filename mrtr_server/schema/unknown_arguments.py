@@ -1,4 +1,4 @@
-"""Arguments that a tool or prompt does not take, and what the one who sent them is told."""
+"""Arguments that a tool or prompt does not have, and the error that names them."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ MOST_NAMED = 10
 """How many unknown arguments an error names."""
 
 LONGEST_COMPARED = 64
-"""How long a name may be, in characters, for the nearest one to be looked for: no longer name is a slip of the pen."""
+"""How long a name may be, in characters, to be compared with the known names: longer names are no typing errors."""
 
 
 class ArgumentNames:

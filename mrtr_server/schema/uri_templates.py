@@ -41,10 +41,10 @@ class UriTemplate:
                 continue
             if following.start() == end:
                 raise SetupError(f"{template!r}: nothing says where {name!r} ends; put some text after it")
-            # No way back into a value: matching takes no longer than the URI is, whatever a client sends.
+            # Without backtracking: the time is in proportion to the URI, whatever a client sends.
             pattern += f"(?P<{name}>(?:(?!{re.escape(template[end : following.start()])}){character})++)"
         if {"{", "}"} & set(_EXPRESSION.sub("", template)):
-            raise SetupError(f"{template!r} has a brace without its other half")
+            raise SetupError(f"{template!r} has an unmatched brace")
         self._pattern = re.compile(pattern + re.escape(template[end:]), re.DOTALL)
 
     def match(self, uri: str) -> dict[str, str] | None:

@@ -111,7 +111,7 @@ def write(answer: Answerable, asked: Asked | None) -> Any:
         return answer.raw
     if not isinstance(answer, BaseModel | Mapping):
         raise TypeError(
-            f"{answer!r} is no answer: give fields, a model, accept(...), decline, sampled(...) or the like"
+            f"{answer!r} is not an answer: use fields, a model, accept(...), decline, sampled(...) or the like"
         )
     if asked is None or asked.kind in ("form", "url"):
         return accept(answer).raw

@@ -284,7 +284,7 @@ class Flow(Generic[One, Many]):
         reply = self._at
         while reply is None or reply.needs_input or (reply.is_task and reply.task.status == "working"):
             if len(ran) == _MOST_ROUNDS:
-                raise Unexpected(f"The flow is not over after {_MOST_ROUNDS} rounds. {reply}")
+                raise Unexpected(f"The flow has not ended after {_MOST_ROUNDS} rounds. {reply}")
             if reply is not None and reply.is_task and not reply.needs_input:
                 reply = await self._wait()
             else:

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from ..protocol.messages import JSON, LogMessage, TaskStatus
 from .asked import Asked, Asks, listed
 from .failure import Unexpected
-from .observing import Log, Seen
+from .observing import Log, Observed
 from .wire import Request
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
@@ -54,7 +54,7 @@ class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
-    seen: Seen | None = None
+    seen: Observed | None = None
 
 
 class Reply:
@@ -275,11 +275,11 @@ class Reply:
         """What the server's log, the logger `mrtr_server`, said. It takes what that logger's level lets through."""
         return Log(self._seen("the log").records)
 
-    def _seen(self, what: str) -> Seen:
+    def _seen(self, what: str) -> Observed:
         seen = [response.seen for response in self.responses if response.seen is not None]
         if not seen:
             raise Unexpected(f"{what.capitalize()} can't be seen over HTTP: give the client the application instead")
-        return seen[0] if len(seen) == 1 else Seen(*seen)
+        return seen[0] if len(seen) == 1 else Observed(*seen)
 
     def __str__(self) -> str:
         return self._described() + self.described_log()

@@ -53,7 +53,7 @@ class BearerTokens(AuthenticationBackend):
     def __init__(self, users: Mapping[str, str], scopes: Iterable[str] = ("authenticated",)) -> None:
         if not all(token and identity for token, identity in users.items()):
             raise SetupError("BearerTokens needs a token and an identity for each user; neither may be empty")
-        # Digests, so that finding an entry takes a time that says nothing of the token.
+        # Digests, so that the time of a lookup reveals nothing about the token.
         self._users = [(sha256(token.encode()).digest(), TokenUser(identity)) for token, identity in users.items()]
         self._scopes = list(scopes)
 

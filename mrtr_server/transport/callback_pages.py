@@ -1,4 +1,4 @@
-"""The browser's side of callbacks: whose browser it is, what is run, and the page that the person sees."""
+"""Callbacks as browsers see them: whose browser it is, which function runs, and the page that the person sees."""
 
 import logging
 import re
@@ -52,7 +52,7 @@ _DEFAULTS = {
         "frame-ancestors 'none'"
     ),
 }
-"""What every page is sent with, unless its response says otherwise."""
+"""The headers of every page, unless its response has its own."""
 
 
 class Registering(Protocol):
@@ -83,9 +83,9 @@ def build_callback(
     """
     name = handler.name
     if not _NAME.fullmatch(name):
-        raise SetupError(f"{name!r} is no name for a callback: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
+        raise SetupError(f"{name!r} is not a valid callback name: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
     if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and if it likes the CallbackLink over which it came")
+        raise SetupError(f"{name}: a callback takes the request, and optionally the CallbackLink")
     taken = frozenset({methods} if isinstance(methods, str) else methods)
     if not taken or taken - {"GET", "POST"}:
         raise SetupError(f"{name}: methods= of a callback are GET, POST, or both")
@@ -104,7 +104,7 @@ def build_callback(
     return Callback(
         name,
         handler.function,
-        takes_way_back=two,
+        takes_link=two,
         returns=returns,
         stored=stored,
         methods=taken,
@@ -193,11 +193,11 @@ class CallbackPages:
                 host,
             )
             return _page(403, "This address is not served here", "")
-        # A browser sends it with every POST; what has none comes from no page that somebody was lured to.
+        # Browsers send it with every POST, so a POST without it does not come from another site's page.
         origins = headers.getlist("origin") if request.method == "POST" else []
         if origins and not self._takes_from(callback, ", ".join(origins), host):
             self._refusals.note(
-                "Callback %r: refused a POST from the origin %r: if it comes from there rightly, add it to origins= of "
+                "Callback %r: refused a POST from the origin %r: if pages there may POST to it, add it to origins= of "
                 "the callback (null is what pages send whose Referrer-Policy is no-referrer)",
                 callback.name,
                 ", ".join(origins),
@@ -254,7 +254,7 @@ class CallbackPages:
         )
 
     async def _run(self, callback: Callback[Any], link: Link, request: Request) -> Any:
-        if not callback.takes_way_back:
+        if not callback.takes_link:
             return await self._call(callback.function, request)
         root = request.scope.get("root_path", "")
         back = self._callbacks.callback_link_of(callback, link, request.headers.get("host", ""), root)

@@ -1,4 +1,4 @@
-"""The way back to one client, and when it leaves."""
+"""The response to one client, and what happens when the client disconnects."""
 
 import asyncio
 import threading
@@ -19,10 +19,10 @@ from .sse import EventStream
 SSE_TYPE = b"text/event-stream"
 
 KEEP_ALIVE = 15.0
-"""How often a quiet stream gets a comment, in seconds, so that proxies leave it open."""
+"""How often a comment is sent on a quiet stream, in seconds, so that proxies keep it open."""
 
 WATCH_AFTER = 0.05
-"""How long a call runs before anything watches for the client's leaving, in seconds."""
+"""How long a call runs before its client's disconnect is watched for, in seconds."""
 
 CLOSE_WITHIN = 1.0
 """How long a subscription may take to end when it is told to, in seconds."""
@@ -135,7 +135,7 @@ class Connection:
             with suppress(OSError):
                 await self._writer.respond(499, b"")
 
-    # The client's leaving
+    # The client's disconnect
 
     def watch(self) -> None:
         """Begin to watch for the client's disconnect, which cancels the request (Streamable HTTP)."""

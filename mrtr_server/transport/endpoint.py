@@ -1,4 +1,4 @@
-"""The HTTP side: a capped body, the caller, the dialect, the reply."""
+"""The MCP endpoint: from a POST to its call, and from the call's outcome to the response."""
 
 import asyncio
 import logging

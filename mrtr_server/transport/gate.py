@@ -1,4 +1,4 @@
-"""The gate before the endpoint: authentication and other middleware, and who is turned away before that."""
+"""What stands in front of the endpoint: authentication, middleware, and the checks of headers."""
 
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
@@ -15,7 +15,7 @@ from ..logs.refusals import RefusalLog
 logger = logging.getLogger("mrtr_server")
 
 _ONCE = (b"host", b"authorization", b"content-length")
-"""Headers of which nobody knows which one counts: for a proxy it may be the one, for a server the other."""
+"""Headers that may be there once: of two, a proxy may use the one and a server the other."""
 
 
 def build_middleware_stack(
@@ -50,7 +50,7 @@ def refuse_repeated(headers: Iterable[tuple[bytes, bytes]], refusals: RefusalLog
     for name in _ONCE:
         if names.count(name) > 1:
             refusals.note(
-                "Refused a request with two headers %r: look at what stands before this server, and let it send one",
+                "Refused a request with two headers %r: check the proxy in front of this server, and make it send one",
                 name.decode(),
             )
             return JSONResponse({"error": f"{name.decode()} is there twice"}, 400)

@@ -1,4 +1,4 @@
-"""Health and readiness: what an orchestrator asks. Anybody may, without credentials."""
+"""Health and readiness, for orchestrators. They need no credentials."""
 
 from collections.abc import Awaitable, Callable
 
@@ -7,7 +7,7 @@ from starlette.types import Scope, Send
 from .response_writer import respond
 
 RETRY_AFTER = 1
-"""When to try again what is not ready, in seconds. Another replica is ready now."""
+"""When to retry while the server is not ready, in seconds. Another replica may be ready now."""
 
 
 class Probes:

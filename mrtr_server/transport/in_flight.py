@@ -1,4 +1,4 @@
-"""The requests that are being served, so that the end of the server can cut them off."""
+"""The requests that are being served, so that a shutdown can cancel them."""
 
 import asyncio
 from contextlib import suppress

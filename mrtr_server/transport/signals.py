@@ -1,4 +1,4 @@
-"""SIGTERM: drain first, and let the web server close its listener a moment later.
+"""SIGTERM: drain first, and pass the signal to the web server a moment later.
 
 A web server tells its application of the end after the last connection has closed, which is too late to hand calls
 over. So the application goes before the web server's own signal handler.
@@ -91,7 +91,7 @@ class _Chain:
 
     def _follow_after(self, seconds: float, number: int, frame: FrameType | None) -> None:
         # Here and not in the handler, which may have cut in while another line was being logged.
-        logger.info("Draining: calls go on elsewhere. In %g s no more connections are accepted.", seconds)
+        logger.info("Draining: calls continue elsewhere. In %g s, new connections are refused.", seconds)
         if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(seconds, self._follow, number, frame)
 

@@ -1,4 +1,4 @@
-"""A stream of server-sent events that nobody waits for: what its client does not read in time is left out."""
+"""A stream of server-sent events that blocks nobody: notes that the client does not read in time are dropped."""
 
 import asyncio
 import logging
@@ -10,13 +10,13 @@ from .response_writer import ResponseWriter
 logger = logging.getLogger("mrtr_server")
 
 BACKLOG_BYTES = 256 * 1024
-"""How much of what may be left out waits for a slow client, in bytes."""
+"""How many bytes of log messages wait for a slow client at most."""
 
 _PROGRESS = "progress"
 
 
 class _Turn:
-    """An awaitable that lets the others on the event loop have a turn; unlike a coroutine it may also be left alone."""
+    """An awaitable that yields to the event loop once. Unlike a coroutine, it need not be awaited."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield

@@ -1077,7 +1077,7 @@ class TestThePostOfAForm:
 
     @pytest.mark.parametrize("origins", ["https://a.example", ["a.example"], ["https://a.example/path"], ["*"], [""]])
     def test_names_are_checked_when_the_decorator_runs(self, origins: Any) -> None:
-        with pytest.raises(SetupError, match=r"one string; give a list|is no origin"):
+        with pytest.raises(SetupError, match=r"one string; give a list|is not an origin"):
             MRTRServer("forms", keys=RING).callback("x", methods=["POST"], origins=origins)(lambda request: "x")
 
     def test_names_are_for_what_is_posted(self) -> None:
@@ -1130,7 +1130,7 @@ class TestWhatIsKept:
         assert "under another key" in caplog.text
         store.kept[key] = kept[:-4] + b"AAAA"
         assert "Nothing was done" in (await ann.error({"google": OPENED}))["message"]
-        assert "does not open" in caplog.text
+        assert "can't be unsealed" in caplog.text
 
     async def test_is_kept_as_long_as_the_flow_may_last(self) -> None:
         kept: list[float] = []

@@ -141,7 +141,7 @@ def app(store: Watched) -> MRTRServer:
 def again(
     walk: Walk, state: str | None, app: MRTRServer | None = None, arguments: Mapping[str, Any] | None = None, **can: Any
 ) -> Walk:
-    """Give a second client, or the same one that lost a reply: it sends the state once more."""
+    """Return a second client, or the same one that lost a reply: it sends the state once more."""
     other = Walk(
         *([app] if app else walk.apps),
         target=walk.target,
@@ -153,7 +153,7 @@ def again(
 
 
 def came(reply: JSON) -> JSON:
-    """Give a reply without its id, which is that of the request."""
+    """Return a reply without its id, which is that of the request."""
     return {name: value for name, value in reply.items() if name != "id"}
 
 

@@ -51,8 +51,8 @@ class TestAHeaderThatIsThereTwice:
         assert reply.status == 400
         assert json.loads(reply.body) == {"error": f"{name.decode()} is there twice"}
         assert lines(caplog) == [
-            f"Refused a request with two headers {name.decode()!r}: look at what stands before this server, and let it "
-            "send one"
+            f"Refused a request with two headers {name.decode()!r}: check the proxy in front of this server, and "
+            "make it send one"
         ]
 
     @pytest.mark.parametrize(("name", "first", "second"), TWICE)

@@ -23,7 +23,7 @@ STATE = "<state>"
 
 
 def transcripts(dialect: str) -> list[Any]:
-    """Give the transcripts of a dialect, each named after its file."""
+    """Return the transcripts of a dialect, each named after its file."""
     paths = sorted((HERE / dialect).glob("*.json"))
     assert paths, f"no transcripts of {dialect}"
     return [pytest.param(json.loads(path.read_text()), id=path.stem) for path in paths]
@@ -127,7 +127,7 @@ def updated(printed: JSON) -> JSON:
 
 
 def polls(message: JSON) -> bool:
-    """Say whether a message is a look at a task that the drafts' client repeats ("periodically checks the status")."""
+    """Return whether a message is a look at a task that the client of the drafts repeats."""
     return message["method"] == "tasks/get" and RESPONSE not in message["params"].get("_meta", {})
 
 

@@ -300,7 +300,7 @@ class TestACallFailsTheTest:
         assert "ValueError: the reason" in said
 
     def test_when_the_answer_is_none(self) -> None:
-        with pytest.raises(TypeError, match="'octocat' is no answer"):
+        with pytest.raises(TypeError, match="'octocat' is not an answer"):
             Client(app).call("greet", answers={"login": "octocat"})  # type: ignore[dict-item]
 
     def test_when_a_reply_takes_too_long(self, serve: Serve) -> None:
@@ -317,7 +317,7 @@ class TestACallFailsTheTest:
 
     def test_when_there_is_no_server(self) -> None:
         assert "can't be reached" in self.fails(lambda: Client("http://127.0.0.1:9/mcp").call("greet"))
-        assert "is no URL of an endpoint" in self.fails(lambda: Client("localhost:8000/mcp"))
+        assert "is not the URL of an endpoint" in self.fails(lambda: Client("localhost:8000/mcp"))
         assert "at least one server" in self.fails(Client)
         assert "choose from" in self.fails(lambda: Client(app, dialect="2020-01-01"))
 
@@ -353,7 +353,7 @@ class TestAFlowIsWalkedRoundByRound:
         assert asks["login"].schema["required"] == ["name"]
         assert asks["open_url"].url == "https://example.com/"
         assert asks["sample"].params["maxTokens"] == 1024
-        with pytest.raises(Unexpected, match="asks for no url"):
+        with pytest.raises(Unexpected, match="does not ask for a url"):
             _ = asks["login"].url
 
     def test_some_answers_can_wait(self, client: Client) -> None:

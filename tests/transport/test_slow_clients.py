@@ -41,7 +41,7 @@ class Unread(Exchange):
 
 
 def noted(reply: Reply) -> list[Any]:
-    """Give what the notes of a stream say: the number of a progress, the data of a message."""
+    """Return what the notes of a stream say: the number of a progress, the data of a message."""
     params = [message["params"] for message in reply.messages if "method" in message]
     return [each["progress"] if "progress" in each else each["data"] for each in params]
 
@@ -245,7 +245,7 @@ class TestDeadline:
                 wait_until(lambda: watched.is_cut, "the connection to be cut")
                 assert len(left_of(connection)) < LARGE
         assert [record.getMessage() for record in caplog.records] == [
-            "A client read nothing for 0.3 s, so its response ends here"
+            "A client read nothing for 0.3 s, so its response was cut off"
         ], "and no failure of the application"
 
     def test_does_so_where_the_server_is_mounted(self, app: MRTRServer) -> None:
