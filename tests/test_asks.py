@@ -162,7 +162,7 @@ class TestQuestions:
         assert sent(Sample(messages))["params"]["messages"] == written
 
     def test_what_is_no_message_is_refused_at_once(self) -> None:
-        with pytest.raises(SetupError, match="int is no content"):
+        with pytest.raises(SetupError, match="int is not content"):
             Sample(5)
 
     @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ class TestDigests:
 
     @pytest.mark.parametrize("asked", [str, int, Inputs, Sample, ListRoots, Elicited, Elicited[str]])
     def test_it_can_ask_for_nothing_else(self, asked: Any) -> None:
-        with pytest.raises(SetupError, match="is no form"):
+        with pytest.raises(SetupError, match="is not a form"):
             reader(asked)
 
 

@@ -480,7 +480,7 @@ class TestNeverAnArgument:
             assert schema_of(app, target) == schema
 
     def test_a_raw_schema_that_has_one_is_refused(self, app: MRTRServer) -> None:
-        with pytest.raises(SetupError, match="'sure' is an argument and a parameter of ours"):
+        with pytest.raises(SetupError, match="'sure' is both an argument and a parameter of the framework"):
 
             @app.tool(input_schema={"type": "object", "properties": {"sure": {}}})
             def delete(sure: Sure, **arguments: Any) -> None: ...
@@ -895,8 +895,8 @@ class Wrapping(BaseModel):
 
 BAD: list[tuple[dict[str, Any], str]] = [
     # What does not go with its ask.
-    ({"it": Annotated[str, Elicit("?")]}, "bad: parameter 'it': .*str.* is no form: give a pydantic model"),
-    ({"it": Annotated[Login | str, Elicit("?")]}, "is no form"),
+    ({"it": Annotated[str, Elicit("?")]}, "bad: parameter 'it': .*str.* is not a form: give a pydantic model"),
+    ({"it": Annotated[Login | str, Elicit("?")]}, "is not a form"),
     ({"it": Annotated[Stock, Elicit("?", Login)]}, "'it' is of type Stock, and its Elicit asks for Login"),
     ({"it": Annotated[str, Confirm("?")]}, r"'it' is of type str; write Annotated\[bool, Confirm\(...\)\]"),
     ({"it": Annotated[Context, Confirm("?")]}, "'it' is of type Context"),
@@ -906,17 +906,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
         r"write Annotated\[Sampled, Sample\(...\)\] or Annotated\[str, Sample\(...\)\]",
     ),
     ({"it": Annotated[list[str], ListRoots()]}, r"is of type list\[str\]; write Annotated\[list\[Root\], ListRoots"),
-    ({"it": Annotated[bool | None, Confirm("?")]}, "only a yes goes on; take the default or None away"),
-    ({"it": Annotated[bool, Confirm("?")] | None}, "only a yes goes on"),
-    ({"it": (Annotated[bool, Confirm("?")], True)}, "only a yes goes on"),
-    ({"it": Annotated[Elicited[Login] | None, Elicit("?")]}, "with Elicited there is no other value to give"),
-    ({"it": (Annotated[Sampled, Sample("?")], None)}, "with Sample there is no other value to give"),
-    ({"it": (Annotated[list[Root], ListRoots()], [])}, "with ListRoots there is no other value to give"),
+    ({"it": Annotated[bool | None, Confirm("?")]}, "continues only after a yes; remove the default or None"),
+    ({"it": Annotated[bool, Confirm("?")] | None}, "continues only after a yes"),
+    ({"it": (Annotated[bool, Confirm("?")], True)}, "continues only after a yes"),
+    ({"it": Annotated[Elicited[Login] | None, Elicit("?")]}, "with Elicited there is no other value to pass"),
+    ({"it": (Annotated[Sampled, Sample("?")], None)}, "with Sample there is no other value to pass"),
+    ({"it": (Annotated[list[Root], ListRoots()], [])}, "with ListRoots there is no other value to pass"),
     # Marks that would not be seen.
-    ({"it": (Login, Elicit("?"))}, r"has Elicit for its default; write it: Annotated\[..., Elicit\(...\)\]"),
-    ({"it": (int, Depends(itself))}, "has Depends for its default"),
-    ({"it": Annotated[bool, Confirm]}, r"has the class Confirm for a mark; write Confirm\(...\)"),
-    ({"it": Annotated[int, Depends]}, "has the class Depends for a mark"),
+    ({"it": (Login, Elicit("?"))}, r"has Elicit as its default; write it: Annotated\[..., Elicit\(...\)\]"),
+    ({"it": (int, Depends(itself))}, "has Depends as its default"),
+    ({"it": Annotated[bool, Confirm]}, r"is marked with the class Confirm; write Confirm\(...\)"),
+    ({"it": Annotated[int, Depends]}, "is marked with the class Depends"),
     ({"it": list[Annotated[Login, Elicit("?")]]}, "has Elicit deep in its annotation"),
     ({"it": Annotated[Login, Elicit("?")] | str}, "has Elicit deep in its annotation"),
     ({"it": dict[str, list[Annotated[int, Depends(itself)]]]}, "has Depends deep in its annotation"),
@@ -925,11 +925,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     # Names.
     (
         {"it": Annotated[Login, Elicit(lambda titel: titel)], "title": str},
-        "'it': the function for its message needs 'titel', which is no .*; there are: 'title', 'it'",
+        "'it': the function for its message needs 'titel', which is not .*; there are: 'title', 'it'",
     ),
     ({"it": Annotated[bool, ElicitUrl("?", lambda id: id)]}, "the function for its url needs 'id'"),
     ({"it": Annotated[str, Sample(lambda id: id)]}, "the function for its messages needs 'id'"),
-    ({"it": Annotated[int, Depends(itself)]}, r"'it': itself\(\) needs 'value', which is no .*; there are: 'it'"),
+    ({"it": Annotated[int, Depends(itself)]}, r"'it': itself\(\) needs 'value', which is not .*; there are: 'it'"),
     ({"it": Annotated[Login, Elicit(lambda ctx: "?")], "ctx": Context}, "needs 'ctx'"),
     ({"it": Annotated[Login, Elicit(lambda *all: "?")]}, r"takes '\*all', and its parameters are filled by name"),
     ({"it": Annotated[Login, Elicit("{}?".format)]}, "filled by name|has no signature"),
@@ -967,7 +967,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "bad: bad: parameter 'it' and bad: parameter 'other' both have the key 'k'",
     ),
     # Dependencies.
-    ({"it": Annotated[int, Depends(type)]}, "no signature to read|filled by name"),
+    ({"it": Annotated[int, Depends(type)]}, "no signature that can be read|filled by name"),
 ]
 
 

@@ -753,7 +753,7 @@ class TestRule5AnUnansweredAskParks:
 
         await Walk(app, target="stubborn").questions()
         assert EFFECTS == []
-        assert "went on after its round had ended" in caplog.text
+        assert "continued after its round had ended" in caplog.text
 
     async def test_one_that_has_just_finished_is_not_said_to_have_caught_anything(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -1850,7 +1850,7 @@ class TestAttacks:
             return "done"
 
         assert "reference" in await Walk(app, target="both").failure()
-        assert "is of two different steps" in caplog.text
+        assert "is used for two different steps" in caplog.text
         assert EFFECTS == ["first"]
 
     async def test_a_failure_beside_an_open_ask_is_not_handed_on(self, app: MRTRServer) -> None:

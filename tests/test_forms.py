@@ -328,10 +328,10 @@ class TestRefusals:
             (list[Any], "a list of type anything"),
             (Any, "of type anything"),
             (None, "of type null"),
-            (Rank, "a choice of values that are no strings"),
-            (Literal[1, 2], "a choice of values that are no strings"),
-            (Literal[1], "a constant that is no string"),
-            (Literal[True], "a constant that is no string"),
+            (Rank, "a choice of values that are not strings"),
+            (Literal[1, 2], "a choice of values that are not strings"),
+            (Literal[1], "a constant that is not a string"),
+            (Literal[True], "a constant that is not a string"),
             (Literal["a", 1], "of type anything"),
             (int | str, "a union"),
             (int | str | None, "a union"),
@@ -367,8 +367,8 @@ class TestRefusals:
         with pytest.raises(SetupError) as caught:
             Elicit("?", model_of(annotation))
         assert str(caught.value) == (
-            f"Answer.field has {what}, which no form can show. Say it in the description, and check it with pydantic's "
-            "AfterValidator: an answer that it refuses is asked for again, with the reason"
+            f"Answer.field has {what}, which no form can show. Put it into the description, and check it with "
+            "pydantic's AfterValidator: an answer that it refuses is asked for again, with the reason"
         )
 
     def test_the_way_out_of_that_works(self) -> None:
@@ -394,7 +394,7 @@ class TestRefusals:
                 Annotated[str, Field(json_schema_extra={"oneOf": [*TITLED, {"const": "m"}]})],
                 "3 choices and 2 titles; give every choice one, or none",
             ),
-            (Annotated[int, Field(json_schema_extra={"oneOf": [{"const": 1, "title": "One"}]})], "are no strings"),
+            (Annotated[int, Field(json_schema_extra={"oneOf": [{"const": 1, "title": "One"}]})], "are not strings"),
             (Annotated[Cat | Dog, Field(discriminator="kind")], "is a union"),
         ],
     )

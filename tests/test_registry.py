@@ -200,7 +200,7 @@ class TestNames:
         decorators: list[Callable[..., Any]] = [app.tool, app.prompt, partial(app.resource, "x:y")]
         for decorator in decorators:
             with pytest.raises(
-                SetupError, match=r"is no name: 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name="
+                SetupError, match=r"is not a valid name: use 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name="
             ):
                 decorator(name=name)(lambda: None)
 
@@ -309,7 +309,7 @@ class TestResources:
 
     @pytest.mark.parametrize("uri", ["", "oslo", "/oslo", "{city}"])
     def test_a_uri_has_a_scheme(self, app: MRTRServer, uri: str) -> None:
-        with pytest.raises(SetupError, match="is no URI: it has no scheme"):
+        with pytest.raises(SetupError, match="is not a URI: it has no scheme"):
             app.resource(uri, name="it")(lambda city="": None)
 
     def test_a_template_that_can_not_be_matched_is_refused(self, app: MRTRServer) -> None:

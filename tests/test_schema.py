@@ -652,7 +652,7 @@ class TestHeaders:
 
         def tool(it: Annotated[str, Header(name)]) -> None: ...
 
-        assert "is no name for a header" in self.refusal(tool)
+        assert "is not a valid header name" in self.refusal(tool)
 
     def test_names_are_unique_in_any_case(self) -> None:
         def tool(one: Annotated[str, Header("Region")], other: Annotated[str, Header("REGION")]) -> None: ...
@@ -719,7 +719,7 @@ class TestHeaders:
 
     @pytest.mark.parametrize("wrong", [1, None, True, ["Region"], {"a": 1}])
     def test_a_name_in_a_raw_schema_is_text(self, wrong: Any) -> None:
-        with pytest.raises(SetupError, match="is no name for a header"):
+        with pytest.raises(SetupError, match="is not a valid header name"):
             header_parameters("tool", {"properties": {"it": {"type": "string", "x-mcp-header": wrong}}})
 
 

@@ -122,7 +122,7 @@ class TestTheEndOfAServer:
         assert found["status"] == "failed"
         assert found["error"]["code"] == -32603
         assert len(short.notes("dies")) == ATTEMPTS
-        assert f"was begun {ATTEMPTS} times and came to no step, question or end, and is failed" in last.text
+        assert f"was started {ATTEMPTS} times and reached no step, question or end" in last.text
         assert [client.text(each) for each in beside] == [str(last.process.pid)] * 3
         assert last.process.poll() is None
 

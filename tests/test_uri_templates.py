@@ -73,7 +73,7 @@ def test_other_expressions_are_refused(expression: str) -> None:
 
 @pytest.mark.parametrize("template", ["x:{a", "x:a}", "x:{{a}}", "x:}{a}", "x:{b{a}", "x:{a}}{b}"])
 def test_a_brace_alone_is_refused(template: str) -> None:
-    with pytest.raises(SetupError, match="has a brace without its other half"):
+    with pytest.raises(SetupError, match="has a brace without its counterpart"):
         UriTemplate(template)
 
 
@@ -83,7 +83,7 @@ def test_a_name_twice_is_refused() -> None:
 
 
 def test_expressions_that_nothing_parts_are_refused() -> None:
-    with pytest.raises(SetupError, match="nothing says where 'a' ends"):
+    with pytest.raises(SetupError, match="it is not clear where 'a' ends"):
         UriTemplate("x://{a}{b}")
 
 

@@ -383,7 +383,7 @@ def form_of(schema: Any) -> tuple[Form, bool]:
     try:
         return _form_of_type(schema)
     except TypeError:  # not even hashable
-        raise SetupError(f"{schema!r} is no form: give a pydantic model, or Elicited[Model]") from None
+        raise SetupError(f"{schema!r} is not a form: give a pydantic model, or Elicited[Model]") from None
 
 
 @lru_cache(maxsize=1024)
@@ -391,7 +391,7 @@ def _form_of_type(schema: Any) -> tuple[Form, bool]:
     branches = get_origin(schema) is Elicited
     model = get_args(schema)[0] if branches else schema
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise SetupError(f"{schema!r} is no form: give a pydantic model, or Elicited[Model]")
+        raise SetupError(f"{schema!r} is not a form: give a pydantic model, or Elicited[Model]")
     return form(model), branches
 
 

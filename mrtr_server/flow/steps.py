@@ -122,7 +122,7 @@ class Steps:
         """Name a step when it is called: then steps that are gathered have their keys in the order of the calls."""
         if not callable(function):
             raise TypeError(
-                f"ctx.step takes a function and its arguments, as in ctx.step(f, 1); {function!r:.80} is none"
+                f"ctx.step takes a function and its arguments, as in ctx.step(f, 1); {function!r:.80} is not a function"
             )
         planned = Planned(partial(function, *args, **kwargs), _name(function), {}, rerun)
         try:
@@ -130,7 +130,7 @@ class Steps:
             if key is None:
                 planned.key, planned.release = self._generate(function)
             elif MARK in key:
-                raise FlowError(f"key={key!r}: {MARK!r} is for the keys that are generated; choose another")
+                raise FlowError(f"key={key!r}: {MARK!r} is reserved for generated keys; choose another key")
             else:
                 planned.key = key
             self._hand_key(planned)
@@ -164,14 +164,14 @@ class Steps:
             raise KeyConflict(f"The step {key!r} has the key of the ask {key!r}; give one of them a key=")
         other, task = self.started.get(key, (planned, None))
         if other.named != planned.named or other.digests != planned.digests:
-            raise KeyConflict(f"The key {key!r} is of two different steps, {other.named} and {planned.named}")
+            raise KeyConflict(f"The key {key!r} is used for two different steps, {other.named} and {planned.named}")
         stored = _stored(planned.function.func)
         record = self._journal.steps.get(key)
         if record is not None and task is None:
             if record.function != planned.named:
                 raise KeyConflict(
-                    f"The step {key!r} is {planned.named} now and was {record.function} when it ran; "
-                    "give one of them another key="
+                    f"The step {key!r} is {planned.named} now, and was {record.function} when it ran; give one of "
+                    "them another key="
                 )
             if record.arguments == planned.digests:
                 try:
@@ -326,7 +326,7 @@ def _contents(cell: Any) -> Any:
 
 def _digest_argument(name: str, value: Any) -> str:
     if isinstance(value, Iterator):
-        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read once only; give a list")
+        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read only once; give a list")
     return digest(_plain(value))[:16]
 
 

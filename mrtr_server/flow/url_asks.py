@@ -57,7 +57,7 @@ class ElicitUrl(Ask[T]):
         if callback is None and not (isinstance(url, str) or callable(url)):
             raise SetupError("ElicitUrl needs the url as a string, or a callback= that the page leads to")
         if callback is not None and not isinstance(callback, Callback):
-            raise SetupError(f"callback={callback!r} is no callback; put @app.callback(...) before the function")
+            raise SetupError(f"callback={callback!r} is not a callback; put @app.callback(...) before the function")
         if callback is not None:
             if url is not None and not callable(url):
                 raise SetupError(
@@ -113,6 +113,6 @@ class ElicitUrl(Ask[T]):
             return cast(T, self.callback.stored.read(content))
         except ValidationError as error:  # another version of the callback reported it
             raise FlowError(
-                f"What the callback {self.callback.name!r} reported is not of its declared type any more: "
-                f"{describe(error)}. Let the type take what flows under way have reported"
+                f"What the callback {self.callback.name!r} reported no longer fits its declared type: "
+                f"{describe(error)}. Let the type accept what running flows have reported"
             ) from None

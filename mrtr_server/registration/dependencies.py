@@ -46,7 +46,7 @@ class Depends:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise SetupError(f"Depends takes a function, and {self.function!r} is none")
+            raise SetupError(f"Depends takes a function, and {self.function!r} is not one")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
     where = f"{where}: parameter {name!r}"
     if _is_mark(default):
         kind = _name(default)
-        raise SetupError(f"{where} has {kind} for its default; write {name}: Annotated[..., {kind}(...)]")
+        raise SetupError(f"{where} has {kind} as its default; write {name}: Annotated[..., {kind}(...)]")
     annotation = resolved(parameter.annotation)
     members = [resolved(member) for member in union_members(annotation) if member is not NoneType]
     optional = len(members) < len(union_members(annotation))
@@ -99,7 +99,7 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
         raise SetupError(f"{where} has two marks, {_name(marks[0])} and {_name(marks[1])}; give it one")
     mark = marks[0]
     if isclass(mark):
-        raise SetupError(f"{where} has the class {_name(mark)} for a mark; write {_name(mark)}(...)")
+        raise SetupError(f"{where} is marked with the class {_name(mark)}; write {_name(mark)}(...)")
     if parameter.kind not in BY_NAME:
         raise SetupError(f"{where} can't be filled by name; make it an ordinary parameter")
     bare = resolved(bare)
@@ -241,7 +241,7 @@ class _Plan:
             elif kind != "context":
                 raise SetupError(f"{where} takes the {kind}, and only a handler can; declare an ask instead")
             elif context is not None or parameter.kind not in BY_NAME:
-                raise SetupError(f"{where}: parameter {name!r} can't take the context; one ordinary parameter can")
+                raise SetupError(f"{where}: parameter {name!r} can't take the context; only one ordinary parameter can")
             else:
                 context = name
         refuse_foreign_types(where, plain.values())
@@ -272,7 +272,7 @@ class _Plan:
             elif parameter.default is Parameter.empty:
                 known = ", ".join(map(repr, dict.fromkeys(scope.known()))) or "none"
                 raise SetupError(
-                    f"{where} needs {name!r}, which is no argument or declared parameter; there are: {known}"
+                    f"{where} needs {name!r}, which is not an argument or declared parameter; there are: {known}"
                 )
         return sources
 
@@ -306,10 +306,12 @@ def _bound(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable
     if otherwise is UNSET:
         return ask, read, default_key
     if isinstance(mark, Confirm):
-        raise SetupError(f"{where} is a confirmation, and only a yes goes on; take the default or None away")
+        raise SetupError(
+            f"{where} is a confirmation, and the function continues only after a yes; remove the default or None"
+        )
     if not may_be_declined:
         kind = "Elicited" if get_origin(wanted) is Elicited else _name(mark)
-        raise SetupError(f"{where}: with {kind} there is no other value to give; take the default or None away")
+        raise SetupError(f"{where}: with {kind} there is no other value to pass; remove the default or None")
     return ask, _or(read, otherwise), default_key
 
 
@@ -352,7 +354,7 @@ def _text_parameters(function: Callable[..., Any], what: str) -> Mapping[str, Pa
     try:
         parameters = signature(function).parameters
     except ValueError as error:
-        raise SetupError(f"{what} has no signature to read; write a lambda") from error
+        raise SetupError(f"{what} has no signature that can be read; write a lambda") from error
     refuse_foreign_marks(what, parameters.values())
     return parameters
 

@@ -47,7 +47,7 @@ def compile_handler(
     for parameter in signature.parameters.values():
         if parameter.annotation is IdempotencyKey:
             raise SetupError(
-                f"{name}: parameter {parameter.name!r} would be the client's to fill; an IdempotencyKey is for the "
+                f"{name}: parameter {parameter.name!r} could be filled by the client; an IdempotencyKey is for the "
                 "function of a step, see ctx.step"
             )
         declaration = read_declaration(name, parameter)

@@ -59,9 +59,7 @@ def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, m
     """
     layers = list(_layers(function, where))
     if not may_yield and _yields(layers[0]):
-        raise SetupError(
-            f"{where} is a generator, and what is called gives one result: return a list instead of yielding"
-        )
+        raise SetupError(f"{where} is a generator, and a call has one result: return a list instead of yielding")
     hints = _hints(layers[-1], where, namespace)
     parameters = {
         name: parameter.replace(annotation=hints.get(name, Parameter.empty))
@@ -152,7 +150,7 @@ def _parameters(function: Callable[..., Any], where: str) -> dict[str, Parameter
     try:
         parameters = dict(inspect.signature(function).parameters)
     except ValueError as error:  # some that are written in C
-        raise SetupError(f"{where} has no signature to read; wrap it in a function") from error
+        raise SetupError(f"{where} has no signature that can be read; wrap it in a function") from error
     bound = set(function.keywords) if isinstance(function, partial) else set()
     if bound and any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
         raise SetupError(f"{where}: with **arguments, a client could replace what partial() gives for {min(bound)!r}")
@@ -162,7 +160,7 @@ def _parameters(function: Callable[..., Any], where: str) -> dict[str, Parameter
     in_class = inspect.isfunction(function) and owner and not owner.endswith("<locals>")
     if in_class and first is not None and first.name in ("self", "cls") and first.annotation is Parameter.empty:
         raise SetupError(
-            f"{where} is a method without its object, so {first.name!r} would be the client's to fill; make the object "
-            "first, then register its method: app.tool(obj.method)"
+            f"{where} is a method without its object, so {first.name!r} could be filled by the client; make the "
+            "object first, then register its method: app.tool(obj.method)"
         )
     return parameters

@@ -236,7 +236,7 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
         return Annotated[annotation, default]
     if any(isinstance(each, FieldInfo) and not each.is_required() for each in get_args(annotation)[1:]):
         raise SetupError(
-            f"{where}: parameter {name!r} has two defaults, one in its annotation; write it once, behind the ="
+            f"{where}: parameter {name!r} has two defaults, one in its annotation; write it once, after the ="
         )
     if isinstance(default, FieldInfo):  # the function would get the Field itself, so pydantic fills in its default
         return Annotated[annotation, default]

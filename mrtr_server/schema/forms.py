@@ -133,14 +133,14 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
     if isinstance(const := field.pop("const", None), str):  # a Literal of one value
         field = {**field, "type": "string", "enum": [const]}
     elif const is not None:
-        raise SetupError(f"{where} is a constant that is no string; {_ALLOWED}")
+        raise SetupError(f"{where} is a constant that is not a string; {_ALLOWED}")
     kind = field.get("type")
     if "oneOf" in field and kind is None:
         kind = field["type"] = "string"
     if not isinstance(kind, str) or kind not in _KEYWORDS:
         raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
     if kind != "string" and field.keys() & {"enum", "oneOf"}:
-        raise SetupError(f"{where} is a choice of values that are no strings; {_ALLOWED}")
+        raise SetupError(f"{where} is a choice of values that are not strings; {_ALLOWED}")
     if kind == "string":
         field |= _choice(where, field, "oneOf")
     if kind == "array":
@@ -150,8 +150,8 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
     for keyword, what in _UNSAYABLE.items():
         if keyword in field and keyword not in _KEYWORDS[kind]:
             raise SetupError(
-                f"{where} has {what}, which no form can show. Say it in the description, and check it with pydantic's "
-                "AfterValidator: an answer that it refuses is asked for again, with the reason"
+                f"{where} has {what}, which no form can show. Put it into the description, and check it with "
+                "pydantic's AfterValidator: an answer that it refuses is asked for again, with the reason"
             )
     default = field.get("default")
     if default is None or (isinstance(default, float) and not isfinite(default)):  # no field can show it
@@ -187,7 +187,7 @@ def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
             raise SetupError(f"{where} is a union; {_ALLOWED}")
         listed = [option["const"] for option in options]
         if values is not None and sorted(values) != sorted(listed):
-            raise SetupError(f"{where} takes {values}, and its titles are for {listed}")
+            raise SetupError(f"{where} takes {values}, but its titles are for {listed}")
         values, names = listed, [option["title"] for option in options if isinstance(option.get("title"), str)] or None
     if names is None:
         return {} if values is None else {"enum": values}

@@ -42,7 +42,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
     members = union_members(returns)
     if any((get_args(member)[0] if get_origin(member) is Annotated else member) in _BYTES for member in members):
         raise SetupError(
-            f"{where} returns bytes, and nothing says of what kind; return ImageContent(data=...), "
+            f"{where} returns bytes, and their type is unknown; return ImageContent(data=...), "
             "AudioContent(data=...), or EmbeddedResource(resource=ResourceContents(uri=..., blob=...))"
         )
     for member in members:
@@ -139,7 +139,7 @@ def _write_content(value: Any) -> JSON:
         return _structured(to_jsonable_python(value, by_alias=True))
     except PydanticSerializationError as error:
         raise FlowError(
-            f"The result is nothing that JSON has ({error}); return text, content, a model, a dataclass or plain values"
+            f"The result can't be JSON ({error}); return text, content, a model, a dataclass or plain values"
         ) from None
 
 

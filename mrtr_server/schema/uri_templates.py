@@ -40,11 +40,11 @@ class UriTemplate:
                 pattern += f"(?P<{name}>{character}+)"
                 continue
             if following.start() == end:
-                raise SetupError(f"{template!r}: nothing says where {name!r} ends; put some text after it")
+                raise SetupError(f"{template!r}: it is not clear where {name!r} ends; put some text after it")
             # No way back into a value: matching takes no longer than the URI is, whatever a client sends.
             pattern += f"(?P<{name}>(?:(?!{re.escape(template[end : following.start()])}){character})++)"
         if {"{", "}"} & set(_EXPRESSION.sub("", template)):
-            raise SetupError(f"{template!r} has a brace without its other half")
+            raise SetupError(f"{template!r} has a brace without its counterpart")
         self._pattern = re.compile(pattern + re.escape(template[end:]), re.DOTALL)
 
     def match(self, uri: str) -> dict[str, str] | None:

@@ -343,7 +343,7 @@ class _AtWork:
                     await run.leave()
             raise
         except Exception as error:
-            logger.error("A task of %r could not be run or kept", run.row.name, exc_info=error)
+            logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
             await self._fail(run, ProtocolError("The task could not be kept"))
 
     async def _fail(self, run: TaskRun, error: RequestError) -> None:
@@ -353,8 +353,8 @@ class _AtWork:
         row, sealed = run.row, self._tasks.sealed
         if row.attempts > self._limits.task_attempts:
             logger.error(
-                "A task of %r was begun %d times and came to no step, question or end, and is failed: each time its "
-                "worker ended, or was silent for longer than its lease of %g s, as one whose event loop is blocked is",
+                "A task of %r has failed: it was started %d times and reached no step, question or end. Each time its "
+                "worker ended, or was silent for longer than its lease of %g s, as when its event loop is blocked",
                 row.name,
                 row.attempts - 1,
                 self._limits.lease_seconds,
@@ -389,8 +389,8 @@ class _AtWork:
         stood_still = time.monotonic() - before - HEARD_EVERY
         if stood_still > self._limits.lease_seconds:
             logger.error(
-                "The event loop stood still for %.1f s, longer than the lease of %g s, so that other workers may have "
-                "begun its tasks anew. Something blocked it that had better be in a plain `def`, or the machine slept",
+                "The event loop stood still for %.1f s, longer than the lease of %g s, so other workers may have "
+                "started its tasks again. Move what blocks it into a plain `def`, unless the machine was suspended",
                 stood_still,
                 self._limits.lease_seconds,
             )
