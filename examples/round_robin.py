@@ -30,7 +30,7 @@ HOP_BY_HOP = (b"connection:", b"keep-alive:", b"expect:")
 class Replica:
     """One of the servers.
 
-    Parameters:
+    Args:
         port: where it listens, on 127.0.0.1.
         name: what `X-Served-By` says.
     """
@@ -42,7 +42,7 @@ class Replica:
 class RoundRobin:
     """The proxy. It skips a replica that it can't reach.
 
-    Parameters:
+    Args:
         replicas: who serves, in turn.
     """
 
