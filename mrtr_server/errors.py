@@ -299,7 +299,10 @@ class Unavailable(Busy):
     retry_after = 2.0
 
     def __init__(self, reference: str, message: str = "") -> None:
-        message = message or f"What this request needs can't be reached now; send it again later ({reference})"
+        message = (
+            message
+            or f"The server can't reach a store that this request needs; send the request again later ({reference})"
+        )
         RequestError.__init__(self, message, {"reference": reference})
 
 
@@ -313,7 +316,8 @@ class NotExecuted(Unavailable):
     def __init__(self, reference: str) -> None:
         super().__init__(
             reference,
-            f"Nothing was done, since the server can't tell now whether it is done already; try again ({reference})",
+            "Nothing was done, since the server can't tell at the moment whether this was done before; try again "
+            f"({reference})",
         )
 
 
@@ -321,7 +325,7 @@ class CutOff(RequestError):
     """The server had to end while the request was being served."""
 
     def __init__(self) -> None:
-        super().__init__("The server had to end before this request did; part of it may have been done")
+        super().__init__("The server shut down before this request completed; part of it may have been done")
 
 
 class InternalFault(RequestError):

@@ -14,15 +14,15 @@ _DECORATE = "register functions with the decorators, as in app.tool(function)"
 _NOT_CALLED = "call the function itself, or walk its flow with mrtr_server.testing.Client(app)"
 _SESSIONS = "there are no sessions here; a flow keeps what it needs in steps, answers and State[T]"
 _AUTH = 'auth= takes a Starlette AuthenticationBackend; for fixed tokens auth=BearerTokens({"token": "user"})'
-_AUTHORIZE = "who may is said by authorize=, and who calls is ctx.principal"
+_AUTHORIZE = "authorize= decides who may use it, and ctx.principal is the caller"
 _LOG = 'ctx.log("...", level="{}")'
 _LIFESPAN = "keep what lifespan= opens in a variable of your module"
 _TAGS = 'there are no tags; meta={"tags": [...]} goes into the list as it is'
-_FROM_RETURNS = "the output schema comes from the return annotation, and ToolResult says a result in full"
-_UNIQUE = "names are unique; a second one is always refused"
-_LIST_TTL = "list_ttl= and list_scope= are for lists, ttl= and scope= of @app.resource for what is read"
-_ENABLED = "register what there is to be; there is no switch for parts of it"
-_ONE_VERSION = "a name has one version; the server has version="
+_FROM_RETURNS = "the output schema comes from the return annotation, and ToolResult(...) sets a result in full"
+_UNIQUE = "names are unique; a second registration is always refused"
+_LIST_TTL = "list_ttl= and list_scope= apply to lists, ttl= and scope= of @app.resource to what is read"
+_ENABLED = "register only what clients may use; parts can't be switched on or off"
+_ONE_VERSION = "a name has only one version; version= is an option of the server"
 _ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
 
 SERVER: Mapping[str, str] = {
@@ -31,13 +31,14 @@ SERVER: Mapping[str, str] = {
     **dict.fromkeys(
         ("http_app", "streamable_http_app", "sse_app", "asgi_app"), "the server is the ASGI application itself"
     ),
-    **dict.fromkeys(("session_manager", "settings"), "there is nothing to start or keep beside the application"),
+    **dict.fromkeys(("session_manager", "settings"), "there is nothing to start beside the application"),
     **dict.fromkeys(("add_tool", "add_prompt", "add_resource", "add_template", "add_resource_fn"), _DECORATE),
     **dict.fromkeys(("add_completion_handler",), 'use @app.completion("argument", prompt="...")'),
     **dict.fromkeys(("remove_tool", "remove_prompt", "enable", "disable"), _ENABLED),
     **dict.fromkeys(
         ("mount", "import_server", "add_provider", "add_transform", "wrap_transform", "add_extension"),
-        "a server holds no others; mount it in a Starlette or FastAPI application: outer.mount('/tools', app)",
+        "a server can't contain other servers; mount it in a Starlette or FastAPI application: outer.mount('/tools', "
+        "app)",
     ),
     **dict.fromkeys(
         ("custom_route", "include_router", "add_route"),
@@ -60,9 +61,11 @@ SERVER: Mapping[str, str] = {
         ("list_tools", "list_prompts", "list_resources", "list_resource_templates"),
         'ask as a client does: mrtr_server.testing.Client(app).request("tools/list")',
     ),
-    **dict.fromkeys(("get_tasks", "docket"), 'tasks are for each tool to have: @app.tool(task="optional")'),
-    **dict.fromkeys(("from_openapi", "from_fastapi", "as_proxy"), "there is no import; write a function for each tool"),
-    "get_context": "a handler gets it by a parameter: ctx: Context",
+    **dict.fromkeys(("get_tasks", "docket"), 'tasks are set for each tool: @app.tool(task="optional")'),
+    **dict.fromkeys(
+        ("from_openapi", "from_fastapi", "as_proxy"), "nothing can be imported; write a function for each tool"
+    ),
+    "get_context": "a handler gets it as a parameter: ctx: Context",
 }
 """What their servers have, and `MRTRServer` has not."""
 
@@ -76,14 +79,14 @@ CONTEXT: Mapping[str, str] = {
     **dict.fromkeys(("session", "session_id"), _SESSIONS),
     **dict.fromkeys(
         ("get_state", "set_state", "delete_state", "state", "request_state"),
-        "what is to be kept until the next round is a step's result, or the state of a parameter of type State[T]",
+        "to keep something until the next round, use the result of a step, or a parameter of type State[T]",
     ),
     "input_responses": "a parameter of type Inputs has the answers",
     **dict.fromkeys(
         ("request_context", "request"), "use ctx.headers, ctx.user, ctx.principal, ctx.meta and ctx.client"
     ),
     "lifespan_context": _LIFESPAN,
-    **dict.fromkeys(("fastmcp", "mcp_server", "server", "app"), "use the variable that your server is in"),
+    **dict.fromkeys(("fastmcp", "mcp_server", "server", "app"), "use the variable that holds your server"),
     **dict.fromkeys(("request_id", "origin_request_id"), "ctx.flow names the flow, over all its rounds"),
     **dict.fromkeys(("client_id", "access_token"), "use ctx.principal and ctx.user"),
     **dict.fromkeys(
@@ -115,8 +118,10 @@ SERVER_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("host", "port", "log_level", "transport", "stateless_http", "json_response"), _UVICORN),
     **dict.fromkeys(("streamable_http_path", "sse_path", "message_path", "mount_path"), 'use path="/mcp"'),
     **dict.fromkeys(("token_verifier", "auth_server_provider"), _AUTH),
-    "tasks": 'say it of each tool: @app.tool(task="optional")',
-    **dict.fromkeys(("request_state_security", "request_state_codec"), "states are always sealed; keys= has the keys"),
+    "tasks": 'set it for each tool: @app.tool(task="optional")',
+    **dict.fromkeys(
+        ("request_state_security", "request_state_codec"), "states are always sealed; keys= takes the keys"
+    ),
     **dict.fromkeys(
         (
             "on_duplicate",
@@ -129,20 +134,20 @@ SERVER_OPTIONS: Mapping[str, str] = {
         ),
         _UNIQUE,
     ),
-    "mask_error_details": "clients never see them, unless debug=True; raise ToolError(...) for what a model may read",
+    "mask_error_details": "clients see no details, unless debug=True; raise ToolError(...) with what a model may read",
     "list_page_size": "use page_size=",
     **dict.fromkeys(("cache_ttl", "cache_scope", "cache_hints"), _LIST_TTL),
-    "strict_input_validation": "types say it: StrictInt, or Field(strict=True)",
+    "strict_input_validation": "use strict types: StrictInt, or Field(strict=True)",
     **dict.fromkeys(("session_state_store", "event_store", "session_idle_timeout"), _SESSIONS),
-    "subscriptions": "changes reach listeners by the database, or by a fanout= of your own",
+    "subscriptions": "changes reach listeners through the database, or through a fanout= of your own",
     **dict.fromkeys(("transport_security", "host_origin_protection"), "use allowed_origins= and allowed_hosts="),
     **dict.fromkeys(("include_tags", "exclude_tags"), _TAGS),
-    "dependencies": f"list packages where you install; {_ASK_DEPENDENCY}",
+    "dependencies": f"list packages where you install them; {_ASK_DEPENDENCY}",
     **dict.fromkeys(("providers", "transforms", "extensions", "experimental_capabilities"), _DECORATE),
     "resource_security": "check what {+path} has matched before you open a file by it",
-    "client_log_level": "each client says in its requests what it wants to be told",
-    "sampling_handler": "a client without sampling can't be asked; ctx.client.supports(...) tells",
-    "dereference_schemas": "schemas are served as pydantic makes them",
+    "client_log_level": "each client sets the level in its requests",
+    "sampling_handler": "a client without sampling can't be asked; check ctx.client.supports(...)",
+    "dereference_schemas": "schemas are served as pydantic generates them",
     "tool_serializer": _FROM_RETURNS,
 }
 """What their servers are made with, and `MRTRServer` is not."""
@@ -152,7 +157,7 @@ _OF_ALL: Mapping[str, str] = {
     "version": _ONE_VERSION,
     "auth": _AUTHORIZE,
     "enabled": _ENABLED,
-    "app": "what is for its user interface goes into meta=",
+    "app": "put what its user interface needs into meta=",
 }
 
 TOOL_OPTIONS: Mapping[str, str] = {
@@ -179,11 +184,11 @@ _CONTEXT_OPTIONS: Mapping[str, str] = {
     "response_type": "ctx.elicit(message, Model) takes a pydantic model",
     "response_title": "use Field(title=...) in the model",
     "response_description": "use Field(description=...) in the model",
-    "elicitation_id": "ctx.elicit_url(message, url, key=...) makes it by itself",
+    "elicitation_id": "ctx.elicit_url(message, url, key=...) generates it",
     "logger_name": "use logger=",
     "extra": "put it into the data: ctx.log({...})",
     "model": "use model_preferences=",
-    "result_type": "the answer's text is .text; ask for JSON in the message, and read that",
+    "result_type": "the text of the answer is .text; ask for JSON in the message, and parse that",
 }
 """What the methods of their contexts take, and those of `Context` do not."""
 

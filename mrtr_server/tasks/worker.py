@@ -337,7 +337,7 @@ class _LoopWorker:
             await run.leave()
         except StoreUnavailable as error:
             if not error.reference:  # or the log has a line of the outage
-                self._refusals.note("A task of %r can't go on now: %r", run.row.name, str(error))
+                self._refusals.note("A task of %r can't continue now: %r", run.row.name, str(error))
             self._leave_to_others(run.row, AGAIN_AFTER)
             await run.leave()
         except RequestError as error:

@@ -72,8 +72,12 @@ def test_the_module_may_be_elsewhere(processes: Fleet, tmp_path: Path) -> None:
         ("tests.support.tasks_app", {}, 'must be in format "<module>:<attribute>"'),
         ("tests.nowhere:app", {}, 'Could not import module "tests.nowhere"'),
         ("tests.support.tasks_app:nothing", {}, 'Attribute "nothing" not found in module "tests.support.tasks_app"'),
-        ("tests.support.tasks_app:part", {}, "tests.support.tasks_app:part is function, and not an MRTRServer"),
-        ("tests.support.tasks_app:without_tasks", {}, "plain: no tool has tasks; a worker needs a tool with @app.tool(task=...)"),
+        ("tests.support.tasks_app:part", {}, "tests.support.tasks_app:part is a function, not an MRTRServer"),
+        (
+            "tests.support.tasks_app:without_tasks",
+            {},
+            "plain: no tool has tasks; a worker needs a tool with @app.tool(task=...)",
+        ),
         (
             "tests.support.tasks_app:without_store",
             {},
