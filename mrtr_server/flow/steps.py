@@ -383,8 +383,8 @@ def _why(error: Exception) -> str:
 
 def _misfit(key: str, error: Exception) -> StepChanged:
     return StepChanged(
-        f"The recorded result of the step {key!r} is not of its declared type any more: {_why(error)}. Running "
-        "it again would repeat its effect: let the type take what flows under way have recorded, or pass rerun=True if "
+        f"The recorded result of the step {key!r} is not of its declared type any more: {_why(error)}. Running it "
+        "again would repeat its effect: let the type accept what running flows have recorded, or pass rerun=True if "
         "the step may run again"
     )
 

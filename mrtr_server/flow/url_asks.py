@@ -61,7 +61,7 @@ class ElicitUrl(Ask[T]):
         if callback is not None:
             if url is not None and not callable(url):
                 raise SetupError(
-                    "With a callback=, url= is a function of the way back, such as "
+                    "With a callback=, url= is a function of the CallbackLink, such as "
                     'lambda back: f"https://example.com/?redirect_uri={back.url}&state={back.state}"'
                 )
             self.default_key = callback.name
@@ -75,7 +75,8 @@ class ElicitUrl(Ask[T]):
         params = {"mode": "url", "message": written(self.message)}
         if self.callback is None and callable(self.url):
             raise SetupError(
-                "A url that is a function needs a callback=, whose way back it takes, or to be a parameter's"
+                "A url that is a function needs a callback=, whose CallbackLink it takes; without one, only the url "
+                "of a parameter can be a function"
             )
         if self.callback is None:
             return Question("url", "elicitation/create", {**params, "url": self.url}, "elicitation.url")

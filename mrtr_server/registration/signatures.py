@@ -95,7 +95,7 @@ def refuse_unannotated(where: str, parameter: Parameter) -> None:
     name, kind = parameter.name, parameter.kind
     if name in _OURS and parameter.annotation is Parameter.empty and kind is not Parameter.VAR_KEYWORD:
         raise SetupError(
-            f"{where}: {name!r} without an annotation is taken for an argument, which the model fills; write {name}: "
+            f"{where}: {name!r} has no annotation, so it is an argument, which the model fills; write {name}: "
             f"{_OURS[name]}, or the argument's own type if it is meant to be one"
         )
 

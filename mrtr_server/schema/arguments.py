@@ -209,7 +209,7 @@ def _takes_the_rest(where: str, parameter: Parameter) -> bool:
         return False
     if parameter.annotation is not Any:
         raise SetupError(
-            f"{where}: write **{parameter.name}: Any to take whatever else a client sends; or name the parameters"
+            f"{where}: write **{parameter.name}: Any to accept all other arguments; or name the parameters"
         )
     return True
 

@@ -132,7 +132,7 @@ def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> 
 
 def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     if field.get("writeOnly") or field.get("format") == "password":
-        raise SetupError(f"{where} is a secret, and a form shows what is typed to the client; ask with elicit_url")
+        raise SetupError(f"{where} is a secret, and the client sees what is typed into a form; ask with elicit_url")
     if isinstance(const := field.pop("const", None), str):  # a Literal of one value
         field = {**field, "type": "string", "enum": [const]}
     elif const is not None:

@@ -258,7 +258,7 @@ def _why_not(error: ValueError) -> str:
     try:
         _compile({"pattern": pattern}, None, FancyRegexOptions())
     except ValueError:
-        return f"the pattern {pattern!r} is no regular expression, or one that is too large{place}"
+        return f"the pattern {pattern!r} is not a regular expression, or is too large{place}"
     return (
         f"the pattern {pattern!r} can't be matched in linear time{place}: a client could stop the server with it. "
         "Write one without lookaround and backreferences; or say validate=False, and check the arguments yourself"
