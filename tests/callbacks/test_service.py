@@ -1358,7 +1358,7 @@ class TestWhatCanNotWorkIsRefused:
     async def test_an_ask_that_does_not_fit_together(self, app: MRTRServer) -> None:
         google = app.callback("google")(lambda request: "x")
         wrong: list[tuple[Any, Any, str]] = [
-            ("https://example.com", google, "url= is a function of the way back"),
+            ("https://example.com", google, "url= is a function of the CallbackLink"),
             (provider, None, "needs a callback="),
             (None, None, "url as a string, or a callback="),
             (provider, lambda request: None, "is not a callback"),

@@ -109,7 +109,7 @@ def test_another_dialect_is_held_to_its_own_rules() -> None:
         ({"type": "object", "properties": []}, "input_schema is not valid"),
         ({"type": "object", "required": "city"}, "input_schema is not valid"),
         ({"type": "object", "properties": {"a": {"type": "text"}}}, "input_schema is not valid"),
-        ({"type": "object", "properties": {"a": {"pattern": "("}}}, "the pattern '(' is no regular expression"),
+        ({"type": "object", "properties": {"a": {"pattern": "("}}}, "the pattern '(' is not a regular expression"),
         ({"type": "object", "properties": {"a": {"pattern": "(a{1000}){1000}"}}}, "or is too large"),
         ({"type": "object", "$schema": "https://example.com/schema"}, "'https://example.com/schema' is not known"),
     ],
