@@ -192,6 +192,16 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
         assert refused["error"]["code"] == -32602
 
 
+def test_the_first_tool_answers_the_packages_own_client_as_printed(readme_app: Path) -> None:
+    (call,) = (block for block in blocks(ROOT / "README.md", "sh") if "mrtr_server.testing" in block)
+    port = free_port()
+    with running("uvicorn weather:app", readme_app, port):
+        shown = call.replace("localhost:8000", f"127.0.0.1:{port}")
+        command = ["bash", "-c", shown]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, env=clean_environment())
+    assert [done.stdout] == blocks(ROOT / "README.md", "text")
+
+
 def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Path) -> None:
     (command,) = (block for block in blocks(ROOT / "README.md", "sh") if "--workers" in block)
     body = {
