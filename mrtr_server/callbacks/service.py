@@ -205,23 +205,23 @@ class Callbacks:
         """
         name = callback.name
         if self._known.get(name) is not callback:
-            raise FlowError(f"The callback {name!r} is another server's; ask with one of this server")
+            raise FlowError(f"The callback {name!r} belongs to another server; ask with a callback of this server")
         if call.principal is not None and not self._identifies:
             raise FlowError(
-                f"The callback {name!r} can't tell whose browser opens its link, so a link that is sent to somebody "
-                "else would land their login on the sender; give MRTRServer an identify= function"
+                f"The callback {name!r} can't check whose browser opens its link. If a link is sent to "
+                "somebody else, the sender would get their login. Pass identify= to MRTRServer"
             )
         if call.principal is None and self._identifies:
             raise FlowError(
-                f"The callback {name!r} has nobody to compare a browser's user with, since this call is anonymous; "
-                "let nobody call the server without authentication, or ask only where ctx.principal is not None"
+                f"The callback {name!r} can't check whose browser opens its link, because this call is "
+                "anonymous. Refuse calls without authentication, or ask only if ctx.principal is not None"
             )
         host = call.headers.get(b"host", b"").decode("latin-1")
         base = self._base.at(host, call.root)
         if base is None:
             raise FlowError(
-                f"Nothing says where a browser finds the callback {name!r}: this request came to the host {host!r}, "
-                "which is not loopback; give MRTRServer its base_url="
+                f"The URL of the callback {name!r} is not known: this request came to the host {host!r}, "
+                "which is not loopback. Pass base_url= to MRTRServer"
             )
         expires = math.ceil(flow.started + self._limits.flow_seconds)
         id = self._id(flow, key, question)

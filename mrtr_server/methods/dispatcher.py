@@ -245,7 +245,7 @@ class Dispatcher:
                     check_length(cursor, LONGEST_NAME, "cursor")
                 offset = self._cursors.read(listing, cursor)
                 if offset is None:
-                    raise InvalidParams("The cursor is not one of this list; start again without it")
+                    raise InvalidParams("The cursor does not belong to this list; start again without it")
                 start = offset
             records = self._registry.records(listing)
             if shared := not self._authorizer.guards(None) and listing not in self._registry.guarded:
