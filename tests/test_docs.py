@@ -88,8 +88,14 @@ def test_every_python_block_is_strictly_typed(code: str, tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout
 
 
+EVERY_PAGE = [
+    *ROOT.glob("*.md"),
+    *(page for folder in ("docs", "benchmarks", ".github") for page in (ROOT / folder).glob("**/*.md")),
+]
+
+
 def test_every_link_into_the_tree_leads_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+    for page in EVERY_PAGE:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -102,7 +108,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_link_to_a_heading_leads_to_one() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+    for page in EVERY_PAGE:
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
             assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
 
