@@ -23,7 +23,7 @@ class JoiningTransport:
 
     Heads of responses without a `content-length` are not held: those are streams.
 
-    Parameters:
+    Args:
         transport: the real one.
     """
 
