@@ -84,7 +84,9 @@ def build_callback(
             f"{name!r} can't be the name of a callback; use 1 to 64 of the characters A-Z, a-z, 0-9, '_' and '-'"
         )
     if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and if it likes the CallbackLink over which it came")
+        raise SetupError(
+            f"{name}: a callback takes (request), or (request, back) with the CallbackLink that was opened"
+        )
     taken = frozenset({methods} if isinstance(methods, str) else methods)
     if not taken or taken - {"GET", "POST"}:
         raise SetupError(f'{name}: methods= takes "GET", "POST", or both')

@@ -337,10 +337,8 @@ class TestStepsAreKeptByKey:
 
         ended = upgraded(self.buy, buy, confirm=yes)
         assert ended.failed
-        assert (
-            "The step 'charge' was tests.system.test_rolling_upgrades.charge when it ran, and is shop.payments.charge now"
-            in ended.log
-        )
+        was = "tests.system.test_rolling_upgrades.charge"
+        assert f"The step 'charge' was {was} when it ran, and is shop.payments.charge now" in ended.log
 
     def test_a_renamed_function_is_a_new_step(self) -> None:
         async def buy(ctx: Context) -> str:
