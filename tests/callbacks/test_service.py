@@ -1333,7 +1333,7 @@ class TestWhatCanNotWorkIsRefused:
     async def test_parameters_that_nothing_fills(self, app: MRTRServer) -> None:
         functions: list[Callable[..., None]] = [lambda: None, lambda a, b, c: None]
         for function in functions:
-            with pytest.raises(SetupError, match="takes the request"):
+            with pytest.raises(SetupError, match="takes \\(request\\)"):
                 app.callback("c")(function)
 
     async def test_methods_that_no_browser_comes_back_with(self, app: MRTRServer) -> None:
