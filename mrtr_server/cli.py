@@ -35,7 +35,12 @@ def keygen() -> None:
 
 @main.command()
 @click.argument("app", metavar="MODULE:APP")
-@click.option("--app-dir", default="", metavar="PATH", help="Look for MODULE here; the working directory if left out.")
+@click.option(
+    "--app-dir",
+    default="",
+    metavar="PATH",
+    help="The folder in which to look for MODULE; the working directory by default.",
+)
 def worker(app: str, app_dir: str) -> None:
     """Run the tasks of MODULE:APP, an MRTRServer.
 
@@ -62,7 +67,7 @@ def _load(name: str) -> MRTRServer:
         raise click.ClickException(str(error)) from None
     if not isinstance(found, MRTRServer):
         raise click.ClickException(
-            f"{name} is {type(found).__name__}, and not an MRTRServer. If it is an application that one is mounted in, "
+            f"{name} is a {type(found).__name__}, not an MRTRServer. If it is an application in which one is mounted, "
             "name the server itself"
         )
     return found
@@ -81,15 +86,15 @@ async def _work(server: MRTRServer) -> None:
 
     async with server.worker():
         before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-        click.echo(f"Working on the tasks of {server.name!r} [{os.getpid()}]", err=True)
+        click.echo(f"Running the tasks of {server.name!r} [{os.getpid()}]", err=True)
         await ends.wait()
-        click.echo("Handing back what has not ended", err=True)
+        click.echo("Handing back the tasks that still run", err=True)
 
 
 def _end_in_time(seconds: float) -> None:
     """End the process, which is ours, where something keeps it: a blocked event loop, or a thread of the tools'."""
     time.sleep(seconds * 0.97)  # Python itself takes a moment
-    click.echo(f"Something has not ended in {seconds:g} s (MRTR_SHUTDOWN_SECONDS), and is left behind", err=True)
+    click.echo(f"Some work did not end within {seconds:g} s (MRTR_SHUTDOWN_SECONDS), and is abandoned", err=True)
     os._exit(1)
 
 
@@ -100,7 +105,7 @@ def db() -> None:
 
 @db.command()
 @click.option("--database", envvar=DATABASE, required=True, metavar="URL", help=f"The database; {DATABASE} by default.")
-@click.option("--sql", is_flag=True, help="Print the statements that would be run, and change nothing.")
+@click.option("--sql", is_flag=True, help="Print the statements, and change nothing.")
 def upgrade(database: str, sql: bool) -> None:
     """Bring the tables to the version that this release works with; make them if there are none.
 

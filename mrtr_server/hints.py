@@ -187,7 +187,7 @@ _CONTEXT_OPTIONS: Mapping[str, str] = {
     "logger_name": "use logger=",
     "extra": "put it into the message: ctx.log({...})",
     "model": "use model_preferences=",
-    "result_type": "the answer's text is .text; ask for JSON in the message, and read that",
+    "result_type": "the text of the answer is .text; ask for JSON in the message, and parse that",
 }
 """What the methods of their contexts take, and those of `Context` do not."""
 

@@ -290,7 +290,7 @@ class TestTasks:
             return "done"
 
         (message,) = caplog.messages
-        assert "'later' calls ctx.background() and has no tasks" in message
+        assert "'later' calls ctx.background() but has no tasks" in message
 
     def test_another_thing_of_that_name_is_not_mistaken_for_it(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -328,7 +328,7 @@ class TestTasks:
         app.tool(task="optional")(count)
         app.tool(task="optional", name="again")(count)
         (message,) = caplog.messages
-        assert message.startswith("forgetful: the tasks of 'count' outlive this process")
+        assert message.startswith("forgetful: the tasks of 'count' are in a database")
 
 
 def count() -> str:

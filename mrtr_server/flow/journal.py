@@ -330,7 +330,7 @@ class Journal:
         if expires <= now:
             raise InvalidRequestState("expired")
         if started > now + LEEWAY:
-            raise InvalidRequestState("from the future; the replicas' clocks disagree")
+            raise InvalidRequestState("from the future; the replicas' clocks differ")
         return journal
 
     def _answers(self) -> dict[str, tuple[str, JSON]]:

@@ -179,8 +179,8 @@ class Round:
             raise self.fail(MisplacedCall(message))
         if self.closed:
             logger.error(
-                "%s %r went on after its round had ended: it caught the cancellation and called %s. "
-                "Re-raise asyncio.CancelledError in handlers.",
+                "%s %r continued after its round had ended: it caught the cancellation and called %s. Re-raise "
+                "asyncio.CancelledError in handlers.",
                 self.call.method,
                 self.name,
                 what,

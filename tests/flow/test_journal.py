@@ -204,7 +204,7 @@ class TestExpiry:
     def test_the_clocks_of_replicas_may_differ_by_a_minute(self) -> None:
         payload = dump(Journal(NOW))
         assert Journal.load(payload, HERE, NOW - 59).started == NOW
-        assert "clocks disagree" in refusal(payload, now=NOW - 61)
+        assert "clocks differ" in refusal(payload, now=NOW - 61)
 
     def test_the_call_is_checked_before_the_time(self) -> None:
         # So that the log says of a stolen state whose it was, however old it is.

@@ -753,7 +753,7 @@ class TestRule5AnUnansweredAskParks:
 
         await Walk(app, target="stubborn").questions()
         assert EFFECTS == []
-        assert "went on after its round had ended" in caplog.text
+        assert "continued after its round had ended" in caplog.text
 
     async def test_one_that_has_just_finished_is_not_said_to_have_caught_anything(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -1188,7 +1188,10 @@ class TestRule9SingleUse:
         def pay(amount: int) -> str:
             return effect("paid")
 
-        assert "states of 'pay' and the like are redeemed once in each process" in caplog.text
+        assert (
+            "a state of 'pay', as of every confirmation or single-use tool, is redeemed once in each process"
+            in caplog.text
+        )
         walk = Walk(app, target="pay", arguments={"amount": 3})
         await walk.questions()
         state = walk.state

@@ -730,7 +730,7 @@ class TestTheEndOfTheServer:
         add_pay(app, stuck)
         async with asyncio.timeout(3):
             await self.ended(app, leave)
-        assert "a single-use round still runs" in caplog.text
+        assert "single-use rounds still run" in caplog.text
         never.set()
         await until(lambda: store.recorded)
 

@@ -432,7 +432,7 @@ class TestTheHandlersOwnState:
 
         reply = upgraded(old, new, login=Login(name="ann"))
         assert reply.text == ("3" if fits else "None")
-        assert ("the kept state does not fit the type of 'kept' any more (model_type), so it is None" in reply.log) is (
+        assert ("the kept state no longer fits the type of 'kept' (model_type), so it is None" in reply.log) is (
             not fits
         )
 
@@ -448,7 +448,7 @@ class TestTheHandlersOwnState:
 
         reply = upgraded(old, new, login=Login(name="ann"))
         assert reply.text == "None"
-        assert f"tools/call 'buy': the kept state does not fit the type of 'cart' any more ({why})" in reply.log
+        assert f"tools/call 'buy': the kept state no longer fits the type of 'cart' ({why})" in reply.log
         assert "swordfish" not in reply.log
 
     def test_is_there_again_after_a_rollback_unless_another_was_kept(self) -> None:
