@@ -13,7 +13,7 @@ Round 1: alice is asked.
       "params": {"name": "book_room", "arguments": {"day": "Friday"}}
     }' | tee /dev/stderr | grep -o '"requestState":"[^"]*"')
 
-Round 2: alice answers. Try bob's token, which is bob-token: he can't go on with her booking.
+Round 2: alice answers. Try bob's token, which is bob-token: he can't continue her booking.
 
     curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' \
       -H 'Authorization: Bearer alice-token' -d '{

@@ -29,7 +29,7 @@ def main() -> None:
 
 @main.command()
 def keygen() -> None:
-    """Print a new key for MRTR_KEYS."""
+    """Print a new key for MRTR_KEYS: 64 hex digits."""
     click.echo(secrets.token_hex(KEY_BYTES))
 
 
@@ -47,8 +47,8 @@ def worker(app: str, app_dir: str) -> None:
     It serves no requests. It needs the database and the keys of its servers: in MRTR_DATABASE_URL and MRTR_KEYS, unless
     the code gives them.
 
-    SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and go on in other workers.
-    What has not ended after MRTR_SHUTDOWN_SECONDS is left behind. A second signal ends it at once.
+    SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and continue in other
+    workers. What has not ended after MRTR_SHUTDOWN_SECONDS is abandoned. A second signal ends it at once.
     """
     logging.basicConfig(format="%(levelname)s:     %(message)s")
     sys.path.insert(0, app_dir)
@@ -100,16 +100,18 @@ def _end_in_time(seconds: float) -> None:
 
 @main.group()
 def db() -> None:
-    """Look after the database that replicas share."""
+    """Manage the database that replicas share."""
 
 
 @db.command()
-@click.option("--database", envvar=DATABASE, required=True, metavar="URL", help=f"The database; {DATABASE} by default.")
+@click.option(
+    "--database", envvar=DATABASE, required=True, metavar="URL", show_envvar=True, help="The URL of the database."
+)
 @click.option("--sql", is_flag=True, help="Print the statements, and change nothing.")
 def upgrade(database: str, sql: bool) -> None:
-    """Bring the tables to the version that this release works with; make them if there are none.
+    """Upgrade the tables to the version of this release; create them if there are none.
 
-    It is all or nothing, and may be run again. Servers of the older release go on working meanwhile.
+    It does everything or nothing, and may be run again. Running servers of the older release continue meanwhile.
     """
     try:
         from .storage.sql import migrate

@@ -319,7 +319,7 @@ class TestCallsAsOthersHaveThem:
             (lambda ctx: ctx.elicit_url("Go", "https://a.example", elicitation_id="1"), "makes the id by itself"),
             (lambda ctx: ctx.log("info", "it is so"), 'ctx.log(data, level="info")'),
             (lambda ctx: ctx.log("it is so", logger_name="me"), "use logger="),
-            (lambda ctx: ctx.sample("Hi", result_type=Login), "the answer's text is .text"),
+            (lambda ctx: ctx.sample("Hi", result_type=Login), "the text of the answer is .text"),
             (lambda ctx: ctx.sample(3), "A sampling's messages can't be sent: int is not content"),
             (lambda ctx: ctx.ask("Who?"), "takes asks: Elicit(...), Confirm(...) or the like, and not 'Who?'"),
             (lambda ctx: ctx.ask(login=Login), "takes asks: Elicit(...)"),

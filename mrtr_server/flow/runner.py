@@ -168,7 +168,7 @@ async def _torn_down(handler: Handler, round_: Round, work: Work, teardown: Tear
     except BaseException as error:
         await _leave_dependencies(round_, teardown, error)
         if isinstance(error, asyncio.CancelledError) and round_.end != "cancelled":
-            raise RuntimeError(f"{round_.name!r} was cancelled, but nobody had cancelled it") from error
+            raise RuntimeError(f"{round_.name!r} raised CancelledError, but was not cancelled") from error
         raise
     lost = round_.task is not None and round_.task.lost  # it runs elsewhere, and nothing more may happen here
     await _leave_dependencies(round_, teardown, asyncio.CancelledError("the task runs elsewhere") if lost else None)

@@ -61,7 +61,7 @@ class ElicitUrl(Ask[T]):
         if callback is not None:
             if url is not None and not callable(url):
                 raise SetupError(
-                    "With callback=, url= must be a function of the link back, such as lambda back: "
+                    "With callback=, url= must be a function of the CallbackLink, such as lambda back: "
                     'f"https://example.com/?redirect_uri={back.url}&state={back.state}"'
                 )
             self.default_key = callback.name

@@ -1360,7 +1360,7 @@ class TestWhatCanNotWorkIsRefused:
     async def test_an_ask_that_does_not_fit_together(self, app: MRTRServer) -> None:
         google = app.callback("google")(lambda request: "x")
         wrong: list[tuple[Any, Any, str]] = [
-            ("https://example.com", google, "url= must be a function of the link back"),
+            ("https://example.com", google, "url= must be a function of the CallbackLink"),
             (provider, None, "only with callback="),
             (None, None, "url as a string, or a callback="),
             (provider, lambda request: None, "is not a callback"),

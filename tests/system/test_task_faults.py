@@ -352,7 +352,7 @@ class TestADatabaseThatIsFull:
                 for reply in (refused, answered):
                     assert (reply["error"]["code"], list(reply["error"]["data"])) == (-32603, ["reference"])
                     (line,) = (each for each in server.text.splitlines() if reply["error"]["data"]["reference"] in each)
-                    assert "the disk can't be written" in line or "No space left on device; make room" in line
+                    assert "the disk can't be written" in line or "No space left on device; free some space" in line
                 assert [client.status(task) for task in running + parked] == ["working"] * 5 + ["input_required"] * 5
             for task in running:
                 assert client.text(task).split() == [str(worker.process.pid)] * 3
