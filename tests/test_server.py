@@ -131,7 +131,7 @@ class TestFunctions:
     def test_our_types_that_can_not_be_filled_by_name_are_refused(self, app: MRTRServer, source: str) -> None:
         namespace: dict[str, Any] = {"Context": Context}
         exec(f"def function({source}): ...", namespace)  # noqa: S102
-        assert "'ctx' can't be filled by name" in refusal(app.tool, namespace["function"])
+        assert "'ctx' takes the context, which is passed by name" in refusal(app.tool, namespace["function"])
 
 
 class TestRawSchemas:
@@ -158,9 +158,7 @@ class TestRawSchemas:
         def fine(ctx: Context, arguments: dict[str, Any]) -> None: ...
 
         schema = {**ANYTHING, "properties": {"ctx": {"type": "string"}}}
-        assert "'ctx' is both an argument and a parameter of the framework" in refusal(
-            app.tool(input_schema=schema), tool
-        )
+        assert "'ctx' is in input_schema= and is also a parameter" in refusal(app.tool(input_schema=schema), tool)
         app.tool(input_schema=schema)(fine)
 
 

@@ -21,7 +21,7 @@ def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
         SetupError: one is no origin.
     """
     if isinstance(given, str):
-        raise SetupError(f"{where}={given!r} is one string; give a list: {where}=[{given!r}]")
+        raise SetupError(f"{where}={given!r} is one string; pass a list: {where}=[{given!r}]")
     return frozenset(_origin(where, origin) for origin in given)
 
 

@@ -107,9 +107,7 @@ async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any
             raise
     left = "" if handler.is_async else "; it runs on in its thread, and keeps that until it returns"
     logger.warning("%r did not end within its timeout of %g s, and was given up%s", handler.name, seconds, left)
-    raise ToolError(
-        f"{handler.name} did not end within {seconds:g} seconds and was given up. Part of its work may have been done."
-    )
+    raise ToolError(f"{handler.name} timed out after {seconds:g} seconds. Part of its work may have been done.")
 
 
 async def _fill_and_call(

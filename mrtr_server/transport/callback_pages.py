@@ -82,10 +82,10 @@ def build_callback(
     if not _NAME.fullmatch(name):
         raise SetupError(f"{name!r} is not a valid name for a callback: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
     if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and optionally the WayBack over which it came")
+        raise SetupError(f"{name}: a callback takes the request, and optionally the CallbackLink over which it came")
     taken = frozenset({methods} if isinstance(methods, str) else methods)
     if not taken or taken - {"GET", "POST"}:
-        raise SetupError(f"{name}: methods= of a callback are GET, POST, or both")
+        raise SetupError(f'{name}: methods= takes "GET", "POST", or both')
     others = origins_of(f"{name}: origins", origins)
     if others and "POST" not in taken:
         raise SetupError(f'{name}: origins= apply to POST only; give methods=["POST"], too')

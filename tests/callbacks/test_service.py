@@ -1077,7 +1077,7 @@ class TestThePostOfAForm:
 
     @pytest.mark.parametrize("origins", ["https://a.example", ["a.example"], ["https://a.example/path"], ["*"], [""]])
     def test_names_are_checked_when_the_decorator_runs(self, origins: Any) -> None:
-        with pytest.raises(SetupError, match=r"one string; give a list|is not an origin"):
+        with pytest.raises(SetupError, match=r"one string; pass a list|is not an origin"):
             MRTRServer("forms", keys=RING).callback("x", methods=["POST"], origins=origins)(lambda request: "x")
 
     def test_names_are_for_what_is_posted(self) -> None:
@@ -1189,7 +1189,9 @@ class TestWhatIsKept:
         assert (page.status_code, page.headers["retry-after"]) == (503, "2")
         assert not server.opened
         error = await asking.error({"google": OPENED})
-        assert "try again" in error["message"], "the flow is not over, so that it is no result for the model"
+        assert "send the request again" in error["message"], (
+            "the flow is not over, so that it is no result for the model"
+        )
         assert caplog.text.count("the database is gone") == 1, "one line for the outage, not one for each request"
         assert "database" not in page.text
 
@@ -1331,7 +1333,7 @@ class TestWhatCanNotWorkIsRefused:
     async def test_parameters_that_nothing_fills(self, app: MRTRServer) -> None:
         functions: list[Callable[..., None]] = [lambda: None, lambda a, b, c: None]
         for function in functions:
-            with pytest.raises(SetupError, match="takes the request"):
+            with pytest.raises(SetupError, match="takes the request, and optionally"):
                 app.callback("c")(function)
 
     async def test_methods_that_no_browser_comes_back_with(self, app: MRTRServer) -> None:
@@ -1358,8 +1360,8 @@ class TestWhatCanNotWorkIsRefused:
     async def test_an_ask_that_does_not_fit_together(self, app: MRTRServer) -> None:
         google = app.callback("google")(lambda request: "x")
         wrong: list[tuple[Any, Any, str]] = [
-            ("https://example.com", google, "url= is a function of the CallbackLink"),
-            (provider, None, "needs a callback="),
+            ("https://example.com", google, "url= must be a function of the CallbackLink"),
+            (provider, None, "only with callback="),
             (None, None, "url as a string, or a callback="),
             (provider, lambda request: None, "is not a callback"),
         ]
@@ -1375,7 +1377,7 @@ class TestWhatCanNotWorkIsRefused:
             return str(await ctx.elicit_url("Log in", provider, callback=theirs))
 
         assert "Internal error" in await walk(app, target="ask", user=None).failure()
-        assert "another server" in caplog.text
+        assert "belongs to another server" in caplog.text
 
     @pytest.mark.parametrize("style", ["inline", "pure"])
     async def test_a_url_that_fails(self, app: MRTRServer, style: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -1393,7 +1395,7 @@ class TestWhatCanNotWorkIsRefused:
             return InputRequired(google=ElicitUrl("Log in", broken, callback=google))
 
         assert "Internal error" in await walk(app, target=style, user=None).failure()
-        assert "The url= for the callback 'google' failed: KeyError('client_id')" in caplog.text
+        assert "The url= function for the callback 'google' failed: KeyError('client_id')" in caplog.text
 
     async def test_a_url_that_is_no_string_and_is_not_logged_either(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -1406,7 +1408,7 @@ class TestWhatCanNotWorkIsRefused:
             return str(await ctx.elicit_url("Log in", url, callback=google))
 
         assert "Internal error" in await walk(app, target="inline", user=None).failure()
-        assert "The url= for the callback 'google' returned a tuple, and not a string" in caplog.text
+        assert "The url= function for the callback 'google' returned a tuple, not a string" in caplog.text
         assert "'state')" not in caplog.text
 
 

@@ -139,7 +139,7 @@ def assert_cut_off(reply: Reply) -> None:
     assert reply.status == 503
     assert reply.headers["content-type"] == "application/json"
     assert reply.json["error"]["code"] == -32603
-    assert "shut down before this request completed" in reply.json["error"]["message"]
+    assert "shut down before this request was finished" in reply.json["error"]["message"]
     assert reply.json["id"] == 1
 
 
@@ -208,7 +208,7 @@ class TestUvicorn:
             with wire_to(server.port) as wire:  # by then it has been read
                 wire.post(modern("tools/list"))
             ends_in_time(server)
-            assert b"shut down before this request completed" in slow.recv(65536)
+            assert b"shut down before this request was finished" in slow.recv(65536)
 
     @pytest.mark.parametrize("tool", ["plain", "steps"])
     def test_a_task_is_handed_back(self, place: Place, tool: str) -> None:

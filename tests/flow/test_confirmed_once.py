@@ -488,4 +488,7 @@ class TestWithoutASharedStore:
                 first = wire.call("confirmed")
                 done = wire.call("confirmed", answers={"confirm": accept(confirm=True)}, state=first.state)
             assert done.text.startswith("by ")
-            assert "states of 'confirmed' and the like is redeemed once in each process" in server.text
+            assert (
+                "a state of 'confirmed', as of every confirmation or single-use tool, is redeemed once in each process"
+                in server.text
+            )

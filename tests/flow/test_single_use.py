@@ -839,7 +839,7 @@ class TestTheLease:
         assert await walk.questions() == {}
         state = walk.state
         store.down = {"renew"}
-        assert "try again" in str(await walk.send())
+        assert "send the request again" in str(await walk.send())
         assert EFFECTS == []
         store.down, late = set(), False
         assert await again(walk, state).text() == "paid"

@@ -350,7 +350,7 @@ class TestNormalEnds:
         walk = Walk(app, target="run")
         assert (await walk.questions()).keys() == {"login", "aside"}
         assert happened == ["left"]
-        assert "left behind" not in caplog.text
+        assert "is abandoned" not in caplog.text
 
     async def test_before_anything_goes_out(self, app: MRTRServer) -> None:
         began, gate = asyncio.Event(), asyncio.Event()
@@ -642,7 +642,7 @@ class TestCancellation:
             await exchange.end()
         left = ["leave thread"] if where.startswith("entering") else []
         assert happened == ["enter session", "thread", *left, "session got CancelledError"]
-        assert "left behind" not in caplog.text
+        assert "is abandoned" not in caplog.text
 
     @pytest.mark.parametrize("target", ["result", "parks"])
     async def test_a_client_that_leaves_does_not_cut_a_teardown(self, app: MRTRServer, target: str) -> None:

@@ -331,7 +331,7 @@ class TestStructured:
             (Any, {"a": value}),
             (Any, ToolResult(structured_content=[value])),
         ):
-            with pytest.raises(ValueError, match="JSON has neither"):
+            with pytest.raises(ValueError, match="which JSON can't hold"):
                 compile_tool(returns)[1](result)
 
     def test_the_words_for_them_are_fine_words(self) -> None:
@@ -520,7 +520,7 @@ class TestResources:
         assert contents["blob"] == b64encode(data).decode()
 
     def test_numbers_that_json_has_not_are_never_sent(self) -> None:
-        with pytest.raises(ValueError, match="JSON has neither"):
+        with pytest.raises(ValueError, match="which JSON can't hold"):
             resource_body({"a": math.nan}, URI, None)
 
 

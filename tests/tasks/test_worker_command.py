@@ -83,7 +83,7 @@ def test_the_module_may_be_elsewhere(processes: Fleet, tmp_path: Path) -> None:
             {},
             "alone: there is no store that the servers share with their workers",
         ),
-        ("tests.support.tasks_app:app", {"MRTR_KEYS": ""}, "Set MRTR_KEYS to the same for them and their workers"),
+        ("tests.support.tasks_app:app", {"MRTR_KEYS": ""}, "Set MRTR_KEYS to the same value for servers and workers"),
         ("tests.support.tasks_app:app", {"TASKS_DATABASE": "mysql://x"}, "must be sqlite:///… or postgresql://…"),
     ],
 )
