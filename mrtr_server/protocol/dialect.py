@@ -438,7 +438,7 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> He
 def check_method(envelope: Envelope, *, required: bool) -> None:
     """Check that no header is there twice, and that `Mcp-Method` is the method. Raises `HeaderMismatch`."""
     if envelope.repeated:
-        raise HeaderMismatch(f"Header mismatch: {envelope.repeated[:200]} is there twice")
+        raise HeaderMismatch(f"Header mismatch: {envelope.repeated[:200]} occurs twice")
     method = envelope.headers.get(METHOD_HEADER)
     if method is None:
         if required:
