@@ -20,6 +20,7 @@ from mrtr_server.testing import Client, yes
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHER_PAGES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")]
 BIN = Path(sys.executable).parent
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -89,7 +90,7 @@ def test_every_python_block_is_strictly_typed(code: str, tmp_path: Path) -> None
 
 
 def test_every_link_into_the_tree_leads_somewhere() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+    for page in [*PAGES, *OTHER_PAGES]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -102,7 +103,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_link_to_a_heading_leads_to_one() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+    for page in [*PAGES, *OTHER_PAGES]:
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
             assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
 
@@ -212,5 +213,5 @@ def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Pa
 
 
 def test_the_commands_are_there() -> None:
-    for command in ("scripts/demo", "scripts/chaos", "scripts/test", ".ci/run"):
+    for command in ("scripts/demo", "scripts/chaos", "scripts/lock", "scripts/test", ".ci/run"):
         assert os.access(ROOT / command, os.X_OK), command
