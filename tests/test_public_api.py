@@ -22,18 +22,19 @@ NAMES = """
     Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InProcessStore
     InputRequired Inputs KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal PromptResult
     ProtocolError Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec
-    SetupError SignedCodec State Store StoreUnavailable TextContent ToolAnnotations ToolError ToolResult WayBack
+    SetupError SignedCodec State Store StoreUnavailable TaskRow TaskStore TextContent ToolAnnotations ToolError
+    ToolResult WayBack
 """
 LOADED_WHEN_ASKED_FOR = ["SQLStore"]
 """They need an extra. Type checkers see them as they see the others."""
 PUBLIC = NAMES.split() + LOADED_WHEN_ASKED_FOR
 
 VERBS = """
-    Add Answer Ask Begin Bring Call Cancel Carry Change Check Collect Compile Complete Connect Count Decode
-    Decrypt Derive Describe Digest Drop Encrypt End Fail Fill Find Follow Forget Format Get Give Go Hand Hear Hold Keep
-    Lead Leave Let Log Look Make Move Name Never Note Offer Open Park Pass Print Put Reach Read Refuse Register
-    Remember Respond Resume Return Run Say Seal Send Serve Shut Sign Start Store Take Tell Upgrade Use Validate Wait
-    Wake Watch Write Yield
+    Add Answer Ask Begin Bring Call Cancel Carry Change Check Collect Compile Complete Connect Count Decode Decrypt
+    Derive Describe Digest Drop Encrypt End Extend Fail Fill Find Follow Forget Format Get Give Go Grant Hand Hear
+    Hold Keep Lead Lease Leave Let Log Look Make Move Name Never Note Offer Open Park Pass Print Put Reach Read
+    Refuse Register Remember Remove Respond Resume Return Run Say Seal Send Serve Shut Sign Start Store Take Tell
+    Upgrade Use Validate Wait Wake Watch Write Yield
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""
 

@@ -32,7 +32,8 @@ from mrtr_server import (
 )
 from mrtr_server.errors import StateRefused, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
-from mrtr_server.storage.base import InProcessStore, Redemption
+from mrtr_server.storage.base import Redemption
+from mrtr_server.storage.memory import InProcessStore
 
 from .direct import Exchange, headers_for, scope_of
 from .serving import KEYS, Process, in_process, started, wait_until

@@ -17,10 +17,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from mrtr_server import InProcessStore, SQLStore, StoreUnavailable
+from mrtr_server import InProcessStore, SQLStore, StoreUnavailable, TaskRow, TaskStore
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.sql.statements import read_migrations
-from mrtr_server.storage.tasks import ENDED, TaskRow, TaskStore
+from mrtr_server.storage.tasks import ENDED
 
 from .databases import TOOLS, PostgreSQL, explained, process, task_row
 
