@@ -4,7 +4,7 @@ import typing as _typing
 
 from ._version import __version__ as __version__
 from .callbacks.service import Callback as Callback
-from .callbacks.service import WayBack as WayBack
+from .callbacks.service import CallbackLink as CallbackLink
 from .crypto.codec import Codec as Codec
 from .crypto.codec import SealedCodec as SealedCodec
 from .crypto.keys import KeyRing as KeyRing

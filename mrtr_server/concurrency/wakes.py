@@ -25,7 +25,7 @@ class Wakes:
     async def wait(self, seconds: float) -> bool:
         """Wait for a call to wake.
 
-        Parameters:
+        Args:
             seconds: for how long, at most.
 
         Returns:

@@ -8,7 +8,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import from_json, to_json
 
@@ -74,8 +74,7 @@ BUSY = -31002
 """The server can't take the request now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An answer as it goes out: an HTTP status, a body of single-line JSON, and headers that it needs."""
 
     status: int
@@ -87,7 +86,7 @@ class Reply:
 class Surface:
     """What a dialect must know of the server.
 
-    Parameters:
+    Args:
         info: the server's name, version and so on, in the shape of `Implementation`.
         versions: the protocol versions that are served, the preferred one first.
         header_parameters: gives the parameters of a tool that headers mirror.
@@ -104,7 +103,7 @@ class Surface:
 class Envelope:
     """A JSON-RPC message with the protocol's headers.
 
-    Parameters:
+    Args:
         message: the whole message.
         method: its method; empty for a response, which answers a request of ours.
         id: its id; None for a notification.
@@ -138,7 +137,7 @@ def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
 class Dialect(ABC):
     """One wire form: from an envelope to a call, from an outcome to bytes.
 
-    Parameters:
+    Args:
         surface: what to know of the server.
     """
 
@@ -174,27 +173,27 @@ class Dialect(ABC):
         """Say whether a message is of this wire form."""
 
     @abstractmethod
-    def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request and give the call in it. Raises `RequestError`."""
 
     @abstractmethod
-    def write(self, call: Call, outcome: Outcome) -> bytes:
+    def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Give the JSON-RPC response that carries an outcome. Raises `RequestError` where a task came to one."""
 
     def reply(self, call: Call, outcome: Outcome) -> Reply:
         """Give the HTTP response that carries an outcome."""
-        return Reply(200, self.write(call, outcome))
+        return Reply(200, self.dump_outcome(call, outcome))
 
     def error(self, request_id: str | int | None, error: RequestError) -> Reply:
         """Give the response that carries an error. The id is left out where it could not be read, and never null."""
-        status, written = self.write_error(error)
+        status, written = self.dump_error(error)
         body: JSON = {"jsonrpc": "2.0", "error": written}
         if request_id is not None:
             body["id"] = request_id
         later = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),) if isinstance(error, Busy) else ()
         return Reply(status, to_json(body), later)
 
-    def write_error(self, error: RequestError) -> tuple[int, JSON]:
+    def dump_error(self, error: RequestError) -> tuple[int, JSON]:
         """Give an error's HTTP status, and the JSON-RPC error object."""
         status, code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
         written: JSON = {"code": code, "message": error.message}
@@ -263,8 +262,11 @@ def timestamp(seconds: float) -> str:
 
 # With every digit a 0 and every E an e, a number can only overflow where one of these is: an exponent of three digits,
 # or so many digits that one of two is enough. Looking for them costs a fraction of a regular expression.
-_TO_SHAPES = bytes.maketrans(b"123456789E", b"000000000e")
+_TO_NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
 _MAY_OVERFLOW = (b"0e000", b"0e+000", b"0" * 200)
+# Few bodies have five characters of a number in a row, which each of these has. Seen alike, brackets count as one.
+_TO_SHAPES = bytes.maketrans(b"123456789eE+[", b"000000000000{")
+_LONG_NUMBER = b"0" * 5
 
 
 def read_envelope(
@@ -272,7 +274,7 @@ def read_envelope(
 ) -> Envelope:
     """Read a body as a JSON-RPC message.
 
-    Parameters:
+    Args:
         body: the HTTP body.
         headers: the HTTP headers, by lower-case name.
         repeated: the name of a header of the protocol that was there twice.
@@ -301,8 +303,9 @@ def read_envelope(
         request_id = None
     elif is_longer(request_id, longest := LONGEST_KEY if "method" in message else LONGEST_RESPONSE_ID):
         raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
-    # Counting bytes is enough to clear nearly every request of the walk.
-    if body.count(b"{") + body.count(b"[") > depth or _may_overflow(body):
+    # Looking at the bytes is enough to clear nearly every request of the walk.
+    shapes = body.translate(_TO_SHAPES)
+    if shapes.count(b"{") > depth or (_LONG_NUMBER in shapes and _may_overflow(body)):
         try:
             _check(message, depth, depth)
         except RequestError as error:
@@ -327,8 +330,8 @@ def read_envelope(
 
 
 def _may_overflow(body: bytes) -> bool:
-    shapes = body.translate(_TO_SHAPES)
-    return _MAY_OVERFLOW[0] in shapes or _MAY_OVERFLOW[1] in shapes or _MAY_OVERFLOW[2] in shapes
+    numbers = body.translate(_TO_NUMBERS)
+    return any(shape in numbers for shape in _MAY_OVERFLOW)
 
 
 def _check(value: Any, depth: int, limit: int) -> None:
@@ -410,7 +413,7 @@ def decode_header(value: bytes) -> str | None:
 def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> HeaderMismatch | None:
     """Check that the headers say what the body says (Streamable HTTP, Server Validation).
 
-    Parameters:
+    Args:
         envelope: the request.
         surface: knows which parameters headers mirror.
         required: whether they must be there; those that are there must match in every dialect.

@@ -14,7 +14,7 @@ from .tasks import TaskRow
 class Redemption:
     """What a store says about the delivery of a sealed state.
 
-    Parameters:
+    Args:
         verdict: `"granted"`: this delivery runs, and no other may until its lease ends. `"running"`: another delivery
             runs now. `"recorded"`: it has been run; `outcome` is what came of it. `"spent"`: it was redeemed with
             other answers.
@@ -54,7 +54,7 @@ class Store(ABC):
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
         """Grant a delivery of a sealed state, or return why it is not granted; atomically.
 
-        Parameters:
+        Args:
             state: digest of the state.
             answers: digest of the answers that came with it.
             lease: how long a grant holds unless it is renewed, in seconds. Where a lease ended without an outcome, its
@@ -72,7 +72,7 @@ class Store(ABC):
 
         A grant whose lease has ended is this token's until another delivery takes it.
 
-        Parameters:
+        Args:
             state: digest of the state.
             token: of the grant.
             lease: how long it holds, in seconds.
@@ -90,7 +90,7 @@ class Store(ABC):
 
         The first outcome stays. To record the same one again is no mistake.
 
-        Parameters:
+        Args:
             state: digest of the state.
             token: of the grant.
             outcome: what came of it, sealed.
@@ -108,7 +108,7 @@ class Store(ABC):
 
         Nothing happens if it is not this token's any more, or an outcome is recorded.
 
-        Parameters:
+        Args:
             state: digest of the state.
             token: of the grant.
 
@@ -122,7 +122,7 @@ class Store(ABC):
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
         """Keep a value, if there is none for the key; atomically.
 
-        Parameters:
+        Args:
             key: a digest.
             value: sealed.
             keep: how long it is kept, in seconds.
@@ -138,7 +138,7 @@ class Store(ABC):
     async def get(self, key: str) -> bytes | None:
         """Return the value of a key; None if there is none, or it has expired.
 
-        Parameters:
+        Args:
             key: a digest.
 
         Raises:
@@ -169,7 +169,7 @@ class Store(ABC):
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
         """Keep a new task. When this returns, every replica finds it, and it survives a crash.
 
-        Parameters:
+        Args:
             row: the task.
             seconds: how long its lease holds, if it has one.
 
@@ -184,7 +184,7 @@ class Store(ABC):
     async def find_task(self, id: str) -> TaskRow | None:
         """Return a task; None if there is none, or it has expired.
 
-        Parameters:
+        Args:
             id: whatever a client sent.
 
         Raises:
@@ -195,7 +195,7 @@ class Store(ABC):
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         """Change fields of a task, atomically, if it still has the version of `row`.
 
-        Parameters:
+        Args:
             row: the task as it was.
             seconds: how long the lease holds that is among the changes, from now on; None leaves its end as it is.
             changes: the fields, by name.
@@ -217,7 +217,7 @@ class Store(ABC):
         Each gets the lease, its end, one attempt more, and its next version. No other claim gets it before the lease
         has ended.
 
-        Parameters:
+        Args:
             lease: names who takes them.
             seconds: how long the lease holds.
             most: how many to take.
@@ -232,7 +232,7 @@ class Store(ABC):
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         """Extend a lease on tasks, from now on. Their version stays.
 
-        Parameters:
+        Args:
             lease: names who has taken them.
             ids: of the tasks.
             seconds: how long it holds.
@@ -248,7 +248,7 @@ class Store(ABC):
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
         """Return tasks that have not ended and whose deadline has passed; and delete, now and then, what has expired.
 
-        Parameters:
+        Args:
             most: how many to return.
 
         Raises:
@@ -262,7 +262,7 @@ class Store(ABC):
         The wait ends at once where something came after the last claim on this event loop began, or where that claim
         left something because it took its most.
 
-        Parameters:
+        Args:
             seconds: how long to wait, at most.
             tools: the tools, by name.
             without: the ids of tasks to leave.

@@ -224,7 +224,7 @@ class InProcessStore(_InProcessTasks):
 
     Any number of event loops and threads may use it at once. What it keeps is gone when the process ends.
 
-    Parameters:
+    Args:
         clock: returns the time in seconds since the epoch.
         most_records: how many redeemed states, and how many values, it holds at once. When that many have not expired
             it refuses more, since to forget one would let it be redeemed again.

@@ -9,7 +9,7 @@ from ..protocol.messages import TaskStatus
 class TaskRow:
     """A task as it is stored. What its flow holds is sealed before it comes here.
 
-    Parameters:
+    Args:
         id: names it.
         owner: digest of the principal that it belongs to; empty for nobody's.
         name: the tool.
