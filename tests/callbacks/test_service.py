@@ -43,7 +43,7 @@ from mrtr_server.errors import InvalidAnswer, StoreUnavailable
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.arguments import Stored
-from mrtr_server.storage.base import InProcessStore
+from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.transport.auth import TokenUser
 
 from ..support.direct import Exchange, headers_for, scope_of
