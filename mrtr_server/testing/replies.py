@@ -278,7 +278,7 @@ class Reply:
     def _seen(self, what: str) -> Observed:
         seen = [response.seen for response in self.responses if response.seen is not None]
         if not seen:
-            raise Unexpected(f"{what.capitalize()} can't be seen over HTTP: give the client the application instead")
+            raise Unexpected(f"{what.capitalize()} can't be seen over HTTP: pass the application to the client instead")
         return seen[0] if len(seen) == 1 else Observed(*seen)
 
     def __str__(self) -> str:
@@ -292,11 +292,11 @@ class Reply:
             return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
         if self.is_task and not self.complete:
             asks = f" and asks {listed(self.asks.values())}" if self.asks else ""
-            return f"The task is {self.task.status}{asks}: {self.task.message or 'it says nothing'}"
+            return f"The task is {self.task.status}{asks}: {self.task.message or 'it has no message'}"
         if self.asks:
             return f"The server asks {listed(self.asks.values())}."
         if self.needs_input:
-            return "The server asks nothing, and wants the call to be sent again with its state."
+            return "The server asks nothing, and expects the same call again, with its state."
         text = self._text or str(self.result)
         return f"The tool failed: {text}" if self.failed else f"The call is complete: {text}"
 

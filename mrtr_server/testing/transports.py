@@ -143,7 +143,7 @@ def transports(servers: Iterable[Server], path: str | None, timeout: float | Non
         OverHTTP(each, timeout) if isinstance(each, str) else InProcess(each, path, timeout) for each in servers
     ]
     if not ways:
-        raise Unexpected("Give at least one server: an application, or the URL of an endpoint")
+        raise Unexpected("Pass at least one server: an application, or the URL of an endpoint")
     return ways
 
 

@@ -78,12 +78,12 @@ def test_a_brace_alone_is_refused(template: str) -> None:
 
 
 def test_a_name_twice_is_refused() -> None:
-    with pytest.raises(SetupError, match="has 'a' twice"):
+    with pytest.raises(SetupError, match="has the variable 'a' twice"):
         UriTemplate("x://{a}/{+a}")
 
 
 def test_expressions_that_nothing_parts_are_refused() -> None:
-    with pytest.raises(SetupError, match="nothing says where 'a' ends"):
+    with pytest.raises(SetupError, match="nothing marks the end of 'a'"):
         UriTemplate("x://{a}{b}")
 
 

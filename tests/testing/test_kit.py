@@ -365,7 +365,9 @@ class TestAFlowIsWalkedRoundByRound:
     def test_a_key_that_was_not_asked_fails_the_test_unless_it_is_sent_on_purpose(self, client: Client) -> None:
         flow = client.flow("greet")
         flow.start()
-        with pytest.raises(Unexpected, match=r"'logon' was not asked; open is 'login' \(form\): 'Who are you\?'"):
+        with pytest.raises(
+            Unexpected, match=r"'logon' was not asked; the server asks 'login' \(form\): 'Who are you\?'"
+        ):
             flow.answer(logon=ANN)
         assert flow.send({"logon": ANN}).asks.keys() == {"login"}
         assert flow.answer(login=ANN).complete
@@ -384,7 +386,7 @@ class TestAFlowIsWalkedRoundByRound:
         flow = Client(working, tasks=True).flow("greet")
         flow.start()
         with pytest.raises(
-            Unexpected, match=r"'login' was not asked; open is nothing; the task is working, so wait\(\)"
+            Unexpected, match=r"'login' was not asked; the server asks nothing; the task is working, so wait\(\)"
         ):
             flow.answer(login=ANN)
         flow.wait()
@@ -609,7 +611,7 @@ class TestWhatHappenedInside:
     def test_over_http_it_can_not_be_seen(self, serve: Serve) -> None:
         done = Client(serve(app).url).call("notes")
         for look in (lambda: done.steps, lambda: done.replayed, lambda: done.log):
-            with pytest.raises(Unexpected, match="can't be seen over HTTP: give the client the application instead"):
+            with pytest.raises(Unexpected, match="can't be seen over HTTP: pass the application to the client instead"):
                 look()
 
     def test_notes_come_with_the_reply(self, client: Client) -> None:
