@@ -931,7 +931,7 @@ class TestWithoutASharedStore:
         arguments = ("tests.support.single_use_app:app", "--workers", "2")
         with started(*arguments, log=tmp_path / "log", environment=environment) as server:
             server.wait()
-            assert "'pay' is single_use, and 2 workers need one store" in server.text
+            assert "'pay' is single_use, and 2 workers need a shared store" in server.text
             assert "MRTR_DATABASE_URL" in server.text
             assert "Traceback" not in server.text
 
