@@ -112,8 +112,7 @@ class Shared:
         """
         if not isinstance(self.store, TaskStore):
             raise SetupError(
-                f"{tool!r} has tasks, and the store= can't keep any; give it the methods of "
-                "mrtr_server.task_store.TaskStore"
+                f"{tool!r} has tasks, and the store= can't keep any; derive its class from mrtr_server.TaskStore"
             )
         self.keeps(f"the tasks of {tool!r}")
         if not run_tasks and self._is_alone and not self.refusal:
