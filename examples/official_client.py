@@ -71,7 +71,7 @@ class Tasks(ClientExtension):
             if now.status in ("failed", "cancelled"):
                 said = types.TextContent(type="text", text=now.error.get("message", "The task was cancelled"))
                 return types.CallToolResult(content=[said], is_error=True)
-            answers = {}
+            answers: dict[str, Any] = {}
             for key in now.input_requests.keys() - answered:  # a key stands for one question in the task's life
                 asked = types.ElicitRequestFormParams.model_validate(now.input_requests[key]["params"])
                 answers[key] = (await self._ask(asked)).model_dump(exclude_none=True)

@@ -32,7 +32,7 @@ Round 2: the payment. Send it as often as you like: the receipt stays the same, 
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -79,7 +79,7 @@ def balance(of: str) -> int:
 
 
 @contextmanager
-def _ledger() -> Iterator[sqlite3.Connection]:
+def _ledger() -> Generator[sqlite3.Connection]:
     with closing(sqlite3.connect(LEDGER)) as ledger, ledger:
         ledger.execute("CREATE TABLE IF NOT EXISTS payments (number INTEGER PRIMARY KEY, key UNIQUE, payee, euros)")
         yield ledger

@@ -48,7 +48,6 @@ from .registration.handlers import calls_background, compile_handler
 from .registration.option_types import check_registration, check_settings
 from .registration.registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .storage.base import Store
-from .storage.factory import fanout_of
 from .storage.pubsub import Fanout
 from .tasks.service import Tasks
 from .tasks.worker import Worker
@@ -221,7 +220,7 @@ class MRTRServer:
         self._admission = Admission(self._limits, self._shutdown)
         self._lame_duck = lame_duck
         self._hears_sigterm = False
-        self._fanout: Fanout = fanout or fanout_of(self._shared.store)
+        self._fanout: Fanout = fanout or self._shared.store.fanout()
         ring = settings["keys"] = self._shared.ring
         self._probes = Probes(self._path, self._why_not_ready, self._shared.is_usable, needs_store=ready_needs_store)
         self._entered = lifespan or nullcontext
@@ -260,7 +259,7 @@ class MRTRServer:
             clock=clock,
         )
         self._tasks = Tasks(
-            self._shared.tasks,
+            self._shared.watched,
             ring,
             self._fanout,
             self._admission,

@@ -27,8 +27,9 @@ from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..limits import Limits
 from ..protocol.messages import JSON, Call, Change, Complete, Principal, Question, Task, TaskOffer, TaskResult
+from ..storage.base import Store
 from ..storage.pubsub import Fanout
-from ..storage.tasks import ENDED, TaskRow, TaskStore
+from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
 from .sealing import ID_BYTES, RowBinding, SealedTasks
 from .waiting import TaskWaiting
@@ -91,7 +92,7 @@ class Tasks:
 
     def __init__(
         self,
-        store: TaskStore,
+        store: Store,
         ring: KeyRing,
         fanout: Fanout,
         admission: Admission,

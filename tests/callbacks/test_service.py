@@ -43,7 +43,7 @@ from mrtr_server.errors import InvalidAnswer, StoreUnavailable
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.arguments import Stored
-from mrtr_server.storage.base import InProcessStore
+from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.transport.auth import TokenUser
 
 from ..support.direct import Exchange, headers_for, scope_of
@@ -496,6 +496,7 @@ class TestAnEarlyClient:
         await asyncio.sleep(0.5)
         assert not asked
 
+    @pytest.mark.alone
     async def test_asks_only_for_what_it_still_needs(self) -> None:
         """What a later version of the handler does not ask for any more holds nobody up twice."""
         server = calendar(hold=0.3)
@@ -1282,6 +1283,7 @@ class TestHoldingEndsEarly:
     def journal(self) -> Journal:
         return Journal(time.time(), answers={"google": {"callback.0.0": OPENED}})
 
+    @pytest.mark.alone
     async def test_at_once_when_it_is_woken(self, callbacks: Callbacks, journal: Journal) -> None:
         leaving = [False]
         held = asyncio.create_task(callbacks.wait(journal, lambda: leaving[0]))
@@ -1292,6 +1294,7 @@ class TestHoldingEndsEarly:
         assert (await held).unfinished == (("google", "callback.0.0"),)
         assert time.monotonic() - began < 0.3
 
+    @pytest.mark.alone
     async def test_and_begins_not_at_all(self, callbacks: Callbacks, journal: Journal) -> None:
         began = time.monotonic()
         assert (await callbacks.wait(journal, lambda: True)).unfinished == (("google", "callback.0.0"),)

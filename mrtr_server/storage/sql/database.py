@@ -24,13 +24,6 @@ HINTS = {
 }
 """What to do about an error, by words of its text."""
 
-FIND_VERSION = "SELECT version_num FROM mrtr_schema"
-KEEP_VERSION = "UPDATE mrtr_schema SET version_num = '{version}'"
-MAKE_VERSION = (
-    "CREATE TABLE mrtr_schema (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))",
-    "INSERT INTO mrtr_schema (version_num) VALUES ('{version}')",
-)
-
 
 class Database(ABC):
     """A database, reached from any number of event loops, one after the other or at once.
@@ -145,8 +138,8 @@ class Database(ABC):
         if not missing:
             return []
         steps = [statement for version in missing for statement in self.migrations[version]]
-        last = (KEEP_VERSION,) if found is not None else MAKE_VERSION
-        return [*steps, *(statement.format(version=missing[-1]) for statement in last)]
+        last = ["keep_version"] if found is not None else ["make_version_table", "make_version"]
+        return [*steps, *(self.statements[name].format(version=missing[-1]) for name in last)]
 
     def check_version(self, found: str) -> None:
         """Check that this release works with tables of a version. Raises `WrongVersion`."""
