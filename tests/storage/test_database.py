@@ -279,9 +279,13 @@ class TestSSLMode:
             assert "rejected SSL upgrade" in message
             assert set(first) == {self.ASKS}, "it went on without"
 
-    async def test_that_verifies_needs_a_certificate_to_trust_and_says_so(self, tmp_path: Path) -> None:
-        store = SQLStore(f"postgresql://me@127.0.0.1:1/name?sslmode=verify-full&sslrootcert={tmp_path}/missing.crt")
-        assert f'root certificate file "{tmp_path}/missing.crt" does not exist' in await failure(store)
+    async def test_that_verifies_needs_a_certificate_to_trust_and_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("PGSSLROOTCERT", raising=False)
+        message = await failure(SQLStore("postgresql://me:secret@127.0.0.1:1/name?sslmode=verify-full"))
+        assert f'root certificate file "{tmp_path}/.postgresql/root.crt" does not exist' in message
 
 
 class TestStoreOf:
