@@ -61,7 +61,7 @@ class Outage:
         if not self._failing:
             self._reference, self._since, self._failures = secrets.token_hex(4), time.monotonic(), 0
             logger.error(
-                "%s: the store can't be used (reference %s): %s. What needs it is refused until it is back",
+                "%s: the store can't be used (reference %s): %s. Requests that need it are refused until it is back",
                 self._name,
                 self._reference,
                 error,

@@ -731,7 +731,7 @@ class TestTheEndOfTheServer:
         add_pay(app, stuck)
         async with asyncio.timeout(3):
             await self.ended(app, leave)
-        assert "a single-use round still runs" in caplog.text
+        assert "single-use rounds still run" in caplog.text
         never.set()
         await until(lambda: store.recorded)
 
@@ -840,7 +840,7 @@ class TestTheLease:
         assert await walk.questions() == {}
         state = walk.state
         store.down = {"renew"}
-        assert "try again" in str(await walk.send())
+        assert "send the request again" in str(await walk.send())
         assert EFFECTS == []
         store.down, late = set(), False
         assert await again(walk, state).text() == "paid"

@@ -194,6 +194,7 @@ class TestSQLite:
     async def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/changes.db"
 
+    @pytest.mark.alone
     async def test_a_file_that_can_not_be_used_yet_is_waited_for(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -330,6 +330,7 @@ class TestWhatIsFoundOnTheSpot:
             assert file.find(FIND, {"number": 1}) == [(1,)]
             other.rollback()
 
+    @pytest.mark.alone
     async def test_is_left_to_run_where_the_file_is_locked(self, file: SQLiteFile, path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("PRAGMA locking_mode=EXCLUSIVE")

@@ -597,7 +597,7 @@ class TestSQLiteTasks(SQLContract):
             kept += [row for row, added in zip(rows, done, strict=True) if added is True]
             errors = [error for error in done if isinstance(error, BaseException)]
         assert {type(error) for error in errors} == {StoreUnavailable}
-        assert "database or disk is full; make room" in str(errors[0])
+        assert "database or disk is full; free some space" in str(errors[0])
         assert len(kept) > 5
         assert [await bench.another.find_task(row.id) for row in kept] == kept
         await bench.pass_time(11)

@@ -16,10 +16,10 @@ HINTS = {
     "unable to open database file": "its folder must exist, and this process must be allowed to write there",
     "readonly database": "this process must be allowed to write to the file and to its folder",
     "database is locked": "another process has been writing to it for too long",
-    "was removed or replaced": "put back the one that was there, or restart all processes that use it",
-    "disk I/O error": "the disk takes nothing, for a quota or a fault of its own; the system's log may say why",
-    "disk is full": "make room; what has expired is removed by itself",
-    "No space left": "make room; what has expired is removed by itself",
+    "was removed or replaced": "restore the file, or restart all processes that use it",
+    "disk I/O error": "the disk can't be written, because of a quota or a fault; the system's log may say why",
+    "disk is full": "free some space; the server removes what has expired",
+    "No space left": "free some space; the server removes what has expired",
     "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
 }
 """What to do about an error, by words of its text."""

@@ -129,7 +129,7 @@ class SQLiteDatabase(Database):
         if not self._told_mode and (files := open_to_others(self._path)):
             self._told_mode = True
             logger.warning(
-                "%s: others on this machine may read or write %s: `chmod 600` them, unless that is meant",
+                "%s: others on this machine may read or write %s: `chmod 600` them, unless that is intended",
                 self.name,
                 ", ".join(files),
             )
