@@ -30,7 +30,7 @@ LOADED_WHEN_ASKED_FOR = ["SQLStore"]
 """They need an extra. Type checkers see them as they see the others."""
 PUBLIC = NAMES.split() + LOADED_WHEN_ASKED_FOR
 
-ELSEWHERE = ("flow", "methods", "registration", "server", "storage", "tasks")
+ELSEWHERE = ("flow", "methods", "registration", "server", "tasks")
 """The parts of the package whose documentation is still being written."""
 
 
