@@ -8,12 +8,14 @@ from typing import Any, Literal
 from ..concurrency.threads import Threads
 from ..crypto.cursors import Cursors
 from ..errors import (
+    ArgumentsMisfit,
     Declined,
     InvalidParams,
     MissingCapability,
     NotFound,
     OverBudget,
     ProtocolError,
+    Refusal,
     RequestError,
     StateRefused,
     StoreUnavailable,
@@ -21,7 +23,6 @@ from ..errors import (
     UnknownMethod,
     UnknownTarget,
 )
-from ..flow.asks import Refusal
 from ..flow.authorization import Authorizer
 from ..flow.handler import Handler
 from ..flow.service import Flows, Opened
@@ -43,7 +44,7 @@ from ..protocol.messages import (
     Subscription,
 )
 from ..registration.registry import Record, Registry
-from ..schema.arguments import Arguments, ArgumentsMisfit
+from ..schema.arguments import Arguments
 from ..schema.results import completion_body, prompt_body, resource_body
 from ..schema.unknown_arguments import ArgumentNames, read_arguments
 from ..storage.pubsub import Fanout

@@ -3,12 +3,10 @@
 import logging
 import secrets
 
-from ..errors import InternalFault, RequestError, StoreUnavailable, Unavailable
-from ..flow.asks import Refusal
+from ..errors import ArgumentsMisfit, InternalFault, Refusal, RequestError, StoreUnavailable, Unavailable
 from ..hints import for_error
 from ..logs.tracebacks import AuthorsFirst
 from ..protocol.messages import Call
-from ..schema.arguments import ArgumentsMisfit
 
 logger = logging.getLogger("mrtr_server")
 logger.addFilter(AuthorsFirst())  # whichever module logs a failure

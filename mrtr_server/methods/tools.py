@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..errors import (
+    ArgumentsMisfit,
     InvalidParams,
     MissingCapability,
+    Refusal,
     RequestError,
     StateRefused,
     StoreUnavailable,
@@ -14,7 +16,6 @@ from ..errors import (
     Unavailable,
     UnknownTarget,
 )
-from ..flow.asks import Refusal
 from ..flow.authorization import Authorizer
 from ..flow.journal import Journal
 from ..flow.round import Background
@@ -35,7 +36,6 @@ from ..protocol.messages import (
     Started,
 )
 from ..registration.registry import Registry, Tool
-from ..schema.arguments import ArgumentsMisfit
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
 from ..tasks.questions import Questions

@@ -10,8 +10,8 @@ from typing import Any, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from ..errors import SetupError
-from ..flow.asks import Ask, Confirm, Elicit, Elicited, ListRoots, Refusal, Root, Sample, Sampled, Text
+from ..errors import Refusal, SetupError
+from ..flow.asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled, Text
 from ..flow.journal import UNSET
 from ..flow.resolver import Asked, Declared, Dependency, Node, Sources
 from ..flow.url_asks import ElicitUrl

@@ -20,8 +20,16 @@ from ..callbacks.base_url import BaseUrl, origins_of
 from ..callbacks.service import PATH, Callback, Callbacks, owner
 from ..concurrency.threads import Threads
 from ..crypto.signing import Link
-from ..errors import FlowError, LinkRefused, PayloadTooLarge, SetupError, StoreUnavailable, ToolError, Unavailable
-from ..flow.asks import Refusal
+from ..errors import (
+    FlowError,
+    LinkRefused,
+    PayloadTooLarge,
+    Refusal,
+    SetupError,
+    StoreUnavailable,
+    ToolError,
+    Unavailable,
+)
 from ..flow.handler import Handler
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Principal
