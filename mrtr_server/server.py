@@ -38,7 +38,7 @@ from .flow.single_use import Redeemer
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of, options_of
 from .limits import Limits
 from .logs.refusals import RefusalLog
-from .logs.text import PlainText, plain
+from .logs.text import plain
 from .methods.dispatcher import Dispatcher, Registered
 from .methods.failures import Faults
 from .methods.tools import Tools
@@ -60,7 +60,6 @@ from .transport.response_writer import closing
 from .transport.signals import drain_on_sigterm, forget_sigterm
 
 logger = logging.getLogger("mrtr_server")
-logger.addFilter(PlainText())  # here, since it goes behind the filters of the modules above
 
 LIFESPAN = 2 / 3
 """What part of the seconds that are left at the end of a shutdown is for leaving `lifespan=`."""

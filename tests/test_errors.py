@@ -162,3 +162,13 @@ def test_an_internal_fault_shows_its_reference_and_its_detail_only_where_it_was_
     assert InternalFault("abcd1234").message == "Internal error (reference abcd1234)"
     assert InternalFault("abcd1234").data == {"reference": "abcd1234"}
     assert InternalFault("abcd1234", "ZeroDivisionError").message == "ZeroDivisionError"
+
+
+def test_references_into_the_log_are_made_in_one_module() -> None:
+    making = {
+        path
+        for path, tree in SOURCES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node).endswith("token_hex(4)")
+    }
+    assert making == {"logs/failures.py"}

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from ..concurrency.shutdown import Shutdown
 from ..crypto.codec import SealedCodec
 from ..crypto.digests import canonical, digest_bytes
 from ..errors import InternalFault, NothingDone, RequestError, StateRefused, StoreUnavailable
+from ..logs.failures import report_failure
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.watched import nothing_done
@@ -213,9 +213,7 @@ class Redeemer:
         try:
             return came, self._seal(delivery, came)
         except ValueError as error:
-            reference = secrets.token_hex(4)
-            logger.error("%r gave what is no JSON (reference %s)", delivery.call.target, reference, exc_info=error)
-            came = InternalFault(reference)
+            came = InternalFault(report_failure("%r gave what is no JSON", delivery.call.target, error=error))
             return came, self._seal(delivery, came)
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
@@ -266,11 +264,7 @@ class Redeemer:
             return read_outcome(opened[len(bound) :])
         except (StateRefused, ValueError) as error:
             why = error.reason if isinstance(error, StateRefused) else str(error)
-            reference = secrets.token_hex(4)
-            logger.error(
-                "%r: a recorded outcome does not open (reference %s): %s", delivery.call.target, reference, why
-            )
-            return InternalFault(reference)
+            return InternalFault(report_failure("%r: a recorded outcome does not open", delivery.call.target, why=why))
 
 
 def _bound(delivery: _Delivery) -> bytes:

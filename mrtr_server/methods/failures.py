@@ -1,15 +1,9 @@
 """What goes wrong while a handler runs, in words for the one who is told."""
 
-import logging
-import secrets
-
 from ..errors import ArgumentsMisfit, InternalFault, Refusal, RequestError, StoreUnavailable, Unavailable
 from ..hints import for_error
-from ..logs.tracebacks import AuthorsFirst
+from ..logs.failures import report_failure
 from ..protocol.messages import Call
-
-logger = logging.getLogger("mrtr_server")
-logger.addFilter(AuthorsFirst())  # whichever module logs a failure
 
 _REFUSED = {
     "decline": "The user declined to answer, so the request was not carried out.",
@@ -41,13 +35,11 @@ class Faults:
         """Note what went wrong under a reference, unless it is noted; give what the client sees of it."""
         if isinstance(error, StoreUnavailable) and error.reference:
             return Unavailable(error.reference)
-        reference = secrets.token_hex(4)
-        what = call.method, call.target, reference
+        what = "%s %.200r failed", call.method, call.target
         if isinstance(error, StoreUnavailable):  # whose message says it all; what led to it may hold values
-            logger.error("%s %.200r failed (reference %s): %s", *what, error)
+            reference = report_failure(*what, why=str(error))
         else:
-            hint = for_error(error)
-            logger.error("%s %.200r failed (reference %s)%s", *what, hint and f": {hint}", exc_info=error)
+            reference = report_failure(*what, why=for_error(error), error=error)
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
 
 

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
 from typing import Any, TypeVar
 
 from ..errors import NothingDone, StoreUnavailable
+from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
 from .tasks import TaskRow, TaskStore
 
@@ -54,13 +54,9 @@ class Outage:
     def failed(self, method: str, error: StoreUnavailable) -> None:
         """Note that a method failed, and log it if that is news; the error gets the reference of the entry."""
         if not self._failing:
-            self._reference, self._since, self._failures = secrets.token_hex(4), time.monotonic(), 0
-            logger.error(
-                "%s: the store can't be used (reference %s): %s. What needs it is refused until it is back",
-                self._name,
-                self._reference,
-                error,
-            )
+            self._since, self._failures = time.monotonic(), 0
+            why = f"{error}. What needs it is refused until it is back"
+            self._reference = report_failure("%s: the store can't be used", self._name, why=why)
         self._failing[method] = time.monotonic()
         self._failures += 1
         error.reference = self._reference
@@ -228,7 +224,4 @@ def nothing_done(error: StoreUnavailable, what: str) -> NothingDone:
         error: what the store said; it goes to the log unless it is there already.
         what: was not done, for the log.
     """
-    if not error.reference:
-        error.reference = secrets.token_hex(4)
-        logger.error("%s (reference %s): %s", what, error.reference, error)
-    return NothingDone(error.reference)
+    return NothingDone(report_outage(error, "%s", what))

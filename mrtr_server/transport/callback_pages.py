@@ -2,7 +2,6 @@
 
 import logging
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from html import escape
@@ -31,6 +30,7 @@ from ..errors import (
     Unavailable,
 )
 from ..flow.handler import Handler
+from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Principal
 from ..protocol.users import principal_of
@@ -175,14 +175,12 @@ class CallbackPages:
         except PayloadTooLarge:
             return _page(413, "That did not work", "What was sent is too large.")
         except StoreUnavailable as error:
-            if not error.reference:  # or it is in the log already
-                logger.error("Callback %r: %s", callback.name, error)
+            report_outage(error, "Callback %r failed", callback.name)
             page = _page(503, "That did not work", "Please try again in a moment.")
             page.headers["Retry-After"] = f"{Unavailable.retry_after:g}"
             return page
         except Exception as error:
-            reference = secrets.token_hex(4)
-            logger.error("Callback %r failed (reference %s)", callback.name, reference, exc_info=error)
+            reference = report_failure("Callback %r failed", callback.name, error=error)
             return _page(500, "That did not work", f"Something is wrong here (reference {reference}).")
 
     def _refuse(self, callback: Callback[Any], request: Request) -> Response | None:
