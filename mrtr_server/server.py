@@ -24,6 +24,7 @@ from .callbacks.base_url import BaseUrl
 from .callbacks.service import PATH, Callbacks
 from .concurrency.shutdown import DEFAULT, Shutdown, read_seconds
 from .concurrency.threads import Threads
+from .crypto.bound import BoundCodec
 from .crypto.codec import Codec, SealedCodec
 from .crypto.cursors import Cursors
 from .crypto.keys import KeyRing
@@ -245,7 +246,7 @@ class MRTRServer:
             clock=clock,
         )
         redeemer = self._redeemer = Redeemer(
-            self._shared.watched, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
+            self._shared.watched, BoundCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
         flows = Flows(
             codec or SealedCodec(ring),

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from ..errors import StateRefused
-from .codec import SealedCodec
+from .bound import BoundCodec
 from .keys import KeyRing
 
 _MOST_CHARACTERS = 512
@@ -21,18 +21,17 @@ class Cursors:
     """
 
     def __init__(self, ring: KeyRing) -> None:
-        self._codec = SealedCodec(ring, "position in a list")
+        self._codec = BoundCodec(ring, "position in a list")
 
     def make(self, listing: str, offset: int) -> str:
         """Make the cursor of a position: the list's name and how many entries come before."""
-        return self._codec.seal(to_json([listing, f"{offset:012d}"]))
+        return self._codec.seal(to_json(listing), f"{offset:012d}".encode())
 
     def read(self, listing: str, cursor: Any) -> int | None:
         """Return the offset that a cursor of this list stands for, or None if it is none of ours."""
         if not isinstance(cursor, str) or len(cursor) > _MOST_CHARACTERS:
             return None
         try:
-            owner, offset = from_json(self._codec.open(cursor))
+            return int(self._codec.unseal(to_json(listing), cursor, "it belongs to another list"))
         except StateRefused:
             return None
-        return int(offset) if owner == listing else None

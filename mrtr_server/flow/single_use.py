@@ -6,10 +6,9 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from hmac import compare_digest
 
 from ..concurrency.shutdown import Shutdown
-from ..crypto.codec import SealedCodec
+from ..crypto.bound import BoundCodec
 from ..crypto.digests import canonical, digest_bytes
 from ..errors import InternalFault, NothingDone, RequestError, StateRefused, StoreUnavailable
 from ..logs.failures import report_failure
@@ -95,7 +94,7 @@ class Redeemer:
         clock: gives the time, in seconds since the epoch.
     """
 
-    def __init__(self, store: Store, codec: SealedCodec, *, lease: float, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, codec: BoundCodec, *, lease: float, clock: Callable[[], float]) -> None:
         self._store = store
         self._codec = codec
         self._lease = lease
@@ -253,21 +252,17 @@ class Redeemer:
 
     def _seal(self, delivery: _Delivery, came: Came) -> bytes:
         # With the digests, so that nobody who can write to the store gives a state another one's outcome.
-        return self._codec.seal(_bound(delivery) + write_outcome(came)).encode()
+        return self._codec.seal(_place(delivery), write_outcome(came)).encode()
 
     def _open(self, delivery: _Delivery, sealed: bytes) -> Came:
         try:
-            opened = self._codec.open(sealed.decode())
-            bound = _bound(delivery)
-            if not compare_digest(opened[: len(bound)], bound):
-                raise StateRefused("recorded for another delivery")
-            return read_outcome(opened[len(bound) :])
+            return read_outcome(self._codec.unseal(_place(delivery), sealed, "recorded for another delivery"))
         except (StateRefused, ValueError) as error:
             why = error.reason if isinstance(error, StateRefused) else str(error)
             return InternalFault(report_failure("%r: a recorded outcome does not open", delivery.call.target, why=why))
 
 
-def _bound(delivery: _Delivery) -> bytes:
+def _place(delivery: _Delivery) -> bytes:
     return f"{delivery.state} {delivery.answers} ".encode()
 
 
