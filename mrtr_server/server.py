@@ -40,8 +40,16 @@ from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOO
 from .limits import Limits
 from .logs.refusals import RefusalLog
 from .logs.text import plain
-from .methods.dispatcher import Dispatcher, Registered
+from .methods.completion import Completions
+from .methods.discovery import Discoverer, Registered
+from .methods.dispatcher import Dispatcher
 from .methods.failures import Faults
+from .methods.lists import Lists
+from .methods.prompts import Prompts
+from .methods.resources import Resources
+from .methods.rounds import Rounds
+from .methods.subscriptions import Subscriptions
+from .methods.tasks import TaskRequests
 from .methods.tools import Tools
 from .protocol.content import Icon, ToolAnnotations, icon_entries
 from .protocol.messages import Change
@@ -273,21 +281,23 @@ class MRTRServer:
         tools = Tools(self._registry, flows, self._tasks, self._wake_worker, faults, authorizer)
         self._worker = Worker(self._tasks, tools.run_task, self._registry.tasks, self._admission, self._limits)
         self._works = works
+        rounds = Rounds(flows, faults)
+        scope: Literal["public", "private"] = list_scope or ("private" if auth is not None else "public")
         dispatcher = Dispatcher(
-            self._registry,
             tools,
-            flows,
-            self._tasks,
-            faults,
-            authorizer,
-            Cursors(ring),
-            self._fanout,
-            self._threads,
-            instructions=instructions,
-            page_size=page_size,
-            list_ttl=list_ttl,
-            list_scope=list_scope or ("private" if auth is not None else "public"),
-            registers_later=frozenset(registers_later),
+            Prompts(self._registry, rounds, authorizer),
+            Resources(self._registry, rounds, authorizer),
+            Lists(self._registry, authorizer, Cursors(ring), page_size=page_size, ttl=list_ttl, scope=scope),
+            Completions(self._registry, self._threads, faults, authorizer),
+            Discoverer(
+                self._registry,
+                instructions=instructions,
+                ttl=list_ttl,
+                scope=scope,
+                registers_later=frozenset(registers_later),
+            ),
+            Subscriptions(self._registry, self._tasks, self._fanout, faults, authorizer),
+            TaskRequests(self._tasks, self._wake_worker, faults),
         )
         refusals = RefusalLog()
         endpoint = Endpoint(

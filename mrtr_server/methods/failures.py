@@ -1,6 +1,8 @@
 """What goes wrong while a handler runs, in words for the one who is told."""
 
-from ..errors import ArgumentsMisfit, InternalFault, Refusal, RequestError, StoreUnavailable, Unavailable
+from dataclasses import replace
+
+from ..errors import ArgumentsMisfit, InternalFault, Refusal, RequestError, StateRefused, StoreUnavailable, Unavailable
 from ..hints import for_error
 from ..logs.failures import report_failure
 from ..protocol.messages import Call
@@ -41,6 +43,12 @@ class Faults:
         else:
             reference = report_failure(*what, why=for_error(error), error=error)
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
+
+    def of_task(self, call: Call, error: StoreUnavailable | StateRefused) -> RequestError:
+        """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
+        if isinstance(error, StateRefused):
+            error = StoreUnavailable(f"A task does not open: {error.reason}")
+        return self.of(replace(call, target=""), error)
 
 
 def problems(target: str, misfit: ArgumentsMisfit) -> str:

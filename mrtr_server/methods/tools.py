@@ -1,8 +1,7 @@
 """Calls of tools: in rounds, redeemed once, or as tasks."""
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 
 from ..errors import (
     ArgumentsMisfit,
@@ -10,7 +9,6 @@ from ..errors import (
     MissingCapability,
     Refusal,
     RequestError,
-    StateRefused,
     StoreUnavailable,
     ToolError,
     Unavailable,
@@ -25,27 +23,21 @@ from ..flow.single_use import Lease
 from ..protocol.messages import (
     JSON,
     NEEDS_TASKS,
-    Acknowledged,
     Call,
     Complete,
     NeedsInput,
     Outcome,
     Outlet,
     Question,
-    Seen,
     Started,
 )
 from ..registration.registry import Registry, Tool
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
-from ..tasks.questions import Questions
-from ..tasks.service import Meant, Tasks
+from ..tasks.service import Tasks
 from .failures import Faults, problems, refused
 
 logger = logging.getLogger("mrtr_server")
-
-_MEANT: Mapping[str, Meant] = {"tasks/answer": Questions.by_name, "tasks/respond": Questions.to_the_only_one}
-"""The messages whose answers do not come by the keys of the task."""
 
 
 class _Foreground:
@@ -210,37 +202,6 @@ class Tools:
             logger.warning("A task of %r is failed: its caller is refused by authorize=", call.target)
             unknown = UnknownTarget("tool", call.target)
             raise InvalidParams(unknown.message, unknown.data)  # of an unknown tool, others might still run it
-
-    # Tasks
-
-    async def about_task(self, call: Call, outlet: Outlet) -> Outcome:
-        """Answer what a client asks about one of its tasks. Raises `RequestError`."""
-        if call.task is None:
-            raise MissingCapability(NEEDS_TASKS)
-        if call.state is not None:
-            self._tasks.check_wait(call)
-        self._wake_worker()  # it may have begun in a process that is no more
-        try:
-            if call.answers is not None:
-                await self._tasks.answer(call, call.answers, _MEANT.get(call.method))
-            if call.method == "tasks/cancel":
-                return Acknowledged(call.target, await self._tasks.cancel(call))
-            if call.method == "tasks/get":
-                see = self._tasks.see if call.answers is None else self._tasks.see_what_comes_of_it
-                return Seen(await see(call))
-            if call.method == "tasks/result":
-                return await self._tasks.redeem(call)
-            if call.answers is None:
-                raise InvalidParams(f"{call.method} needs inputResponses")
-            return Acknowledged(call.target)
-        except (StoreUnavailable, StateRefused) as error:
-            raise self.task_fault(call, error) from None
-
-    def task_fault(self, call: Call, error: StoreUnavailable | StateRefused) -> RequestError:
-        """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
-        if isinstance(error, StateRefused):
-            error = StoreUnavailable(f"A task does not open: {error.reason}")
-        return self._faults.of(replace(call, target=""), error)
 
     def _failed(self, call: Call, error: Exception | Refusal) -> Complete:
         """Give the result of a tool that failed. Raises the errors that are no results."""
