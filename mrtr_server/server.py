@@ -1,85 +1,33 @@
-"""`MRTRServer`: the decorators, the wiring, the ASGI application."""
+"""`MRTRServer`: the decorators, and the ASGI application."""
 
-import asyncio
 import logging
-import math
-import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
-from inspect import isasyncgenfunction
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from starlette.authentication import AuthenticationBackend
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from .callbacks.base_url import BaseUrl
-from .callbacks.service import PATH, Callbacks
-from .concurrency.shutdown import DEFAULT, Shutdown, read_seconds
-from .concurrency.threads import Threads
-from .crypto.bound import BoundCodec
-from .crypto.codec import Codec, SealedCodec
-from .crypto.cursors import Cursors
-from .crypto.keys import KeyRing
-from .deployment.shared import Shared
+from .deployment.settings import Settings
+from .deployment.wiring import Parts
 from .errors import SetupError
-from .flow.admission import Admission
-from .flow.asks import Text
-from .flow.authorization import Authorize, Authorizer, compile_hook
-from .flow.handler import Handler, TaskTerms
-from .flow.service import Flows
-from .flow.single_use import Redeemer
-from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of, options_of
-from .limits import Limits
-from .logs.refusals import RefusalLog
-from .logs.text import plain
-from .methods.completion import Completions
-from .methods.discovery import Discoverer, Registered
-from .methods.dispatcher import Dispatcher
-from .methods.failures import Faults
-from .methods.lists import Lists
-from .methods.prompts import Prompts
-from .methods.resources import Resources
-from .methods.rounds import Rounds
-from .methods.subscriptions import Subscriptions
-from .methods.tasks import TaskRequests
-from .methods.tools import Tools
-from .protocol.content import Icon, ToolAnnotations, icon_entries
+from .flow.handler import Handler
+from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
 from .protocol.messages import Change
-from .registration.handlers import calls_background, compile_handler
-from .registration.option_types import check_registration, check_settings
-from .registration.registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
-from .storage.base import Store
-from .storage.factory import fanout_of
-from .storage.pubsub import Fanout
-from .tasks.service import Tasks
-from .tasks.worker import Worker
-from .transport.callback_pages import CallbackPages, Identify, Registering, build_callback
-from .transport.endpoint import Endpoint
-from .transport.gate import wrap
-from .transport.health import Probes
+from .registration.callbacks import Registering, build_callback
+from .registration.completions import build_completer
+from .registration.keywords import takes, takes_function_or
+from .registration.options import CallbackOptions, CompletionOptions, PromptOptions, ResourceOptions, ToolOptions
+from .registration.prompts import build_prompt
+from .registration.registry import Registry
+from .registration.resources import build_resource
+from .registration.tools import build_tool
 from .transport.response_writer import closing
-from .transport.signals import drain_on_sigterm, forget_sigterm
 
 logger = logging.getLogger("mrtr_server")
 
-LIFESPAN = 2 / 3
-"""What part of the seconds that are left at the end of a shutdown is for leaving `lifespan=`."""
-
-
 F = TypeVar("F", bound=Callable[..., Any])
-Icons = Sequence[Icon | Mapping[str, Any]]
-_UNESCAPED = "/:@!$&'()*+,;="
-"""What a path has as it is (RFC 3986, section 3.3), besides letters, digits and what is in no need of it anywhere."""
-
-Lifespan = Callable[["MRTRServer"], AbstractAsyncContextManager[Any]]
 
 
 class MRTRServer:
@@ -151,179 +99,30 @@ class MRTRServer:
         SetupError: something does not fit together; the message says what.
     """
 
-    @options_of(SERVER_OPTIONS, "MRTRServer")
-    def __init__(
-        self,
-        name: str,
-        *,
-        version: str = "0.0.0",
-        title: str | None = None,
-        description: str | None = None,
-        instructions: str = "",
-        website_url: str | None = None,
-        icons: Icons = (),
-        path: str = "/mcp",
-        keys: KeyRing | Sequence[bytes] | None = None,
-        audience: str | None = None,
-        auth: AuthenticationBackend | None = None,
-        authorize: Authorize | None = None,
-        identify: Identify | None = None,
-        base_url: str | None = None,
-        codec: Codec | None = None,
-        fanout: Fanout | None = None,
-        store: Store | None = None,
-        database: str | None = None,
-        limits: Limits | None = None,
-        dialects: Sequence[str] | None = None,
-        unknown_arguments: Literal["refuse", "ignore"] = "refuse",
-        registers_later: Collection[Registered] = (),
-        page_size: int = 250,
-        list_ttl: float = 0.0,
-        list_scope: Literal["public", "private"] | None = None,
-        allowed_origins: Sequence[str] = (),
-        allowed_hosts: Sequence[str] | None = None,
-        middleware: Sequence[Middleware] = (),
-        lifespan: Lifespan | None = None,
-        lame_duck: float = 1.0,
-        shutdown_seconds: float | None = None,
-        ready_needs_store: bool = False,
-        works: bool = True,
-        debug: bool = False,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        settings = dict(locals())
-        del settings["self"]
-        check_settings(settings)
-        if not name:
-            raise SetupError("MRTRServer needs a name")
-        if not path.startswith("/"):
-            raise SetupError(f"path={path!r} must start with a slash")
-        if page_size < 1:
-            raise SetupError("page_size must be at least 1")
-        if not lame_duck >= 0:
-            raise SetupError("lame_duck must not be negative")
-        for option, texts in (
-            ("dialects", dialects),
-            ("registers_later", registers_later),
-            ("allowed_origins", allowed_origins),
-            ("allowed_hosts", allowed_hosts),
-        ):
-            if isinstance(texts, str):
-                raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
-        if unknown_arguments not in ("refuse", "ignore"):
-            raise SetupError(f'unknown_arguments={unknown_arguments!r}: choose from "refuse", "ignore"')
-        if unknown := set(registers_later) - set(get_args(Registered)):
-            raise SetupError(f"registers_later={unknown}: choose from {', '.join(get_args(Registered))}")
-        if isasyncgenfunction(lifespan):
-            raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
-        self.name = name
-        self._path = path.rstrip("/")
-        self._raw_path = quote(self._path, safe=_UNESCAPED).encode()
-        self._limits = limits or Limits()
-        self._settings = settings
-        self._ignores_unknown = unknown_arguments == "ignore"
-        self._registry: Registry = vars(self).get("_registry") or Registry()  # a replica has one already
-        self._threads = Threads(self._limits.threads)
-        self._shared = Shared(name, keys, store, database, clock)
-        self._shutdown = Shutdown(self._read_shutdown(shutdown_seconds, lame_duck))
-        self._admission = Admission(self._limits, self._shutdown)
-        self._lame_duck = lame_duck
-        self._hears_sigterm = False
-        self._fanout: Fanout = fanout or fanout_of(self._shared.store)
-        ring = settings["keys"] = self._shared.ring
-        self._probes = Probes(self._path, self._why_not_ready, self._shared.is_usable, needs_store=ready_needs_store)
-        self._entered = lifespan or nullcontext
-        optional: dict[str, Any] = {
-            "title": title,
-            "description": description,
-            "websiteUrl": website_url,
-            "icons": icon_entries(icons),
-        }
-        info: dict[str, Any] = {"name": name, "version": version}
-        info |= {field: value for field, value in optional.items() if value is not None}
-        self._can_identify = identify is not None or auth is None
-        base = BaseUrl(base_url)
-        self._callbacks = Callbacks(
-            self._registry.callbacks,
-            ring,
-            self._shared.watched,
-            audience=audience or name,
-            base=base,
-            identifies=identify is not None,
-            limits=self._limits,
-            clock=clock,
-        )
-        redeemer = self._redeemer = Redeemer(
-            self._shared.watched, BoundCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
-        )
-        flows = Flows(
-            codec or SealedCodec(ring),
-            redeemer,
-            self._threads,
-            self._limits,
-            self._admission,
-            self._callbacks,
-            audience=audience or name,
-            redeems=self._shared.redeems,
-            clock=clock,
-        )
-        self._tasks = Tasks(
-            self._shared.tasks,
-            ring,
-            self._fanout,
-            self._admission,
-            self._limits,
-            answer_within=self._answer_within,
-            clock=clock,
-        )
-        faults = Faults(debug=debug)
-        authorizer = Authorizer(authorize, self._threads)
-        tools = Tools(self._registry, flows, self._tasks, self._wake_worker, faults, authorizer)
-        self._worker = Worker(self._tasks, tools.run_task, self._registry.tasks, self._admission, self._limits)
-        self._works = works
-        rounds = Rounds(flows, faults)
-        scope: Literal["public", "private"] = list_scope or ("private" if auth is not None else "public")
-        dispatcher = Dispatcher(
-            tools,
-            Prompts(self._registry, rounds, authorizer),
-            Resources(self._registry, rounds, authorizer),
-            Lists(self._registry, authorizer, Cursors(ring), page_size=page_size, ttl=list_ttl, scope=scope),
-            Completions(self._registry, self._threads, faults, authorizer),
-            Discoverer(
-                self._registry,
-                instructions=instructions,
-                ttl=list_ttl,
-                scope=scope,
-                registers_later=frozenset(registers_later),
-            ),
-            Subscriptions(self._registry, self._tasks, self._fanout, faults, authorizer),
-            TaskRequests(self._tasks, self._wake_worker, faults),
-        )
-        refusals = RefusalLog()
-        endpoint = Endpoint(
-            dispatcher,
-            info,
-            self._registry.header_parameters,
-            self._registry.may_be_task,
-            self._limits,
-            self._admission,
-            dialects=dialects,
-            allowed_origins=allowed_origins,
-            allowed_hosts=allowed_hosts,
-            refusals=refusals,
-        )
-        # The endpoint looks at its headers itself, and needs a gate only where something stands before it.
-        self._stack = wrap(endpoint, auth, middleware, refusals) if auth or middleware else endpoint
-        pages = CallbackPages(
-            self._registry.callbacks,
-            self._callbacks,
-            self._threads,
-            base,
-            identify=identify,
-            body_bytes=self._limits.body_bytes,
-            refusals=refusals,
-        )
-        self._pages = wrap(pages, None, middleware, refusals)  # a browser has no bearer token
+    @takes(Settings["MRTRServer"], "MRTRServer", SERVER_OPTIONS)
+    def __init__(self, settings: "Settings[MRTRServer]") -> None:
+        self._assemble(settings, Registry())
+
+    def __replace__(self, /, **changes: Any) -> Self:
+        """Return a server with the same handlers and other settings, as `copy.replace` asks for it.
+
+        What this server was given, such as a store, both use; what it made for itself, except its keys, the other one
+        makes for itself, too. Handlers that are registered later, on either, are on both.
+
+        Parameters:
+            changes: settings, as the constructor takes them.
+        """
+        other = copy(self)
+        other._assemble(replace(self._parts.settings, **changes), self._parts.registry)
+        return other
+
+    def _assemble(self, settings: "Settings[MRTRServer]", registry: Registry) -> None:
+        self.name = settings.name
+        self.path = settings.path.rstrip("/")
+        """Where the MCP endpoint is, without a slash at its end."""
+        self.registry = registry
+        """All that is registered, by name."""
+        self._parts = Parts(settings, registry, self)
 
     if not TYPE_CHECKING:  # which knows that they are not there
         __getattr__ = attributes_of(SERVER)
@@ -332,120 +131,25 @@ class MRTRServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
+        parts = self._parts
         if scope["type"] == "http":
-            if not self._hears_sigterm:  # mounted, so no startup has come
-                self._hear_sigterm()
-            if self._admission.draining:
+            if not parts.lifecycle.hears_sigterm:  # mounted, so no startup has come
+                parts.lifecycle.hear_sigterm()
+            if parts.admission.draining:
                 send = closing(scope, send)
-            if self._registry.callbacks and self._is_callback(scope) and not self._shared.refusal:
-                await self._pages(scope, receive, send)
-            elif self._is_endpoint(scope) and not self._shared.refusal:
-                await self._stack(scope, receive, send)
-            else:
-                await self._serve_elsewhere(scope, receive, send)
+            await parts.router.find(scope, parts.shared.refusal)(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await parts.lifecycle.serve(receive, send, works=parts.settings.works and bool(parts.registry.tasks))
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
-
-    async def _serve_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = _route(scope).rstrip("/")
-        if self._probes.claims(route):
-            await self._probes.answer(route, scope, send)
-        elif self._shared.refusal:  # mounted, so no failed startup has ended it
-            logger.error("%s", self._shared.refusal)
-            await JSONResponse({"error": "The server is not set up"}, 500)(scope, receive, send)
-        else:
-            endpoint = scope.get("root_path", "") + self._path or "/"
-            await JSONResponse({"error": f"Not found: the MCP endpoint is {endpoint}"}, 404)(scope, receive, send)
-
-    def _is_endpoint(self, scope: Scope) -> bool:
-        # Escaped or not, a path is the same to us; to a gateway that lets paths through by their name it is another.
-        raw = scope.get("raw_path") or None
-        if scope["path"] == self._path and not scope.get("root_path") and raw in (None, self._raw_path):
-            return True
-        route = _route(scope)
-        routed = scope.get("endpoint") is self  # by a Route or a Mount of Starlette
-        if routed and "app_root_path" not in scope:
-            return True  # a Route: whatever path it has is the endpoint's
-        mounted = routed or bool(scope.get("root_path"))
-        if route not in (self._path, f"{self._path}/") and not (mounted and route in ("", "/")):
-            return False
-        return raw is None or raw.partition(b"?")[0].endswith(quote(route, safe=_UNESCAPED).encode())
-
-    def _is_callback(self, scope: Scope) -> bool:
-        route = _route(scope)
-        return route.startswith(PATH) and route.removeprefix(PATH) in self._registry.callbacks
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        if refusal := self._shared.refusal or await self._shared.check():
-            await send({"type": "lifespan.startup.failed", "message": refusal})
-            return
-        phase = "startup"
-        self._hear_sigterm()
-        try:
-            async with self._living(works=self._works and bool(self._registry.tasks)):
-                await send({"type": "lifespan.startup.complete"})
-                phase = "shutdown"
-                await receive()
-        except Exception as error:
-            message = plain(f"{self.name}: lifespan= failed at {phase}: {type(error).__name__}: {error}")
-            logger.error("%s", message, exc_info=error)
-            await send({"type": f"lifespan.{phase}.failed", "message": message})
-        else:
-            await send({"type": "lifespan.shutdown.complete"})
-        finally:
-            forget_sigterm(self._admission)
-            self._hears_sigterm = False
-
-    @asynccontextmanager
-    async def _living(self, *, works: bool) -> AsyncIterator[None]:
-        """Enter `lifespan=`, and run tasks if this process works; at the end drain, and hand them back."""
-        shutdown = self._shutdown
-        self._admission.reopen()
-        try:
-            async with AsyncExitStack() as stack:
-                entered = self._entered(self)
-                await entered.__aenter__()
-                stack.push_async_exit(
-                    lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self.name}: lifespan=", LIFESPAN)
-                )
-                if works:
-                    self._worker.start()
-                try:
-                    yield
-                finally:
-                    self._admission.shut_down()
-                    self.drain()
-                    await asyncio.gather(self._worker.close(), self._redeemer.finish(shutdown))  # in the same seconds
-            await shutdown.in_time(self._shared.store.close(), f"{self.name}: the store")
-        finally:
-            if busy := self._threads.busy:
-                logger.warning("%s: %d plain functions still run; they end with the process", self.name, busy)
-            self._threads.close()
-            self._admission.reopen()
-
-    def _read_shutdown(self, given: float | None, lame_duck: float) -> float:
-        try:
-            seconds = read_seconds(given)
-            if lame_duck >= seconds:
-                raise SetupError(
-                    f"lame_duck={lame_duck:g} leaves nothing of the {seconds:g} seconds that the shutdown may take; "
-                    "raise shutdown_seconds="
-                )
-        except SetupError as error:
-            self._shared.refuse(error)
-            return lame_duck + DEFAULT
-        return seconds
 
     # Draining
 
     @property
     def shutdown_seconds(self) -> float:
         """How long a shutdown may take in all, in seconds."""
-        return self._shutdown.seconds
+        return self._parts.admission.shutdown.seconds
 
     def drain(self) -> None:
         """Begin to drain: readiness turns false, calls are handed to other replicas, open streams end.
@@ -454,8 +158,7 @@ class MRTRServer:
         server or an orchestrator's hook announces the end; from any thread, or from a signal handler. It lasts until
         the next start.
         """
-        self._admission.drain()
-        self._callbacks.wake()
+        self._parts.lifecycle.drain()
 
     # Tasks
 
@@ -468,82 +171,21 @@ class MRTRServer:
         Raises:
             SetupError: there is nothing that this process could work on; the message says why.
         """
-        if not self._registry.tasks:
+        parts = self._parts
+        if not parts.registry.tasks:
             raise SetupError(f"{self.name}: no tool has tasks; they are for @app.tool(task=...)")
-        self._shared.check_worker()
-        return self._living(works=True)
-
-    def _wake_worker(self) -> None:
-        if self._works:
-            self._worker.start()
-
-    def _answer_within(self, tool: str) -> float:
-        found = self._registry.tools.get(tool)
-        within = found.handler.answer_within if found is not None else None
-        return self._limits.flow_seconds if within is None else within
-
-    def _hear_sigterm(self) -> None:
-        self._hears_sigterm = True
-        drain_on_sigterm(self._admission, self._lame_duck)
-
-    def _why_not_ready(self) -> str:
-        if self._shared.refusal:
-            return "not set up"
-        return "draining" if self._admission.draining else ""
+        parts.shared.check_worker()
+        return parts.lifecycle.run(works=True)
 
     # Registration
 
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
-    def tool(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        annotations: ToolAnnotations | Mapping[str, Any] | None = None,
-        icons: Icons = (),
-        input_schema: Mapping[str, Any] | None = None,
-        validate: bool = True,
-        confirm: Text | None = None,
-        answer_within: float | None = None,
-        single_use: bool = False,
-        timeout: float | None = None,
-        task: Literal["never", "optional", "required"] = "never",
-        rounds_first: bool | None = None,
-        ttl: float | None = None,
-        poll: float | None = None,
-        concurrency: int | None = None,
-        authorize: Authorize | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Callable[[F], F]: ...
-    @options_of(TOOL_OPTIONS, "@app.tool")
-    def tool(
-        self,
-        function: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        annotations: ToolAnnotations | Mapping[str, Any] | None = None,
-        icons: Icons = (),
-        input_schema: Mapping[str, Any] | None = None,
-        validate: bool = True,
-        confirm: Text | None = None,
-        answer_within: float | None = None,
-        single_use: bool = False,
-        timeout: float | None = None,
-        task: Literal["never", "optional", "required"] = "never",
-        rounds_first: bool | None = None,
-        ttl: float | None = None,
-        poll: float | None = None,
-        concurrency: int | None = None,
-        authorize: Authorize | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Any:
+    @takes(ToolOptions)
+    def tool(self, options: ToolOptions, /) -> Callable[[F], F]: ...
+    @takes_function_or(ToolOptions, "@app.tool", TOOL_OPTIONS)
+    def tool(self, options: ToolOptions, /) -> Callable[[F], F]:
         """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
 
         Its parameters become the tool's arguments, besides those of type `Context`, `Inputs` and `State[T]`, and
@@ -584,81 +226,25 @@ class MRTRServer:
         Raises:
             SetupError: the function can't be a tool; the message says why.
         """
-        if task not in ("never", "optional", "required"):
-            raise SetupError(f'task={task!r}: choose from "never", "optional", "required"')
-        check_registration(single_use=single_use, concurrency=concurrency, input_schema=input_schema)
-        terms = {"rounds_first": rounds_first, "ttl": ttl, "poll": poll, "concurrency": concurrency}
-        for option, value in terms.items():
-            if task == "never" and value is not None:
-                raise SetupError(f'{option}={value!r} is for tasks; give task="optional" or "required", too')
-        _check_seconds(ttl=ttl, poll=poll, timeout=timeout)
-        if concurrency is not None and concurrency < 1:
-            raise SetupError("concurrency= must be at least 1")
 
         def register(function: F) -> F:
-            about = described(function, name, title, description, icons, meta)
-            hook = compile_hook(about.name, authorize)
-            handler = _compile(function, about.name, answer_within, confirm, single_use or confirm is not None)
-            handler = replace(handler, timeout=timeout)
-            goes_on = calls_background(handler)
-            if goes_on and not handler.is_async:
-                raise SetupError(f"{about.name}: ctx.background() is awaited; make the function `async def`")
-            if task != "never":
-                first = goes_on if rounds_first is None else rounds_first
-                handler = replace(handler, task=TaskTerms(task == "required", first, ttl, poll, concurrency))
-                self._shared.runs_tasks(about.name, works=self._works)
-            elif goes_on:
-                logger.warning(
-                    '%s: %r calls ctx.background() and has no tasks, so that does nothing; give it task="optional" or '
-                    '"required"',
-                    self.name,
-                    about.name,
-                )
-            if handler.single_use or handler.declares_confirmation:
-                self._shared.redeems(about.name, needed=single_use)
-            tool = build_tool(
-                handler,
-                about,
-                annotations=annotations,
-                input_schema=input_schema,
-                validate=validate,
-                ignores_unknown=self._ignores_unknown,
-                authorize=hook,
-            )
-            self._registry.add_tool(tool)
+            parts = self._parts
+            tool = build_tool(function, options, ignores_unknown=self._ignores_unknown, server=self.name)
+            if tool.handler.task is not None:
+                parts.shared.runs_tasks(tool.handler.name, works=parts.settings.works)
+            self._require_store(tool.handler, single_use=options.single_use)
+            parts.registry.add_tool(tool)
             return function
 
-        return register if function is None else register(_decorated("tool", function))
+        return register
 
     @overload
     def prompt(self, function: F, /) -> F: ...
     @overload
-    def prompt(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        icons: Icons = (),
-        answer_within: float | None = None,
-        authorize: Authorize | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Callable[[F], F]: ...
-    @options_of(PROMPT_OPTIONS, "@app.prompt")
-    def prompt(
-        self,
-        function: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        icons: Icons = (),
-        answer_within: float | None = None,
-        authorize: Authorize | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Any:
+    @takes(PromptOptions)
+    def prompt(self, options: PromptOptions, /) -> Callable[[F], F]: ...
+    @takes_function_or(PromptOptions, "@app.prompt", PROMPT_OPTIONS)
+    def prompt(self, options: PromptOptions, /) -> Callable[[F], F]:
         """Register a function as a prompt; as `@app.prompt`, or as `@app.prompt(...)`. The function stays as it is.
 
         It returns a string (one message of the user's), a `Message`, a content object, a list of those, or a
@@ -669,35 +255,15 @@ class MRTRServer:
         """
 
         def register(function: F) -> F:
-            about = described(function, name, title, description, icons, meta)
-            handler = _compile(function, about.name, answer_within)
-            if handler.declares_confirmation:
-                self._shared.redeems(about.name)
-            hook = compile_hook(about.name, authorize)
-            prompt = build_prompt(handler, about, ignores_unknown=self._ignores_unknown, authorize=hook)
-            self._registry.add_prompt(prompt)
+            prompt = build_prompt(function, options, ignores_unknown=self._ignores_unknown)
+            self._require_store(prompt.handler)
+            self._parts.registry.add_prompt(prompt)
             return function
 
-        return register if function is None else register(_decorated("prompt", function))
+        return register
 
-    @options_of(RESOURCE_OPTIONS, "@app.resource")
-    def resource(
-        self,
-        uri: str,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        mime_type: str | None = None,
-        size: int | None = None,
-        annotations: Mapping[str, Any] | None = None,
-        icons: Icons = (),
-        ttl: float = 0.0,
-        scope: Literal["public", "private"] = "private",
-        answer_within: float | None = None,
-        authorize: Authorize | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Callable[[F], F]:
+    @takes(ResourceOptions, "@app.resource", RESOURCE_OPTIONS)
+    def resource(self, options: ResourceOptions) -> Callable[[F], F]:
         """Register a function as a resource, or as a template of resources if the URI has variables.
 
         It returns text, bytes, anything that goes to JSON, a `ResourceContents`, or a list of those. For a URI that
@@ -718,32 +284,16 @@ class MRTRServer:
             SetupError: the function can't be a resource; the message says why.
         """
 
-        if not isinstance(uri, str):
-            raise SetupError('A resource needs its URI: use @app.resource("scheme://...")')
-        check_registration(mime_type=mime_type, size=size, ttl=ttl, scope=scope)
-
         def register(function: F) -> F:
-            about = described(function, name, title, description, icons, meta)
-            handler = _compile(function, about.name, answer_within)
-            if handler.declares_confirmation:
-                self._shared.redeems(about.name)
-            resource = build_resource(
-                handler,
-                about,
-                uri,
-                mime_type=mime_type,
-                size=size,
-                annotations=annotations,
-                ttl=ttl,
-                scope=scope,
-                authorize=compile_hook(about.name, authorize),
-            )
-            self._registry.add_resource(resource)
+            resource = build_resource(function, options)
+            self._require_store(resource.handler)
+            self._parts.registry.add_resource(resource)
             return function
 
         return register
 
-    def completion(self, argument: str, *, prompt: str | None = None, resource: str | None = None) -> Callable[[F], F]:
+    @takes(CompletionOptions, "@app.completion")
+    def completion(self, options: CompletionOptions) -> Callable[[F], F]:
         """Register a function that suggests values for an argument of a prompt, or for a variable of a template.
 
         It takes what has been typed so far, and if it likes a second parameter: the arguments that are known already,
@@ -757,27 +307,17 @@ class MRTRServer:
         Raises:
             SetupError: neither or both of `prompt` and `resource` are given, or there is a completion already.
         """
-        if not isinstance(argument, str):
-            raise SetupError('A completion needs its argument: use @app.completion("argument", prompt="...")')
-        if (prompt is None) == (resource is None):
-            raise SetupError("A completion is for prompt=... or for resource=..., one of the two")
-        kind, name = ("prompt", prompt) if prompt is not None else ("resource", resource)
 
         def register(function: F) -> F:
-            handler = _compile(function, getattr(function, "__name__", "completion"))
-            self._registry.add_completer(kind, str(name), argument, build_completer(handler))
+            kind = "resource" if options.prompt is None else "prompt"
+            name = options.resource if options.prompt is None else options.prompt
+            self._parts.registry.add_completer(kind, str(name), options.argument, build_completer(function))
             return function
 
         return register
 
-    def callback(
-        self,
-        name: str,
-        *,
-        methods: Iterable[Literal["GET", "POST"]] = ("GET",),
-        origins: Iterable[str] = (),
-        page: Callable[[Request], Response | Awaitable[Response]] | None = None,
-    ) -> Registering:
+    @takes(CallbackOptions, "@app.callback")
+    def callback(self, options: CallbackOptions) -> Registering:
         """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
 
         It takes the browser's request, and if it likes the `WayBack` over which the person came. What it returns is the
@@ -795,82 +335,44 @@ class MRTRServer:
         Raises:
             SetupError: the function can't be a callback, or nothing could tell whose browser opens its links.
         """
-        if not isinstance(name, str):
-            raise SetupError('A callback needs its name: use @app.callback("name")')
-        if not self._can_identify:
+        parts = self._parts
+        if parts.settings.identify is None and parts.settings.auth is not None:
             raise SetupError(
-                f"The callback {name!r} can't tell whose browser opens its links, so a link that is sent to somebody "
-                "else would land their login on the sender: with auth=, give MRTRServer an identify= function, too"
+                f"The callback {options.name!r} can't tell whose browser opens its links, so a link that is sent to "
+                "somebody else would land their login on the sender: with auth=, give MRTRServer an identify= "
+                "function, too"
             )
 
         def register(function: Callable[..., Any]) -> Any:
-            callback = build_callback(_compile(function, name), methods, origins, page)
-            self._registry.add_callback(callback)
-            self._shared.keeps(f"the callback {name!r}")
+            callback = build_callback(function, options)
+            parts.registry.add_callback(callback)
+            parts.shared.keeps(f"the callback {options.name!r}")
             return callback
 
         return register
+
+    @property
+    def _ignores_unknown(self) -> bool:
+        return self._parts.settings.unknown_arguments == "ignore"
+
+    def _require_store(self, handler: Handler, *, single_use: bool = False) -> None:
+        if handler.single_use or handler.declares_confirmation:
+            self._parts.shared.redeems(handler.name, needed=single_use)
 
     # Changes
 
     def notify_tools_changed(self) -> None:
         """Tell listening clients that the list of tools has changed. May be called from any thread."""
-        self._fanout.publish(Change("tools"))
+        self._parts.fanout.publish(Change("tools"))
 
     def notify_prompts_changed(self) -> None:
         """Tell listening clients that the list of prompts has changed. May be called from any thread."""
-        self._fanout.publish(Change("prompts"))
+        self._parts.fanout.publish(Change("prompts"))
 
     def notify_resources_changed(self) -> None:
         """Tell listening clients that the list of resources has changed. May be called from any thread."""
-        self._fanout.publish(Change("resources"))
+        self._parts.fanout.publish(Change("resources"))
 
     def notify_resource_updated(self, uri: str) -> None:
         """Tell the clients that listen to a resource that it has changed. May be called from any thread."""
-        self._fanout.publish(Change("resource", uri))
-
-    # Replicas
-
-    def _replica(self, settings: Mapping[str, Any]) -> Self:
-        """Make a server with the same handlers, and the same settings but for these; for `testing.replica`."""
-        replica = copy(self)
-        MRTRServer.__init__(replica, **{**self._settings, **settings})
-        return replica
-
-
-def _decorated(decorator: str, function: Any) -> Any:
-    if isinstance(function, str):
-        raise SetupError(f"@app.{decorator}({function!r}): use @app.{decorator}(name={function!r})")
-    return function
-
-
-def _compile(
-    function: Callable[..., Any],
-    name: str,
-    answer_within: float | None = None,
-    confirm: Text | None = None,
-    single_use: bool = False,
-) -> Handler:
-    _check_seconds(answer_within=answer_within)
-    # The local names where the decorator stands resolve annotations that are strings.
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__:
-        frame = frame.f_back
-    namespace = frame.f_locals if frame is not None else {}
-    return compile_handler(
-        function, name, namespace, answer_within=answer_within, confirm=confirm, single_use=single_use
-    )
-
-
-def _check_seconds(**options: Any) -> None:
-    for option, value in options.items():
-        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-            raise SetupError(f"{option}={value!r} must be a positive number of seconds")
-
-
-def _route(scope: Scope) -> str:
-    """Give the path within the application that we are mounted in."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    below = path.removeprefix(root)
-    return below if below[:1] in ("", "/") else path
+        self._parts.fanout.publish(Change("resource", uri))

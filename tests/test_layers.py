@@ -33,8 +33,8 @@ PACKAGES = {
     "tasks": "background flows",
     "methods": "one function for each method",
     "transport": "HTTP over ASGI",
-    "deployment": "several workers, and what they share",
-    "server": "the decorators and the wiring",
+    "deployment": "one server: its settings, its parts and its life; and what several workers share",
+    "server": "the decorators, and the ASGI application",
     "cli": "the commands",
     "testing": "the test kit",
 }
@@ -55,10 +55,21 @@ ONLY_IMPORTERS = {
     "starlette": {
         *(
             f"transport.{each}"
-            for each in ("auth", "callback_pages", "connection", "endpoint", "gate", "health", "response_writer")
+            for each in (
+                "auth",
+                "callback_pages",
+                "connection",
+                "endpoint",
+                "gate",
+                "health",
+                "response_writer",
+                "routing",
+            )
         ),
         "protocol.users",
-        "registration.option_types",
+        "transport.routing",
+        *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
+        *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         "server",
         "testing.transports",
     },

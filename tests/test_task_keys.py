@@ -35,8 +35,8 @@ async def server(path: Path, *keys: bytes, works: bool = True) -> AsyncIterator[
     try:
         yield app, AsyncClient(app, tasks=True)
     finally:
-        await app._worker.close()
-        await app._shared.store.close()
+        await app._parts.worker.close()
+        await app._parts.shared.store.close()
 
 
 async def test_a_task_goes_on_in_every_phase_of_a_rotation(tmp_path: Path) -> None:

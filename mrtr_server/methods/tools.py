@@ -31,7 +31,8 @@ from ..protocol.messages import (
     Question,
     Started,
 )
-from ..registration.registry import Registry, Tool
+from ..registration.registry import Registry
+from ..registration.tools import Tool
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
 from ..tasks.service import Tasks

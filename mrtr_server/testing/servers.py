@@ -42,7 +42,7 @@ def replica(app: S, /, **settings: Any) -> S:
         app: the application; it stays as it is.
         settings: keywords of `MRTRServer`, such as `keys=`, `clock=`, `limits=`, `auth=`.
     """
-    return app._replica(settings)
+    return app.__replace__(**settings)
 
 
 def replicas(app: S, count: int, /, **settings: Any) -> list[S]:

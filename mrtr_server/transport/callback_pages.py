@@ -1,21 +1,19 @@
 """The browser's side of callbacks: whose browser it is, what is run, and the page that the person sees."""
 
 import logging
-import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from html import escape
-from inspect import Parameter, isawaitable, iscoroutinefunction
-from typing import Any, Protocol, TypeVar, Union, overload
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
-from pydantic import PydanticUserError
 from starlette.authentication import BaseUser
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from ..callbacks.base_url import BaseUrl, origins_of
+from ..callbacks.base_url import BaseUrl
 from ..callbacks.service import PATH, Callback, Callbacks, owner
 from ..concurrency.threads import Threads
 from ..crypto.signing import Link
@@ -24,18 +22,14 @@ from ..errors import (
     LinkRefused,
     PayloadTooLarge,
     Refusal,
-    SetupError,
     StoreUnavailable,
     ToolError,
     Unavailable,
 )
-from ..flow.handler import Handler
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Principal
 from ..protocol.users import principal_of
-from ..schema.annotations import union_members
-from ..schema.arguments import Stored
 
 logger = logging.getLogger("mrtr_server")
 
@@ -44,7 +38,6 @@ T = TypeVar("T")
 Identity = str | Principal | BaseUser | Response | None
 Identify = Callable[[Request], Identity | Awaitable[Identity]]
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_QUERY = 16 * 1024
 _MOST_FIELDS = 1000
 
@@ -61,65 +54,6 @@ _DEFAULTS = {
     ),
 }
 """What every page is sent with, unless its response says otherwise."""
-
-
-class Registering(Protocol):
-    """What `@app.callback(...)` is: makes a `Callback` of a function, whose answer is of the type that it returns."""
-
-    @overload
-    def __call__(self, function: Callable[..., Coroutine[Any, Any, T | Response]], /) -> Callback[T]: ...
-    @overload
-    def __call__(self, function: Callable[..., T | Response], /) -> Callback[T]: ...
-
-
-def build_callback(
-    handler: Handler,
-    methods: Iterable[str],
-    origins: Iterable[str],
-    page: Callable[[Request], Response | Awaitable[Response]] | None,
-) -> Callback[Any]:
-    """Compile a callback. Raises `SetupError` for what can't be one.
-
-    Parameters:
-        handler: the function, and its name.
-        methods: the HTTP methods that it takes: GET, POST.
-        origins: from where browsers may POST to it, besides the server's own.
-        page: makes the page that the person sees when it is done.
-    """
-    name = handler.name
-    if not _NAME.fullmatch(name):
-        raise SetupError(f"{name!r} is no name for a callback: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
-    if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and if it likes the WayBack over which it came")
-    taken = frozenset({methods} if isinstance(methods, str) else methods)
-    if not taken or taken - {"GET", "POST"}:
-        raise SetupError(f"{name}: methods= of a callback are GET, POST, or both")
-    others = origins_of(f"{name}: origins", origins)
-    if others and "POST" not in taken:
-        raise SetupError(f'{name}: origins= are for what is POSTed; give methods=["POST"], too')
-    members = [each for each in union_members(handler.returns) if not _is_response(each)]
-    if not members:
-        raise SetupError(f"{name} only returns responses, so it never reports anything; return what is waited for, too")
-    returns = Any if handler.returns is Parameter.empty else Union[tuple(members)]  # noqa: UP007
-    try:
-        stored = Stored(returns)
-    except PydanticUserError as error:
-        raise SetupError(f"{name}: what it returns can't be kept as {returns!r}: {error}") from error
-    two = len(handler.parameters) == 2
-    return Callback(
-        name,
-        handler.function,
-        takes_way_back=two,
-        returns=returns,
-        stored=stored,
-        methods=taken,
-        origins=others,
-        page=page,
-    )
-
-
-def _is_response(member: Any) -> bool:
-    return isinstance(member, type) and issubclass(member, Response)
 
 
 class CallbackPages:
