@@ -94,7 +94,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def run(self, *, works: bool) -> AsyncIterator[None]:
-        """Enter `lifespan=`, and run tasks for as long as the block lasts; at the end drain, and hand them back.
+        """Run the server for as long as the block lasts: enter `lifespan=` and run tasks; at the end drain and hand them back.
 
         Parameters:
             works: whether this process runs tasks.
