@@ -10,7 +10,7 @@
     │   │   ├── StepChanged         a recorded step was called with other arguments, or another type
     │   │   └── MisplacedCall       an ask or a step where there can be none
     │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can mend them
-    │   ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
+    │   ├── InvalidAnswer          an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     │   │   └── WrongVersion        its tables are of an older or newer release
@@ -21,7 +21,7 @@
     │       ├── UnknownMethod       no such method
     │       ├── InvalidParams       parameters that do not fit
     │       │   ├── UnknownTarget   no tool, prompt, resource or task of that name
-    │       │   ├── StateRefused    a requestState that does not open; one message, whatever the reason
+    │       │   ├── InvalidRequestState  a requestState that does not open; one message, whatever the reason
     │       │   └── OverBudget      over a limit of the flow
     │       ├── HeaderMismatch      the headers do not say what the body says
     │       ├── UnsupportedVersion  a protocol version that is not served
@@ -30,7 +30,7 @@
     │       ├── Declined            the user said no, where no tool result can say so
     │       ├── Busy                draining or overloaded, and the client can't continue elsewhere
     │       │   └── Unavailable     the shared store is away
-    │       │       └── NothingDone  since before anything was done, so the same request may be sent again
+    │       │       └── NotExecuted  since before anything was done, so the same request may be sent again
     │       ├── CutOff              the server had to end before the request did
     │       └── InternalFault       a mistake on our side; the client sees a reference into the log
     └── CallEnded                   the call is over; no `Exception`, so that no handler stops it by accident
@@ -82,7 +82,7 @@ class MisplacedCall(FlowError):
 class ArgumentsMisfit(MRTRError):
     """The arguments of a call do not fit.
 
-    Parameters:
+    Args:
         problems: pairs of where and what, for the model to mend its call.
     """
 
@@ -91,10 +91,10 @@ class ArgumentsMisfit(MRTRError):
         self.problems = problems
 
 
-class AnswerMisfit(MRTRError):
+class InvalidAnswer(MRTRError):
     """An answer is not what was asked for.
 
-    Parameters:
+    Args:
         reason: what is wrong with it, in words for the person who answered. Empty where there is nobody to tell.
     """
 
@@ -106,7 +106,7 @@ class AnswerMisfit(MRTRError):
 class LinkRefused(MRTRError):
     """A link to a callback that does not open here. Who opened it learns no more than that.
 
-    Parameters:
+    Args:
         reason: which check failed; for the operator's log only.
     """
 
@@ -129,7 +129,7 @@ class WrongVersion(StoreUnavailable):
 class RequestError(MRTRError):
     """A request that can't be served.
 
-    Parameters:
+    Args:
         message: one sentence for the client.
         data: details that help the client to mend its request; plain JSON.
     """
@@ -150,7 +150,7 @@ class ParseError(RequestError):
 class InvalidRequest(RequestError):
     """The body is JSON, but not a JSON-RPC request.
 
-    Parameters:
+    Args:
         message: one sentence for the client.
         request_id: the message's id, where it could be read.
         data: details that help the client to mend its request; plain JSON.
@@ -166,7 +166,7 @@ class InvalidRequest(RequestError):
 class PayloadTooLarge(RequestError):
     """The body is over the limit.
 
-    Parameters:
+    Args:
         limit: bytes.
     """
 
@@ -188,7 +188,7 @@ class InvalidParams(RequestError):
 class UnknownTarget(InvalidParams):
     """No tool, prompt, resource or task of that name.
 
-    Parameters:
+    Args:
         kind: "tool", "prompt", "resource" or "task".
         name: the name, URI or id, as asked for.
     """
@@ -199,10 +199,10 @@ class UnknownTarget(InvalidParams):
         super().__init__(f"Unknown {kind}: {name[:200]}", {self._FIELDS.get(kind, "name"): name})
 
 
-class StateRefused(InvalidParams):
+class InvalidRequestState(InvalidParams):
     """A `requestState` that does not open here. The client learns no more than that.
 
-    Parameters:
+    Args:
         reason: which check failed; for the operator's log only.
     """
 
@@ -216,7 +216,7 @@ class StateRefused(InvalidParams):
 class OverBudget(InvalidParams):
     """A flow or a request is over one of its limits.
 
-    Parameters:
+    Args:
         message: what is over what.
         limit: the limit's name in `Limits`.
         value: the limit's value, in its unit.
@@ -234,7 +234,7 @@ class HeaderMismatch(RequestError):
 class UnsupportedVersion(RequestError):
     """A protocol version that is not served here.
 
-    Parameters:
+    Args:
         requested: the version that the client asked for.
         supported: the versions that are served, the preferred one first.
     """
@@ -249,7 +249,7 @@ class UnsupportedVersion(RequestError):
 class MissingCapability(RequestError):
     """The client did not declare what has to be asked of it.
 
-    Parameters:
+    Args:
         required: the missing capabilities, in the shape of `ClientCapabilities`.
     """
 
@@ -281,7 +281,7 @@ class ProtocolError(RequestError):
     For a failure that no other arguments would mend. A task becomes `failed` by it. A prompt or a resource that raises
     a `ToolError` fails in this way, too.
 
-    Parameters:
+    Args:
         message: one sentence for the client.
         data: details for the client; plain JSON.
     """
@@ -294,7 +294,7 @@ class Declined(RequestError):
 class Busy(RequestError):
     """The server is draining or overloaded, and the client's protocol has no way to go on elsewhere.
 
-    Parameters:
+    Args:
         retry_after: when to send the request again, in seconds.
     """
 
@@ -308,7 +308,7 @@ class Busy(RequestError):
 class Unavailable(Busy):
     """The shared store is away, or can't do what it was asked for, and the request needs it.
 
-    Parameters:
+    Args:
         reference: names the entry in the server's log.
         message: one sentence for the client.
     """
@@ -320,10 +320,10 @@ class Unavailable(Busy):
         RequestError.__init__(self, message, {"reference": reference})
 
 
-class NothingDone(Unavailable):
+class NotExecuted(Unavailable):
     """The shared store left us in the dark before anything was done, so that the same request may come again.
 
-    Parameters:
+    Args:
         reference: names the entry in the server's log.
     """
 
@@ -344,7 +344,7 @@ class CutOff(RequestError):
 class InternalFault(RequestError):
     """A mistake on the server's side.
 
-    Parameters:
+    Args:
         reference: names the entry in the server's log.
         detail: what went wrong; only with `debug=True`.
     """
@@ -360,7 +360,7 @@ class CallEnded(BaseException):
 class Refusal(CallEnded):
     """The person said no, and the handler did not say that it would branch on that.
 
-    Parameters:
+    Args:
         action: `"decline"` (an explicit no) or `"cancel"` (dismissed without a choice).
         confirming: whether it was a confirmation that was asked for.
     """

@@ -204,7 +204,7 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
 
     The attributes are as absent as all others: it raises `AttributeError`, always.
 
-    Parameters:
+    Args:
         words: what to use instead, by the attribute's name.
     """
 

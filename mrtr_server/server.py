@@ -36,7 +36,7 @@ class MRTRServer:
     Run it with `uvicorn module:app`, with any number of workers once `MRTR_KEYS` is set (and where there are tasks,
     `MRTR_DATABASE_URL`); or mount it in a Starlette or FastAPI application. It needs no lifespan events.
 
-    Parameters:
+    Args:
         name: what clients see, and what sealed states are bound to unless `audience` is given.
         version: the server's own version, for clients to see.
         title: a name for people.
@@ -90,7 +90,7 @@ class MRTRServer:
             cut off. From `MRTR_SHUTDOWN_SECONDS` if left out, or else 25.
         ready_needs_store: whether `/ready` turns to 503 while the store that replicas share is away. Its body says so
             in any case; calls that need no store are served all the same.
-        works: whether this process runs tasks; if not, it starts them and leaves them to others, such as
+        run_tasks: whether this process runs tasks; if not, it starts them and leaves them to others, such as
             `mrtr-server worker`, which share its database.
         debug: show clients what went wrong inside. Not for production.
         clock: gives the time, in seconds since the epoch.
@@ -109,7 +109,7 @@ class MRTRServer:
         What this server was given, such as a store, both use; what it made for itself, except its keys, the other one
         makes for itself, too. Handlers that are registered later, on either, are on both.
 
-        Parameters:
+        Args:
             changes: settings, as the constructor takes them.
         """
         other = copy(self)
@@ -139,7 +139,9 @@ class MRTRServer:
                 send = closing(scope, send)
             await parts.router.find(scope, parts.shared.refusal)(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await parts.lifecycle.serve(receive, send, works=parts.settings.works and bool(parts.registry.tasks))
+            await parts.lifecycle.serve(
+                receive, send, run_tasks=parts.settings.run_tasks and bool(parts.registry.tasks)
+            )
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
@@ -162,11 +164,11 @@ class MRTRServer:
 
     # Tasks
 
-    def working(self) -> AbstractAsyncContextManager[None]:
+    def worker(self) -> AbstractAsyncContextManager[None]:
         """Run the tasks of the servers that share the store for as long as the block lasts, without serving requests.
 
-        It is what `mrtr-server worker` does, and the same with `works=False`. `lifespan=` is entered, and left at the
-        end. Tasks that have not ended then are handed back at their next boundary, and go on elsewhere.
+        It is what `mrtr-server worker` does, and the same with `run_tasks=False`. `lifespan=` is entered, and left at
+        the end. Tasks that have not ended then are handed back at their next boundary, and go on elsewhere.
 
         Raises:
             SetupError: there is nothing that this process could work on; the message says why.
@@ -175,7 +177,7 @@ class MRTRServer:
         if not parts.registry.tasks:
             raise SetupError(f"{self.name}: no tool has tasks; they are for @app.tool(task=...)")
         parts.shared.check_worker()
-        return parts.lifecycle.run(works=True)
+        return parts.lifecycle.run(run_tasks=True)
 
     # Registration
 
@@ -192,7 +194,7 @@ class MRTRServer:
         those that are annotated with an ask or with `Depends`. What it returns becomes text or content if its
         annotation says so, and structured content otherwise.
 
-        Parameters:
+        Args:
             name: the function's name by default.
             title: a name for people.
             description: what the model reads; the docstring by default.
@@ -231,7 +233,7 @@ class MRTRServer:
             parts = self._parts
             tool = build_tool(function, options, ignores_unknown=self._ignores_unknown, server=self.name)
             if tool.handler.task is not None:
-                parts.shared.runs_tasks(tool.handler.name, works=parts.settings.works)
+                parts.shared.runs_tasks(tool.handler.name, run_tasks=parts.settings.run_tasks)
             self._require_store(tool.handler, single_use=options.single_use)
             parts.registry.add_tool(tool)
             return function
@@ -269,7 +271,7 @@ class MRTRServer:
         It returns text, bytes, anything that goes to JSON, a `ResourceContents`, or a list of those. For a URI that
         names nothing it raises `NotFound`.
 
-        Parameters:
+        Args:
             uri: a fixed URI, or a template such as `weather://{city}`; `{+path}` matches slashes, too. Each variable
                 is a parameter of the function.
             name, title, description, icons, meta, answer_within, authorize: as for `tool`. The hook is given the URI
@@ -299,7 +301,7 @@ class MRTRServer:
         It takes what has been typed so far, and if it likes a second parameter: the arguments that are known already,
         by name. It returns the values in the order of their rank, or a `Completion`. The first 100 are sent.
 
-        Parameters:
+        Args:
             argument: the argument's name.
             prompt: the prompt's name; or
             resource: the template's URI.
@@ -320,12 +322,12 @@ class MRTRServer:
     def callback(self, options: CallbackOptions) -> Registering:
         """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
 
-        It takes the browser's request, and if it likes the `WayBack` over which the person came. What it returns is the
-        answer of the ask that gave the page, kept in the store for as long as the flow may last. If it returns a
+        It takes the browser's request, and if it likes the `CallbackLink` over which the person came. What it returns
+        is the answer of the ask that gave the page, kept in the store for as long as the flow may last. If it returns a
         Starlette response, that is sent, and the person is not done: a form of your own, or a redirect. `ToolError` is
         shown to the person, who may try again; `Refusal("decline")` is a no to the ask.
 
-        Parameters:
+        Args:
             name: names it in its address.
             methods: what it takes; with POST, a form that it returned can be sent to it.
             origins: from where else browsers may POST to it, such as `"https://login.example.com"` for a provider that
@@ -357,7 +359,7 @@ class MRTRServer:
 
     def _require_store(self, handler: Handler, *, single_use: bool = False) -> None:
         if handler.single_use or handler.declares_confirmation:
-            self._parts.shared.redeems(handler.name, needed=single_use)
+            self._parts.shared.require_shared_store(handler.name, needed=single_use)
 
     # Changes
 

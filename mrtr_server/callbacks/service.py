@@ -17,7 +17,7 @@ from ..crypto.bound import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.signing import Link, Links
-from ..errors import FlowError, LinkRefused, StateRefused, StoreUnavailable
+from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits
 from ..protocol.messages import JSON, Call, Principal
 from ..schema.arguments import Stored
@@ -58,10 +58,10 @@ class FlowRecord(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WayBack:
+class CallbackLink:
     """The way back from a page to the callback that waits for it.
 
-    Parameters:
+    Args:
         url: the callback's own address: the redirect URI that is registered with a provider, the same for everybody.
         state: the signed token that says who is back, and for what. A provider hands it back as its `state`.
         verifier: a secret of this link alone, for the exchange of a code (RFC 7636, `code_verifier`). Keep it out of
@@ -83,14 +83,14 @@ class WayBack:
         return urlsafe_b64encode(sha256(self.verifier.encode()).digest()).decode().rstrip("=")
 
 
-NOWHERE = WayBack("https://callback.invalid/", "state", "verifier")
+NOWHERE = CallbackLink("https://callback.invalid/", "state", "verifier")
 """A way back of nobody's: an address made with it has only what is the same for everybody."""
 
 
 class Callback(Generic[T_co]):
     """A function that is called when the person is back from a page: what `@app.callback` makes of one.
 
-    Parameters:
+    Args:
         name: names it, in its address and as an ask's default key.
         function: takes the request, and the way back if it has a second parameter.
         takes_way_back: whether it has.
@@ -138,7 +138,7 @@ class Report(JSON):
 class Reports:
     """What is known of the pages that a person agreed to open.
 
-    Parameters:
+    Args:
         found: the reports that are there, by the ask's key and the digest of its question.
         unfinished: the same of those that are not.
     """
@@ -150,7 +150,7 @@ class Reports:
 class Callbacks:
     """Makes the ways back, and keeps what comes over them.
 
-    Parameters:
+    Args:
         known: the server's callbacks by name; more may come.
         ring: signs the links, and seals what is kept.
         store: where it is kept.
@@ -190,10 +190,12 @@ class Callbacks:
 
     # Links
 
-    def way_back(self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord) -> WayBack:
+    def callback_link(
+        self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord
+    ) -> CallbackLink:
         """Make the way back for an ask of a flow. It is the same in each round.
 
-        Parameters:
+        Args:
             callback: where it leads.
             key: the ask's key.
             question: the question's digest.
@@ -225,22 +227,22 @@ class Callbacks:
             )
         expires = math.ceil(flow.started + self._limits.flow_seconds)
         id = self._id(flow, key, question)
-        return _way_back(callback, base, self._links.make(name, id, owner(call.principal), expires))
+        return _callback_link(callback, base, self._links.seal(name, id, owner(call.principal), expires))
 
-    def open(self, callback: Callback[Any], token: str) -> Link:
+    def unseal_link(self, callback: Callback[Any], token: str) -> Link:
         """Read the token of a link that somebody opened.
 
         Raises:
             LinkRefused: it is none of this callback's, or too old.
         """
-        link = self._links.open(callback.name, token)
+        link = self._links.unseal(callback.name, token)
         if link.expires <= self._clock():
             raise LinkRefused("expired")
         return link
 
-    def way_back_of(self, callback: Callback[Any], link: Link, host: str, root: str) -> WayBack:
+    def callback_link_of(self, callback: Callback[Any], link: Link, host: str, root: str) -> CallbackLink:
         """Give the way back over which a browser came; `host` and `root` as in `BaseUrl.at`."""
-        return _way_back(callback, self._base.at(host, root) or "", link)
+        return _callback_link(callback, self._base.at(host, root) or "", link)
 
     def _id(self, flow: FlowRecord, key: str, question: str) -> str:
         return digest([KIND, self._audience, flow.flow, key, question])
@@ -250,7 +252,7 @@ class Callbacks:
     async def report(self, link: Link, report: JSON) -> bool:
         """Keep what a callback reports, unless there is a report already. Say whether it was kept.
 
-        Parameters:
+        Args:
             link: the link that was opened.
             report: in the shape of an answer.
 
@@ -277,17 +279,17 @@ class Callbacks:
             return None
         try:
             return Report(from_json(self._codec.unseal(_place(id), sealed, "it lies under another key than its own")))
-        except StateRefused as refused:
+        except InvalidRequestState as refused:
             raise StoreUnavailable(f"What a callback reported does not open: {refused.reason}") from None
 
     # Waiting
 
-    async def wait(self, flow: FlowRecord, leaves: Callable[[], bool] = lambda: False) -> Reports:
+    async def wait(self, flow: FlowRecord, should_yield: Callable[[], bool] = lambda: False) -> Reports:
         """Collect the reports for the pages that a person agreed to open; hold the call for those that are not there.
 
-        Parameters:
+        Args:
             flow: has the answers.
-            leaves: says whether the call is to go on elsewhere, which ends the waiting; see `wake`, too.
+            should_yield: says whether the call is to go on elsewhere, which ends the waiting; see `wake`, too.
         """
         waiting = {
             (key, question): self._id(flow, key, question)
@@ -306,7 +308,7 @@ class Callbacks:
                     reports.found[asked] = report
                     del waiting[asked]
             left = deadline - time.monotonic()
-            if not waiting or left <= 0 or leaves():
+            if not waiting or left <= 0 or should_yield():
                 reports.unfinished = tuple(waiting)
                 return reports
             await self._pause(min(pause, left), waiting)
@@ -337,8 +339,8 @@ def owner(principal: Principal | None) -> str:
     return "" if principal is None else digest([principal.issuer, principal.subject])
 
 
-def _way_back(callback: Callback[Any], base: str, link: Link) -> WayBack:
-    return WayBack(f"{base}{PATH}{callback.name}", link.token, link.secret)
+def _callback_link(callback: Callback[Any], base: str, link: Link) -> CallbackLink:
+    return CallbackLink(f"{base}{PATH}{callback.name}", link.token, link.secret)
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

@@ -2,7 +2,7 @@
 
 from hmac import compare_digest
 
-from ..errors import StateRefused
+from ..errors import InvalidRequestState
 from .codec import SealedCodec
 from .keys import KeyRing
 
@@ -13,7 +13,7 @@ class BoundCodec:
     Who can write to a store, or holds several tokens, could put one in the place of another. Each is sealed together
     with the place that it belongs to, and opens for that place alone.
 
-    Parameters:
+    Args:
         ring: the first key seals, every key opens.
         purpose: what the tokens are for; a token of one purpose does not open for another.
     """
@@ -24,7 +24,7 @@ class BoundCodec:
     def seal(self, place: bytes, payload: bytes) -> str:
         """Encrypt and authenticate a payload together with its place.
 
-        Parameters:
+        Args:
             place: where it belongs. No place may begin with another one, so end it with what is not within it.
             payload: at least 0 bytes.
 
@@ -36,15 +36,15 @@ class BoundCodec:
     def unseal(self, place: bytes, sealed: str | bytes, moved: str) -> bytes:
         """Return the payload that was sealed for a place.
 
-        Parameters:
+        Args:
             place: where the token was found.
             sealed: the token.
             moved: the reason for the log where it belongs to another place.
 
         Raises:
-            StateRefused: it was sealed for another place, or not under this ring and for this purpose.
+            InvalidRequestState: it was sealed for another place, or not under this ring and for this purpose.
         """
-        opened = self._codec.open(sealed if isinstance(sealed, str) else sealed.decode("ascii", "replace"))
+        opened = self._codec.unseal(sealed if isinstance(sealed, str) else sealed.decode("ascii", "replace"))
         if not compare_digest(opened[: len(place)], place):
-            raise StateRefused(moved)
+            raise InvalidRequestState(moved)
         return opened[len(place) :]

@@ -26,7 +26,7 @@ LIFESPAN = 2 / 3
 class Lifecycle:
     """Starts a server, and ends it.
 
-    Parameters:
+    Args:
         name: the server's, for the log.
         enter: makes the context manager of `lifespan=`.
         shared: checks the store, and closes it.
@@ -63,13 +63,13 @@ class Lifecycle:
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
 
-    async def serve(self, receive: Receive, send: Send, *, works: bool) -> None:
+    async def serve(self, receive: Receive, send: Send, *, run_tasks: bool) -> None:
         """Serve the lifespan of an ASGI server: start, and end when it says so.
 
-        Parameters:
+        Args:
             receive: gives the events of the ASGI server.
             send: takes what comes of them.
-            works: whether this process runs tasks.
+            run_tasks: whether this process runs tasks.
         """
         await receive()
         if refusal := self._shared.refusal or await self._shared.check():
@@ -78,7 +78,7 @@ class Lifecycle:
         phase = "startup"
         self.hear_sigterm()
         try:
-            async with self.run(works=works):
+            async with self.run(run_tasks=run_tasks):
                 await send({"type": "lifespan.startup.complete"})
                 phase = "shutdown"
                 await receive()
@@ -93,11 +93,11 @@ class Lifecycle:
             self.hears_sigterm = False
 
     @asynccontextmanager
-    async def run(self, *, works: bool) -> AsyncIterator[None]:
+    async def run(self, *, run_tasks: bool) -> AsyncIterator[None]:
         """Run the server for as long as the block lasts: enter `lifespan=` and run tasks; at the end drain and hand them back.
 
-        Parameters:
-            works: whether this process runs tasks.
+        Args:
+            run_tasks: whether this process runs tasks.
         """
         shutdown = self._admission.shutdown
         self._admission.reopen()
@@ -108,7 +108,7 @@ class Lifecycle:
                 stack.push_async_exit(
                     lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self._name}: lifespan=", LIFESPAN)
                 )
-                if works:
+                if run_tasks:
                     self._worker.start()
                 try:
                     yield

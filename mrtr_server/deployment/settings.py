@@ -66,7 +66,7 @@ class Settings(Generic[Server]):
     lame_duck: float = 1.0
     shutdown_seconds: float | None = None
     ready_needs_store: bool = False
-    works: bool = True
+    run_tasks: bool = True
     debug: bool = False
     clock: Callable[[], float] = time.time
 

@@ -17,14 +17,14 @@ from ..crypto.cursors import Cursors
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
-from ..flow.service import Flows
+from ..flow.service import RoundService
 from ..flow.single_use import Redeemer
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
 from ..methods.completion import Completions
 from ..methods.discovery import Discoverer
 from ..methods.dispatcher import Dispatcher
-from ..methods.failures import Faults
+from ..methods.failures import ErrorReporter
 from ..methods.lists import Lists
 from ..methods.prompts import Prompts
 from ..methods.resources import Resources
@@ -41,7 +41,7 @@ from ..tasks.service import Tasks
 from ..tasks.worker import Worker
 from ..transport.callback_pages import CallbackPages
 from ..transport.endpoint import Endpoint
-from ..transport.gate import wrap
+from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
 from ..transport.routing import Router
 from .lifecycle import Lifecycle
@@ -52,7 +52,7 @@ from .shared import Shared
 class Parts:
     """The parts of a server that outlive a request.
 
-    Parameters:
+    Args:
         settings: what the server is made with.
         registry: what it offers; more may come.
         server: the server itself, which routes and `lifespan=` know.
@@ -87,7 +87,7 @@ class Parts:
         self.redeemer = Redeemer(
             self.shared.watched, BoundCodec(ring, "outcome"), lease=limits.lease_seconds, clock=clock
         )
-        flows = Flows(
+        flows = RoundService(
             settings.codec or SealedCodec(ring),
             self.redeemer,
             self.threads,
@@ -95,7 +95,7 @@ class Parts:
             self.admission,
             self.callbacks,
             audience=audience,
-            redeems=self.shared.redeems,
+            require_shared_store=self.shared.require_shared_store,
             clock=clock,
         )
         self.tasks = Tasks(
@@ -107,17 +107,17 @@ class Parts:
             answer_within=self._answer_within,
             clock=clock,
         )
-        faults, authorizer = Faults(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        tools = Tools(registry, flows, self.tasks, self._wake_worker, faults, authorizer)
+        errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
+        tools = Tools(registry, flows, self.tasks, self._wake_worker, errors, authorizer)
         self.worker = Worker(self.tasks, tools.run_task, registry.tasks, self.admission, limits)
-        rounds = Rounds(flows, faults)
+        rounds = Rounds(flows, errors)
         ttl, scope = settings.list_ttl, _list_scope(settings)
         dispatcher = Dispatcher(
             tools,
             Prompts(registry, rounds, authorizer),
             Resources(registry, rounds, authorizer),
             Lists(registry, authorizer, Cursors(ring), page_size=settings.page_size, ttl=ttl, scope=scope),
-            Completions(registry, self.threads, faults, authorizer),
+            Completions(registry, self.threads, errors, authorizer),
             Discoverer(
                 registry,
                 instructions=settings.instructions,
@@ -125,8 +125,8 @@ class Parts:
                 scope=scope,
                 registers_later=frozenset(settings.registers_later),
             ),
-            Subscriptions(registry, self.tasks, self.fanout, faults, authorizer),
-            TaskRequests(self.tasks, self._wake_worker, faults),
+            Subscriptions(registry, self.tasks, self.fanout, errors, authorizer),
+            TaskRequests(self.tasks, self._wake_worker, errors),
         )
         endpoint = Endpoint(
             dispatcher,
@@ -155,8 +155,8 @@ class Parts:
             server,
             path,
             # The endpoint looks at its headers itself, and needs a gate only where something stands before it.
-            endpoint=wrap(endpoint, auth, middleware, refusals) if auth or middleware else endpoint,
-            pages=wrap(pages, None, middleware, refusals),  # a browser has no bearer token
+            endpoint=build_middleware_stack(endpoint, auth, middleware, refusals) if auth or middleware else endpoint,
+            pages=build_middleware_stack(pages, None, middleware, refusals),  # a browser has no bearer token
             callbacks=registry.callbacks,
             probes=probes,
         )
@@ -187,7 +187,7 @@ class Parts:
         return seconds
 
     def _wake_worker(self) -> None:
-        if self.settings.works:
+        if self.settings.run_tasks:
             self.worker.start()
 
     def _answer_within(self, tool: str) -> float:

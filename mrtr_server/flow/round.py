@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol, cast
 
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads
-from ..errors import AnswerMisfit, CallEnded, FlowError, KeyConflict, MisplacedCall, Refusal, SetupError
-from ..logs.tracebacks import Place, format_place, format_stack, place_of_call
+from ..errors import CallEnded, FlowError, InvalidAnswer, KeyConflict, MisplacedCall, Refusal, SetupError
+from ..logs.tracebacks import CallSite, call_site, format_call_site, format_stack
 from ..protocol.messages import JSON, Call, Question
 from .asks import CONFIRMATION_SHAPE, Ask
 from .inputs import InputRequired, Inputs, reader
@@ -54,7 +54,7 @@ NO_REPORTS = Reports()
 class Round:
     """What happens in one round.
 
-    Parameters:
+    Args:
         call: the request.
         journal: what the flow remembers; updated as the round goes on.
         threads: runs plain functions.
@@ -62,7 +62,7 @@ class Round:
         takes_early: whether answers that come without a state count at all.
         callbacks: makes the links of asks that a page answers; None where there are none.
         reports: what such pages have reported.
-        hands_over: says whether the round is to end at its next boundary and go on elsewhere, in a round of its own.
+        should_yield: says whether the round is to end at its next boundary and go on elsewhere, in a round of its own.
         background: the task that the flow is, or may become; None if it must not become one.
     """
 
@@ -76,7 +76,7 @@ class Round:
         takes_early: bool = True,
         callbacks: Callbacks | None = None,
         reports: Reports = NO_REPORTS,
-        hands_over: Callable[[], bool] = lambda: False,
+        should_yield: Callable[[], bool] = lambda: False,
         background: Background | None = None,
     ) -> None:
         self.call = call
@@ -98,7 +98,7 @@ class Round:
         self._callbacks = callbacks
         self._reports = reports
         self.backgrounded = False
-        self._hands_over = hands_over
+        self._should_yield = should_yield
         self._background = background
         self._threads = threads
         self._early = call.answers or {} if takes_early and call.state is None else {}
@@ -107,7 +107,7 @@ class Round:
         self._reasons: dict[str, str] = {}
         self._read: dict[str, set[str]] = {}
         self._abandoned = False
-        self._unawaited: dict[int, Place] = {}
+        self._unawaited: dict[int, CallSite] = {}
         self._awaitables = 0
         self._woken: asyncio.Future[None] | None = None
 
@@ -143,10 +143,10 @@ class Round:
     def check_awaited(self) -> None:
         """End the flow if the handler returned without having awaited all that it called."""
         if self._unawaited and not self.asked and not self.ending:
-            place = next(iter(self._unawaited.values()))
-            call = f"ctx.{place[-1].co_name}"
+            site = next(iter(self._unawaited.values()))
+            call = f"ctx.{site[-1].co_name}"
             self.fault = MisplacedCall(
-                f"{call}() was called but never awaited; write `await {call}(...)`: {format_place(place)}"
+                f"{call}() was called but never awaited; write `await {call}(...)`: {format_call_site(site)}"
             )
 
     def fail(self, error: FlowError) -> FlowError:
@@ -203,9 +203,9 @@ class Round:
     def awaited(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Give the coroutine of an ask or a step, and note whether it is awaited."""
         self._awaitables += 1
-        self._unawaited[self._awaitables] = place = place_of_call()
+        self._unawaited[self._awaitables] = site = call_site()
         coroutine: Any = self._counted(self._awaitables, work)
-        coroutine.__qualname__ = place[-1].co_qualname  # for Python's own warning of what is never awaited
+        coroutine.__qualname__ = site[-1].co_qualname  # for Python's own warning of what is never awaited
         return cast(Coroutine[Any, Any, Any], coroutine)
 
     async def _counted(self, number: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -246,7 +246,7 @@ class Round:
     def _inline(self, given_key: str | None, ask: Ask[Any]) -> Any:
         question = ask.question()
         key = self._claim(given_key, ask.default_key, question)
-        return self._answer(key, ask, question, ask.read)
+        return self._answer(key, ask, question, ask.parse)
 
     def _answer(self, key: str, ask: Ask[Any], question: Question, read: Callable[[JSON], Any]) -> Any:
         raw = self._kept(key, question, ask.needs_state)
@@ -256,7 +256,7 @@ class Round:
             except Refusal as refusal:
                 self.refusal = self.refusal or refusal
                 return OPEN
-            except AnswerMisfit as misfit:
+            except InvalidAnswer as misfit:
                 question = question.because(misfit.reason)
         self.journal.forget(key, question.digest)
         self._send(key, ask, question)
@@ -286,7 +286,7 @@ class Round:
             return question
         if self._callbacks is None:
             raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
-        back = self._callbacks.way_back(ask.callback, key, question.digest, self.call, self.journal)
+        back = self._callbacks.callback_link(ask.callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
         return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
 
@@ -338,7 +338,7 @@ class Round:
         except Refusal as refusal:
             self.refusal = self.refusal or refusal
             raise
-        except AnswerMisfit as misfit:
+        except InvalidAnswer as misfit:
             self._reasons[key] = misfit.reason
             self.journal.forget(key, question)
             return None
@@ -350,7 +350,7 @@ class Round:
         """Find the answer for a key: the digest of its question, the answer if there is one, and what reads it."""
         if isinstance(asked, Ask):
             question = asked.question()
-            return question.digest, self._kept(key, question, asked.needs_state), asked.read
+            return question.digest, self._kept(key, question, asked.needs_state), asked.parse
         kind, shape, read = reader(asked)
         found = self.journal.newest_answer(key, kind, shape)
         if found is None:
@@ -410,7 +410,7 @@ class Round:
 
     def _leaves(self) -> bool:
         """Whether the round ends here, at a boundary, with what the journal holds."""
-        if not self.ending and self._hands_over():
+        if not self.ending and self._should_yield():
             self.handed_over = True
         return self._has_left()
 

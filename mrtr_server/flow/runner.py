@@ -29,7 +29,7 @@ SETTLE_TICKS = 5
 END_TICKS = 20
 """How many turns of the loop a cancellation has to go down to every ask that is open, through all that awaits it."""
 
-PATIENCE = 5.0
+WIND_DOWN_SECONDS = 5.0
 """How long a cancelled handler may take to end, in seconds."""
 
 
@@ -40,7 +40,7 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 class Asking:
     """The round ended with questions, or with a state alone.
 
-    Parameters:
+    Args:
         questions: by key; none for a state alone.
         keeps_state: whether the handler itself ended the round without a question, to be run again with another state
             of its own; otherwise it was the server.
@@ -60,7 +60,7 @@ class Backgrounded:
 async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, threads: Threads) -> Any:
     """Run a handler from the top.
 
-    Parameters:
+    Args:
         handler: what to run.
         arguments: what the client fills, validated.
         round_: the round; its journal is updated.
@@ -123,8 +123,8 @@ async def _fill_and_call(
 ) -> Any:
     """Call a handler once all of its declared parameters are there; otherwise the round ends without it."""
     in_thread = threads if teardown is None else teardown.in_thread
-    filled = await declared.fill(arguments, round_, outlet, in_thread, teardown)
-    return None if filled is None else await call_function(handler, {**keywords, **filled}, in_thread)
+    resolved = await declared.resolve(arguments, round_, outlet, in_thread, teardown)
+    return None if resolved is None else await call_function(handler, {**keywords, **resolved}, in_thread)
 
 
 async def _concluded(handler: Handler, round_: Round, work: Work) -> Any:
@@ -262,7 +262,7 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
             await asyncio.sleep(0)
         if not task.done() and all(parked.done() for parked in round_.parked):
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(WIND_DOWN_SECONDS):
                     while not (task.done() or round_.in_teardown):
                         await round_.changed()
         if round_.in_teardown:
@@ -295,7 +295,7 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
     if stored is UNSET:
         return State()
     try:
-        return State(handler.stored_state.read(stored))
+        return State(handler.stored_state.load(stored))
     except Exception as error:
         # Another version of the handler kept it; should that go on with the flow, it finds it unless we keep another.
         logger.warning(
@@ -318,7 +318,7 @@ def _problems(error: Exception) -> list[str]:
 def _require(handler: Handler, required: InputRequired, round_: Round) -> None:
     if required.state is not UNSET:
         try:
-            round_.journal.state = handler.stored_state.write(required.state)
+            round_.journal.state = handler.stored_state.dump(required.state)
         except PydanticSerializationError:
             round_.fail(FlowError("InputRequired(state=...) can't be kept as its declared type"))
     elif not required.asks:

@@ -8,11 +8,11 @@ from typing import Any
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
 from ..crypto.codec import Codec
-from ..errors import Busy, NothingDone, OverBudget, StateRefused, StoreUnavailable
+from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet
-from ..storage.watched import nothing_done
+from ..storage.watched import not_executed
 from .admission import Admission
 from .handler import Handler
 from .inputs import InputRequired
@@ -31,18 +31,18 @@ Opened = tuple[Journal, list[str]]
 """The flow that a call belongs to, and what its states are bound to."""
 
 
-class Flows:
+class RoundService:
     """Runs rounds: opens the state, runs the handler, seals what it leaves.
 
-    Parameters:
-        codec: seals and opens journals.
+    Args:
+        codec: seals and unseals journals.
         redeemer: sees that states are redeemed once, where they must be.
         threads: runs plain functions.
         limits: what a flow may use.
         admission: says what runs here and now.
         callbacks: knows what pages have reported.
         audience: what states are bound to.
-        redeems: takes note of a handler whose states are redeemed once from now on, by its name.
+        require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: gives the time in seconds since the epoch.
     """
 
@@ -56,12 +56,12 @@ class Flows:
         callbacks: Callbacks,
         *,
         audience: str,
-        redeems: Callable[[str], None],
+        require_shared_store: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._codec = codec
         self._redeemer = redeemer
-        self._redeems = redeems
+        self._require_shared_store = require_shared_store
         self._threads = threads
         self._limits = limits
         self._admission = admission
@@ -79,7 +79,7 @@ class Flows:
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
 
-        Parameters:
+        Args:
             handler: what the call is of.
             call: the request.
             run: runs the round; takes what `run` below takes as `opened` and `lease`.
@@ -90,7 +90,7 @@ class Flows:
         """
         if call.state is None:
             return await run(None, None)
-        opened = self.open(handler, call)  # what does not open is not redeemed
+        opened = self.open_state(handler, call)  # what does not open is not redeemed
         journal, _ = opened
         if not (handler.single_use or journal.single_use):
             return await run(opened, None)
@@ -108,12 +108,12 @@ class Flows:
     ) -> Any:
         """Run one round.
 
-        Parameters:
+        Args:
             handler: what to run.
             arguments: what the client fills, validated.
             call: the request.
             outlet: takes the notes that the handler sends on its way.
-            opened: what `open` gave, if it has been called before.
+            opened: what `open_state` returned, if it has been called before.
             lease: of a round whose state is redeemed once: while it is in doubt, nothing new begins.
             background: what the flow may become; None if it must not become a task.
 
@@ -138,7 +138,7 @@ class Flows:
             result = conclude(handler, round_, result, None)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
-            journal, bound_to = opened or self.open(handler, call)
+            journal, bound_to = opened or self.open_state(handler, call)
             unsealed = handler.single_use and call.state is None
             if unsealed and not handler.can_pause:
                 # It is all effect, and each effect must belong to a flow that a retry can name.
@@ -178,22 +178,22 @@ class Flows:
         try:
             return await self._reported(journal, lambda: self._admission.draining and self._may_leave(call, journal))
         except StoreUnavailable as error:
-            raise nothing_done(error, "What a page reported can't be known") from None
+            raise not_executed(error, "What a page reported can't be known") from None
 
-    async def reports_for_task(self, journal: Journal, leaves: Callable[[], bool]) -> Reports | None:
+    async def reports_for_task(self, journal: Journal, should_yield: Callable[[], bool]) -> Reports | None:
         """Wait for what pages report to a task; None if it goes on elsewhere. Raises `StoreUnavailable`."""
-        return await self._reported(journal, leaves) if journal.answers else NO_REPORTS
+        return await self._reported(journal, should_yield) if journal.answers else NO_REPORTS
 
-    async def _reported(self, journal: Journal, leaves: Callable[[], bool]) -> Reports | None:
+    async def _reported(self, journal: Journal, should_yield: Callable[[], bool]) -> Reports | None:
         """Wait for what pages report; what is still open then is asked again. None if the flow goes on elsewhere."""
-        reports = await self._callbacks.wait(journal, leaves)
-        if reports.unfinished and leaves():
+        reports = await self._callbacks.wait(journal, should_yield)
+        if reports.unfinished and should_yield():
             return None
         for key, question in reports.unfinished:
             journal.forget(key, question)
         return reports
 
-    def open(self, handler: Handler, call: Call) -> Opened:
+    def open_state(self, handler: Handler, call: Call) -> Opened:
         """Open the flow that a call belongs to: that of its state, or a new one.
 
         Raises:
@@ -210,11 +210,11 @@ class Flows:
             return Journal(self._clock()), bound_to
         try:
             if not isinstance(call.state, str):
-                raise StateRefused("not a string")
+                raise InvalidRequestState("not a string")
             if len(call.state) > self._longest_state:
-                raise StateRefused("too large")
-            journal = Journal.load(self._codec.open(call.state), bound_to, self._clock())
-        except StateRefused as refused:
+                raise InvalidRequestState("too large")
+            journal = Journal.load(self._codec.unseal(call.state), bound_to, self._clock())
+        except InvalidRequestState as refused:
             logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
         journal.deliver(call.answers or {})
@@ -222,7 +222,7 @@ class Flows:
 
     def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
-        journal, bound_to = self.open(handler, call)
+        journal, bound_to = self.open_state(handler, call)
         return self._seal(handler, journal, bound_to, {})
 
     async def run_task(
@@ -233,16 +233,16 @@ class Flows:
         journal: Journal,
         background: Background,
         outlet: Outlet,
-        leaves: Callable[[], bool],
+        should_yield: Callable[[], bool],
         reports: Reports,
     ) -> Any:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
-        Parameters:
+        Args:
             handler, arguments, call, outlet: as for `run`.
             journal: what the flow remembers.
             background: the task.
-            leaves: says whether the round is to end at its next boundary.
+            should_yield: says whether the round is to end at its next boundary.
             reports: what pages have reported.
 
         Returns:
@@ -259,7 +259,7 @@ class Flows:
             takes_early=False,
             callbacks=self._callbacks,
             reports=reports,
-            hands_over=leaves,
+            should_yield=should_yield,
             background=background,
         )
         result = await run(handler, arguments, round_, outlet, self._threads)
@@ -276,12 +276,12 @@ class Flows:
         reports: Reports,
         background: Background | None,
     ) -> Round:
-        def hands_over() -> bool:
+        def should_yield() -> bool:
             if handler.single_use and lease is None:  # the first round: the state goes out before the first step
                 return True
             if lease is not None and lease.in_doubt:  # better over budget than twice
                 return True
-            return self._admission.sheds and self._may_leave(call, journal)
+            return self._admission.should_yield and self._may_leave(call, journal)
 
         return Round(
             call,
@@ -291,12 +291,12 @@ class Flows:
             takes_early=not handler.single_use,
             callbacks=self._callbacks,
             reports=reports,
-            hands_over=hands_over,
+            should_yield=should_yield,
             background=background,
         )
 
-    def _in_doubt(self, handler: Handler) -> NothingDone:
-        return NothingDone(report_failure("%r did not begin, since its lease ran out before", handler.name))
+    def _in_doubt(self, handler: Handler) -> NotExecuted:
+        return NotExecuted(report_failure("%r did not begin, since its lease ran out before", handler.name))
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:
@@ -325,5 +325,5 @@ class Flows:
             logger.warning("%s %r: %s", bound_to[2], handler.name, error.message)
             raise
         if journal.single_use:
-            self._redeems(handler.name)
+            self._require_shared_store(handler.name)
         return NeedsInput(questions, self._codec.seal(payload))

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound import BoundCodec
 from ..crypto.digests import canonical, digest_bytes
-from ..errors import InternalFault, NothingDone, RequestError, StateRefused, StoreUnavailable
+from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestError, StoreUnavailable
 from ..logs.failures import report_failure
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
-from ..storage.watched import nothing_done
+from ..storage.watched import not_executed
 from .journal import LEEWAY
-from .outcomes import read_outcome, write_outcome
+from .outcomes import dump_outcome, load_outcome
 
 logger = logging.getLogger("mrtr_server")
 
@@ -27,14 +27,14 @@ LONGEST_WAIT = 0.5
 RECORD_AGAIN = (0.1, 0.4, 1.5)
 """How long to wait before an outcome that the store did not take is offered again, in seconds."""
 
-Came = Outcome | RequestError
+RoundResult = Outcome | RequestError
 """What a round came to."""
 
 
 class Lease:
     """A replica's right to run a delivery.
 
-    Parameters:
+    Args:
         seconds: how long it holds unless it is renewed.
         since: when it was asked for, by the monotonic clock.
     """
@@ -64,7 +64,7 @@ Run = Callable[[Lease], Awaitable[Outcome]]
 class _Delivery:
     """A state as it came, with the answers that came with it.
 
-    Parameters:
+    Args:
         call: the request.
         state, answers: their digests.
         expires: when the state can be redeemed no longer, in seconds since the epoch.
@@ -80,14 +80,14 @@ class _Delivery:
     expires: float
     run: Run
     left: bool = False
-    came: Came | None = None
+    came: RoundResult | None = None
     sealed: bytes = b""
 
 
 class Redeemer:
     """Sees that each sealed state is redeemed once, on all replicas that share a store.
 
-    Parameters:
+    Args:
         store: knows what has been redeemed.
         codec: seals the outcomes that are recorded; of a purpose of its own.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
@@ -99,14 +99,14 @@ class Redeemer:
         self._codec = codec
         self._lease = lease
         self._clock = clock
-        self._under_way: set[asyncio.Task[Came]] = set()
+        self._under_way: set[asyncio.Task[RoundResult]] = set()
 
     async def once(self, call: Call, expires: float, run: Run) -> Outcome:
         """Run a delivery, or give what came of an earlier one.
 
         A client that leaves does not end what has begun: it runs to its end, and is recorded.
 
-        Parameters:
+        Args:
             call: the request; its state has been opened.
             expires: when the state can be redeemed no longer, in seconds since the epoch.
             run: runs the handler; called at most once.
@@ -134,7 +134,7 @@ class Redeemer:
     async def finish(self, shutdown: Shutdown) -> None:
         """Wait for the rounds whose clients have gone, since they are to be recorded.
 
-        Parameters:
+        Args:
             shutdown: the end of the server; it says how long.
         """
         loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ class Redeemer:
                     len(left),
                 )
 
-    async def _deliver(self, delivery: _Delivery) -> Came:
+    async def _deliver(self, delivery: _Delivery) -> RoundResult:
         """Redeem until it is known what comes of the state."""
         waited = 0.0
         while True:
@@ -155,15 +155,15 @@ class Redeemer:
             try:
                 redemption = await self._redeem(delivery)
             except StoreUnavailable as error:
-                return delivery.came or nothing_done(error, f"{delivery.call.target!r} was not run without its store")
+                return delivery.came or not_executed(error, f"{delivery.call.target!r} was not run without its store")
             if redemption.verdict == "recorded":
-                return self._open(delivery, redemption.outcome)
+                return self._unseal(delivery, redemption.outcome)
             if redemption.verdict == "spent":
                 return _refused(delivery, "redeemed already, with other answers")
             if delivery.left and delivery.came is None:  # nothing has begun
                 await self._release(delivery, redemption)
-                return StateRefused("its client left")
-            if redemption.verdict == "granted" and isinstance(delivery.came, NothingDone):
+                return InvalidRequestState("its client left")
+            if redemption.verdict == "granted" and isinstance(delivery.came, NotExecuted):
                 await self._release(delivery, redemption)
                 return delivery.came
             if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
@@ -196,15 +196,15 @@ class Redeemer:
                 if granted.attempt > 1:
                     _warn(delivery, "a replica stopped in the middle of this round; it is run again")
                 delivery.came, delivery.sealed = await self._outcome(delivery, lease)
-            if isinstance(delivery.came, NothingDone):  # which is no outcome; another replica may have a better one
+            if isinstance(delivery.came, NotExecuted):  # which is no outcome; another replica may have a better one
                 await self._release(delivery, granted)
                 return False
             return await self._record(delivery, granted.token, lease)
         finally:
             renewing.cancel()
 
-    async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[Came, bytes]:
-        came: Came
+    async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[RoundResult, bytes]:
+        came: RoundResult
         try:
             came = await delivery.run(lease)
         except RequestError as error:
@@ -250,15 +250,15 @@ class Redeemer:
 
     # What is kept in the store
 
-    def _seal(self, delivery: _Delivery, came: Came) -> bytes:
+    def _seal(self, delivery: _Delivery, came: RoundResult) -> bytes:
         # With the digests, so that nobody who can write to the store gives a state another one's outcome.
-        return self._codec.seal(_place(delivery), write_outcome(came)).encode()
+        return self._codec.seal(_place(delivery), dump_outcome(came)).encode()
 
-    def _open(self, delivery: _Delivery, sealed: bytes) -> Came:
+    def _unseal(self, delivery: _Delivery, sealed: bytes) -> RoundResult:
         try:
-            return read_outcome(self._codec.unseal(_place(delivery), sealed, "recorded for another delivery"))
-        except (StateRefused, ValueError) as error:
-            why = error.reason if isinstance(error, StateRefused) else str(error)
+            return load_outcome(self._codec.unseal(_place(delivery), sealed, "recorded for another delivery"))
+        except (InvalidRequestState, ValueError) as error:
+            why = error.reason if isinstance(error, InvalidRequestState) else str(error)
             return InternalFault(report_failure("%r: a recorded outcome does not open", delivery.call.target, why=why))
 
 
@@ -266,9 +266,9 @@ def _place(delivery: _Delivery) -> bytes:
     return f"{delivery.state} {delivery.answers} ".encode()
 
 
-def _refused(delivery: _Delivery, reason: str) -> StateRefused:
+def _refused(delivery: _Delivery, reason: str) -> InvalidRequestState:
     logger.warning("%s %r: refused a requestState: %s", delivery.call.method, delivery.call.target, reason)
-    return StateRefused(reason)
+    return InvalidRequestState(reason)
 
 
 def _warn(delivery: _Delivery, what: str, error: Exception | None = None) -> None:

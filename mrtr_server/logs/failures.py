@@ -11,7 +11,7 @@ logger = logging.getLogger("mrtr_server")
 def report_failure(what: str, *values: object, why: str = "", error: BaseException | None = None) -> str:
     """Log a failure under a new reference.
 
-    Parameters:
+    Args:
         what: what failed, with a `%s` or `%r` for each of the values.
         values: what a client chose, or anything else; no answer, argument or state.
         why: the reason; empty where the error says it.
@@ -28,7 +28,7 @@ def report_failure(what: str, *values: object, why: str = "", error: BaseExcepti
 def report_outage(error: StoreUnavailable, what: str, *values: object) -> str:
     """Log that the store is away, unless that is in the log already.
 
-    Parameters:
+    Args:
         error: what the store said. It gets the reference of its entry.
         what, values: what could not be done without it; as for `report_failure`.
 

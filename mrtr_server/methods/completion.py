@@ -10,23 +10,23 @@ from ..limits import LONGEST_KEY, LONGEST_NAME, check_length
 from ..protocol.messages import Call, Complete, Outcome, Outlet
 from ..registration.registry import Record, Registry
 from ..schema.results import completion_body
-from .failures import Faults
+from .failures import ErrorReporter
 
 
 class Completions:
     """Suggests values for arguments of prompts and variables of templates.
 
-    Parameters:
+    Args:
         registry: has the completions.
         threads: runs plain functions.
-        faults: logs what goes wrong on our side.
+        errors: logs what goes wrong on our side.
         authorizer: knows who may use what.
     """
 
-    def __init__(self, registry: Registry, threads: Threads, faults: Faults, authorizer: Authorizer) -> None:
+    def __init__(self, registry: Registry, threads: Threads, errors: ErrorReporter, authorizer: Authorizer) -> None:
         self._registry = registry
         self._threads = threads
-        self._faults = faults
+        self._errors = errors
         self._authorizer = authorizer
 
     async def complete(self, call: Call, outlet: Outlet) -> Outcome:
@@ -49,7 +49,7 @@ class Completions:
         except ToolError as error:
             raise ProtocolError(str(error) or "The request failed.") from None
         except Exception as error:
-            raise self._faults.of(call, error) from None
+            raise self._errors.report(call, error) from None
 
 
 def _completion_params(params: Mapping[str, Any]) -> tuple[str, str, str, str, dict[str, str]]:

@@ -13,7 +13,7 @@ Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
 class Discoverer:
     """Says what the server can do.
 
-    Parameters:
+    Args:
         registry: what it has.
         instructions: how a model should use it.
         ttl: how long a client may keep what it was told, in seconds.

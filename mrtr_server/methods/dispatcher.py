@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from ..errors import StateRefused, UnknownMethod
+from ..errors import InvalidRequestState, UnknownMethod
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
 from .completion import Completions
 from .discovery import Discoverer
@@ -23,7 +23,7 @@ Method = Callable[[Call, Outlet], Awaitable[Outcome]]
 class Dispatcher:
     """Answers calls. It knows no version of the protocol and no transport.
 
-    Parameters:
+    Args:
         tools, prompts, resources, lists, completions, discoverer, subscriptions, tasks: have the methods.
     """
 
@@ -60,7 +60,7 @@ class Dispatcher:
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
 
-        Parameters:
+        Args:
             call: the request, read and checked by its dialect.
             outlet: takes the notes that the handler sends on its way.
 
@@ -75,5 +75,5 @@ class Dispatcher:
             raise UnknownMethod(call.method)
         if call.state is not None and call.method not in STATE_METHODS:
             logger.warning("%s: refused a requestState: this method gives none", call.method)
-            raise StateRefused("this method gives none")
+            raise InvalidRequestState("this method gives none")
         return method(call, outlet)

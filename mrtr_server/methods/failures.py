@@ -2,7 +2,15 @@
 
 from dataclasses import replace
 
-from ..errors import ArgumentsMisfit, InternalFault, Refusal, RequestError, StateRefused, StoreUnavailable, Unavailable
+from ..errors import (
+    ArgumentsMisfit,
+    InternalFault,
+    InvalidRequestState,
+    Refusal,
+    RequestError,
+    StoreUnavailable,
+    Unavailable,
+)
 from ..hints import for_error
 from ..logs.failures import report_failure
 from ..protocol.messages import Call
@@ -23,17 +31,17 @@ _NOT_CONFIRMED = {
 }
 
 
-class Faults:
+class ErrorReporter:
     """Notes mistakes on our side in the log.
 
-    Parameters:
+    Args:
         debug: whether clients see what went wrong inside.
     """
 
     def __init__(self, *, debug: bool) -> None:
         self._debug = debug
 
-    def of(self, call: Call, error: Exception) -> RequestError:
+    def report(self, call: Call, error: Exception) -> RequestError:
         """Note what went wrong under a reference, unless it is noted; give what the client sees of it."""
         if isinstance(error, StoreUnavailable) and error.reference:
             return Unavailable(error.reference)
@@ -44,11 +52,11 @@ class Faults:
             reference = report_failure(*what, why=for_error(error), error=error)
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
 
-    def of_task(self, call: Call, error: StoreUnavailable | StateRefused) -> RequestError:
+    def report_task(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
         """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
-        if isinstance(error, StateRefused):
+        if isinstance(error, InvalidRequestState):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
-        return self.of(replace(call, target=""), error)
+        return self.report(replace(call, target=""), error)
 
 
 def problems(target: str, misfit: ArgumentsMisfit) -> str:

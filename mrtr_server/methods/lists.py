@@ -15,7 +15,7 @@ from ..registration.registry import Record, Registry
 class Lists:
     """Lists what there is, page by page (Pagination). Who may not use something does not see it.
 
-    Parameters:
+    Args:
         registry: what there is.
         authorizer: knows who may use what.
         cursors: seals positions in lists.
@@ -68,7 +68,7 @@ class Lists:
             entries, end = await self._allowed_page(call, records, start)
         body: JSON = {listing: entries}
         if end is not None:
-            body["nextCursor"] = self._cursors.make(listing, end)
+            body["nextCursor"] = self._cursors.seal(listing, end)
         return Complete(body, self._ttl, self._scope if shared else "private")
 
     def _start(self, call: Call, listing: str) -> int:
@@ -77,7 +77,7 @@ class Lists:
             return 0
         if isinstance(cursor, str):
             check_length(cursor, LONGEST_NAME, "cursor")
-        offset = self._cursors.read(listing, cursor)
+        offset = self._cursors.unseal(listing, cursor)
         if offset is None:
             raise InvalidParams("The cursor is not one of this list; start again without it")
         return offset

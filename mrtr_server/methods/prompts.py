@@ -13,7 +13,7 @@ from .rounds import Rounds
 class Prompts:
     """Serves prompts.
 
-    Parameters:
+    Args:
         registry: has them.
         rounds: runs their handlers.
         authorizer: knows who may get what.

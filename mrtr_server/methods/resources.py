@@ -13,7 +13,7 @@ from .rounds import Rounds
 class Resources:
     """Serves resources.
 
-    Parameters:
+    Args:
         registry: has them.
         rounds: runs their handlers.
         authorizer: knows who may read what.

@@ -15,25 +15,25 @@ from ..errors import (
     UnknownTarget,
 )
 from ..flow.handler import Handler
-from ..flow.service import Flows, Opened
+from ..flow.service import Opened, RoundService
 from ..flow.single_use import Lease
 from ..protocol.messages import JSON, Call, Complete, NeedsInput, Outcome, Outlet
 from ..schema.arguments import Arguments
 from ..schema.unknown_arguments import ArgumentNames, read_arguments
-from .failures import Faults, problems, refused
+from .failures import ErrorReporter, problems, refused
 
 
 class Rounds:
     """Runs rounds, and turns whatever fails into the error that the client gets.
 
-    Parameters:
+    Args:
         flows: runs them.
-        faults: logs what goes wrong on our side.
+        errors: logs what goes wrong on our side.
     """
 
-    def __init__(self, flows: Flows, faults: Faults) -> None:
+    def __init__(self, flows: RoundService, errors: ErrorReporter) -> None:
         self._flows = flows
-        self._faults = faults
+        self._errors = errors
 
     async def run(
         self,
@@ -47,7 +47,7 @@ class Rounds:
     ) -> Outcome:
         """Run one round of a handler.
 
-        Parameters:
+        Args:
             handler: what to run.
             reader: validates its arguments.
             raw: the arguments as they came.
@@ -88,7 +88,7 @@ class Rounds:
             return UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target)
         if isinstance(error, ToolError):
             return ProtocolError(str(error) or "The request failed.")
-        return self._faults.of(call, error)
+        return self._errors.report(call, error)
 
 
 def _named(call: Call) -> JSON:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from ..errors import InvalidParams, MissingCapability, OverBudget, StateRefused, StoreUnavailable
+from ..errors import InvalidParams, InvalidRequestState, MissingCapability, OverBudget, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_NAME, check_length
 from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, Outlet, Subscription
@@ -12,7 +12,7 @@ from ..storage.pubsub import Fanout
 from ..tasks.notifications import with_tasks
 from ..tasks.service import Tasks
 from .authorized_changes import AuthorizedChanges
-from .failures import Faults
+from .failures import ErrorReporter
 
 _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "toolsListChanged": "tools",
@@ -29,21 +29,21 @@ _MOST_EACH = 1000
 class Subscriptions:
     """Lets clients listen to changes.
 
-    Parameters:
+    Args:
         registry: has the resources that somebody listens to.
         tasks: knows the tasks that somebody listens to.
         fanout: carries the changes.
-        faults: logs what goes wrong on our side.
+        errors: logs what goes wrong on our side.
         authorizer: knows who may hear of what.
     """
 
     def __init__(
-        self, registry: Registry, tasks: Tasks, fanout: Fanout, faults: Faults, authorizer: Authorizer
+        self, registry: Registry, tasks: Tasks, fanout: Fanout, errors: ErrorReporter, authorizer: Authorizer
     ) -> None:
         self._registry = registry
         self._tasks = tasks
         self._fanout = fanout
-        self._faults = faults
+        self._errors = errors
         self._authorizer = authorizer
 
     async def listen(self, call: Call, outlet: Outlet) -> Outcome:
@@ -60,8 +60,8 @@ class Subscriptions:
             return Listening(await with_tasks(changes, lambda id: self._tasks.peek(id, principal)))
         except BaseException as error:
             changes.close()
-            if isinstance(error, StoreUnavailable | StateRefused):
-                raise self._faults.of_task(call, error) from None
+            if isinstance(error, StoreUnavailable | InvalidRequestState):
+                raise self._errors.report_task(call, error) from None
             raise
 
     async def _subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:

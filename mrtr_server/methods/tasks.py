@@ -3,34 +3,34 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from ..errors import InvalidParams, MissingCapability, StateRefused, StoreUnavailable
-from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, Seen
+from ..errors import InvalidParams, InvalidRequestState, MissingCapability, StoreUnavailable
+from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskStatusResult
 from ..tasks.questions import Questions
 from ..tasks.service import Tasks
-from .failures import Faults
+from .failures import ErrorReporter
 
 
 class TaskRequests:
     """Serves what clients ask about their tasks (the extension Tasks).
 
-    Parameters:
+    Args:
         tasks: knows them.
         wake_worker: sees that somebody works on them: one may have begun in a process that has ended.
-        faults: logs what goes wrong on our side.
+        errors: logs what goes wrong on our side.
     """
 
-    def __init__(self, tasks: Tasks, wake_worker: Callable[[], None], faults: Faults) -> None:
+    def __init__(self, tasks: Tasks, wake_worker: Callable[[], None], errors: ErrorReporter) -> None:
         self._tasks = tasks
         self._wake_worker = wake_worker
-        self._faults = faults
+        self._errors = errors
 
     async def get(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/get`: the task as it is; with an answer, as it is a moment later. Raises `RequestError`."""
         with self._checked(call):
             if call.answers is None:
-                return Seen(await self._tasks.see(call))
+                return TaskStatusResult(await self._tasks.see(call))
             await self._tasks.answer(call, call.answers)
-            return Seen(await self._tasks.see_what_comes_of_it(call))
+            return TaskStatusResult(await self._tasks.see_what_comes_of_it(call))
 
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/result`: wait for what the task asks or comes to. Raises `RequestError`."""
@@ -70,8 +70,8 @@ class TaskRequests:
         self._wake_worker()
         try:
             yield
-        except (StoreUnavailable, StateRefused) as error:
-            raise self._faults.of_task(call, error) from None
+        except (StoreUnavailable, InvalidRequestState) as error:
+            raise self._errors.report_task(call, error) from None
 
 
 def _answers(call: Call) -> Mapping[str, JSON]:

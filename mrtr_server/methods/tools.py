@@ -18,7 +18,7 @@ from ..flow.authorization import Authorizer
 from ..flow.journal import Journal
 from ..flow.round import Background
 from ..flow.runner import Asking
-from ..flow.service import Flows, Opened
+from ..flow.service import Opened, RoundService
 from ..flow.single_use import Lease
 from ..protocol.messages import (
     JSON,
@@ -29,14 +29,14 @@ from ..protocol.messages import (
     Outcome,
     Outlet,
     Question,
-    Started,
+    TaskCreated,
 )
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
 from ..tasks.service import Tasks
-from .failures import Faults, problems, refused
+from .failures import ErrorReporter, problems, refused
 
 logger = logging.getLogger("mrtr_server")
 
@@ -60,29 +60,29 @@ _FOREGROUND = _Foreground()
 class Tools:
     """Calls tools, and answers for their tasks.
 
-    Parameters:
+    Args:
         registry: has the tools.
         flows: runs their rounds.
         tasks: starts tasks.
         wake_worker: sees that somebody works on them.
-        faults: notes what goes wrong on our side.
+        errors: notes what goes wrong on our side.
         authorizer: knows who may call what.
     """
 
     def __init__(
         self,
         registry: Registry,
-        flows: Flows,
+        flows: RoundService,
         tasks: Tasks,
         wake_worker: Callable[[], None],
-        faults: Faults,
+        errors: ErrorReporter,
         authorizer: Authorizer,
     ) -> None:
         self._registry = registry
         self._flows = flows
         self._tasks = tasks
         self._wake_worker = wake_worker
-        self._faults = faults
+        self._errors = errors
         self._authorizer = authorizer
 
     async def call(self, call: Call, outlet: Outlet) -> Outcome:
@@ -111,7 +111,7 @@ class Tools:
             outcome = await self._flows.deliver(tool.handler, call, run)
         except Exception as error:
             return self._failed(call, error)
-        if isinstance(outcome, Started) and call.task is None:
+        if isinstance(outcome, TaskCreated) and call.task is None:
             raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
         return outcome
 
@@ -143,7 +143,7 @@ class Tools:
     async def _start(self, tool: Tool, call: Call, opened: Opened | None) -> Outcome:
         if tool.handler.single_use and call.state is None:  # or a repetition of this request would be another task
             return self._flows.hand_over(tool.handler, call)
-        journal, _ = opened or self._flows.open(tool.handler, call)
+        journal, _ = opened or self._flows.open_state(tool.handler, call)
         return await self._start_task(tool, call, journal)
 
     async def _start_task(self, tool: Tool, call: Call, journal: Journal) -> Outcome:
@@ -152,21 +152,21 @@ class Tools:
         self._wake_worker()
         once = tool.handler.single_use or journal.single_use
         try:
-            return Started(await self._tasks.start(terms, call, journal, once=once))
+            return TaskCreated(await self._tasks.start(terms, call, journal, once=once))
         except StoreUnavailable as error:
-            raise self._faults.of(call, error) from None
+            raise self._errors.report(call, error) from None
 
     async def run_task(
-        self, call: Call, journal: Journal, background: Background, outlet: Outlet, leaves: Callable[[], bool]
+        self, call: Call, journal: Journal, background: Background, outlet: Outlet, should_yield: Callable[[], bool]
     ) -> Complete | dict[str, Question]:
         """Run a round of a task.
 
-        Parameters:
+        Args:
             call: the request that it came from.
             journal: what its flow remembers.
             background: the task, which takes what is to be kept.
             outlet: takes the notes of the handler.
-            leaves: says whether the round is to end at its next boundary.
+            should_yield: says whether the round is to end at its next boundary.
 
         Returns:
             The result; or the questions that it asks, none if it was handed over.
@@ -183,15 +183,15 @@ class Tools:
         if self._authorizer.guards(tool.authorize):
             await self._check_task(tool, call)
         try:
-            arguments = tool.arguments.read(call.arguments)
+            arguments = tool.arguments.validate(call.arguments)
         except ArgumentsMisfit as misfit:  # the tool has changed since
             return Complete(failed(problems(call.target, misfit)))
-        reports = await self._flows.reports_for_task(journal, leaves)
+        reports = await self._flows.reports_for_task(journal, should_yield)
         if reports is None:
             return {}
         try:
             result = await self._flows.run_task(
-                tool.handler, arguments, call, journal, background, outlet, leaves, reports
+                tool.handler, arguments, call, journal, background, outlet, should_yield, reports
             )
             return result.questions if isinstance(result, Asking) else Complete(tool.write(result))
         except (Exception, Refusal) as error:
@@ -212,7 +212,7 @@ class Tools:
             return Complete(failed(str(error) or "The tool failed."))
         if isinstance(error, Refusal):
             return Complete(failed(refused(error)))
-        fault = self._faults.of(call, error)
+        fault = self._errors.report(call, error)
         if isinstance(fault, Unavailable):  # to try again may help, and that is the client's to know
             raise fault
         return Complete(failed(fault.message))

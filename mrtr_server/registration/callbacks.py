@@ -34,7 +34,7 @@ class Registering(Protocol):
 def build_callback(function: Callable[..., Any], options: CallbackOptions) -> Callback[Any]:
     """Compile a callback.
 
-    Parameters:
+    Args:
         function: what was decorated.
         options: of its decorator.
 
@@ -46,7 +46,7 @@ def build_callback(function: Callable[..., Any], options: CallbackOptions) -> Ca
     if not _NAME.fullmatch(name):
         raise SetupError(f"{name!r} is no name for a callback: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
     if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and if it likes the WayBack over which it came")
+        raise SetupError(f"{name}: a callback takes the request, and if it likes the CallbackLink over which it came")
     taken = frozenset({options.methods} if isinstance(options.methods, str) else options.methods)
     if not taken or taken - {"GET", "POST"}:
         raise SetupError(f"{name}: methods= of a callback are GET, POST, or both")

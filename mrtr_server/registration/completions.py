@@ -30,7 +30,7 @@ class Completer:
 def build_completer(function: Callable[..., Any]) -> Completer:
     """Compile a completion.
 
-    Parameters:
+    Args:
         function: what was decorated.
 
     Raises:

@@ -27,7 +27,7 @@ def takes(
 ) -> Callable[[Callable[[Self_, Options], R]], Callable[Concatenate[Self_, P], R]]:
     """Return a decorator of a method of one argument, so that it takes that argument's fields instead.
 
-    Parameters:
+    Args:
         options: the dataclass of the argument.
         name: what the method is called in errors.
         hints: what to use instead of options that other frameworks have.
@@ -51,7 +51,7 @@ def takes_function_or(
 ) -> Callable[[Callable[[Any, Options], Callable[..., Any]]], Callable[..., Any]]:
     """Return a decorator like that of `takes`, for a method that is a decorator itself, called with options or not.
 
-    Parameters:
+    Args:
         options, name, hints: as for `takes`.
     """
 
@@ -76,7 +76,7 @@ def takes_function_or(
 class _Keywords:
     """The keywords that a method takes.
 
-    Parameters:
+    Args:
         options: the dataclass that has them as fields.
         name, hints: as for `takes`.
         first: a parameter before them.

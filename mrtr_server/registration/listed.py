@@ -36,7 +36,7 @@ def description_of(function: Callable[..., Any], options: ListedOptions) -> str 
 def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: Any) -> JSON:
     """Return the entry of a list.
 
-    Parameters:
+    Args:
         function: what was decorated.
         options: of its decorator.
         fields: further fields, by their names on the wire; what is None is left out.
@@ -55,7 +55,7 @@ def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: A
 def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
     """Refuse parameters that come as strings and whose types take none.
 
-    Parameters:
+    Args:
         where: the function, for errors.
         schema: of its arguments.
         what: they are, for errors.

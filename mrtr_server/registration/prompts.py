@@ -32,7 +32,7 @@ class Prompt:
 def build_prompt(function: Callable[..., Any], options: PromptOptions, *, ignores_unknown: bool = False) -> Prompt:
     """Compile a prompt.
 
-    Parameters:
+    Args:
         function: what was decorated.
         options: of its decorator.
         ignores_unknown: whether arguments that it does not take are dropped; otherwise a request with some is refused.

@@ -22,7 +22,7 @@ from .signatures import names_around_decorator
 class Resource:
     """A resource or a template of resources, ready to be read and listed.
 
-    Parameters:
+    Args:
         template: what its URI is matched against; None for a fixed one.
         ttl: how long a client may keep what was read, in seconds.
         scope: who may share what was kept.
@@ -42,7 +42,7 @@ class Resource:
 def build_resource(function: Callable[..., Any], options: ResourceOptions) -> Resource:
     """Compile a resource, or a template of resources if the URI has variables.
 
-    Parameters:
+    Args:
         function: what was decorated.
         options: of its decorator.
 

@@ -29,7 +29,7 @@ logger = logging.getLogger("mrtr_server")
 class Tool:
     """A tool, ready to be called and listed.
 
-    Parameters:
+    Args:
         names: the arguments that a new call may have; None where that is for its schema to say, or nobody minds.
         authorize: says who may call it; None for whoever the server lets.
     """
@@ -48,7 +48,7 @@ def build_tool(
 ) -> Tool:
     """Compile a tool.
 
-    Parameters:
+    Args:
         function: what was decorated.
         options: of its decorator.
         ignores_unknown: whether arguments that it does not take are dropped; otherwise a call with some is refused.

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
 from typing import Any, TypeVar
 
-from ..errors import NothingDone, StoreUnavailable
+from ..errors import NotExecuted, StoreUnavailable
 from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
 from .tasks import TaskRow, TaskStore
 
 logger = logging.getLogger("mrtr_server")
 
-LOOK_EVERY = 1.0
+POLL_INTERVAL = 1.0
 """How long what is known of the store is good enough for who asks for readiness, in seconds."""
 
 QUIET = 2.0
@@ -32,7 +32,7 @@ class Outage:
     It is over when each method that failed has worked again; or has not been called for a while, and something was
     written meanwhile. (A disk that is full can be read, and a standby, too.)
 
-    Parameters:
+    Args:
         name: the server's, for the log.
     """
 
@@ -97,7 +97,7 @@ def _nothing(_: object) -> bool:
 class WatchedStore:
     """A store whose outages are noticed.
 
-    Parameters:
+    Args:
         store: the store.
         outage: takes notice.
     """
@@ -106,7 +106,7 @@ class WatchedStore:
         self.shared = store.shared
         self._store = store
         self._outage = outage
-        self._looked = -LOOK_EVERY
+        self._looked = -POLL_INTERVAL
         self._looking: asyncio.Task[None] | None = None
         outage.look = self._look_soon
 
@@ -153,7 +153,7 @@ class WatchedStore:
         looking = self._looking
         if looking is None or looking.done() or looking.get_loop().is_closed():
             looking = self._looking = None
-            if time.monotonic() >= self._looked + LOOK_EVERY:
+            if time.monotonic() >= self._looked + POLL_INTERVAL:
                 self._looked = time.monotonic()
                 looking = self._looking = asyncio.create_task(self._look())
         return looking
@@ -173,7 +173,7 @@ class WatchedStore:
 class WatchedTasks:
     """A store of tasks whose outages are noticed.
 
-    Parameters:
+    Args:
         store: the store.
         outage: takes notice.
     """
@@ -217,11 +217,11 @@ class WatchedTasks:
         await _watched(self._outage, "wait_for_tasks", work, _nothing)
 
 
-def nothing_done(error: StoreUnavailable, what: str) -> NothingDone:
+def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:
     """Return the error for a request that was not begun, since the store can't tell whether it was done already.
 
-    Parameters:
+    Args:
         error: what the store said; it goes to the log unless it is there already.
         what: was not done, for the log.
     """
-    return NothingDone(report_outage(error, "%s", what))
+    return NotExecuted(report_outage(error, "%s", what))

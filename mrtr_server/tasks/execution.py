@@ -30,7 +30,7 @@ Changes = Callable[[TaskRow], dict[str, Any]]
 class TaskRun:
     """One round of a task: its background, and its outlet.
 
-    Parameters:
+    Args:
         tasks: seals what it holds.
         row: the task, as it was claimed.
         lease: the worker's right to run it.
@@ -121,7 +121,7 @@ class TaskRun:
                 self._saying.cancel()
             changed = await self._change(changes, patient=patient)
         if changed:
-            self._tasks.tell(self.row.id)
+            self._tasks.notify(self.row.id)
 
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
         """Change the task while it is ours; say whether it was.
@@ -152,7 +152,7 @@ class TaskRun:
             self._tried.clear()
             if message != self._said:
                 self._said = message
-                self._tasks.tell(self.row.id)
+                self._tasks.notify(self.row.id)
             return True
         return False
 

@@ -15,10 +15,10 @@ from ..crypto.keys import KeyRing
 from ..errors import (
     Busy,
     InternalFault,
+    InvalidRequestState,
     OverBudget,
     ProtocolError,
     RequestError,
-    StateRefused,
     StoreUnavailable,
     UnknownTarget,
 )
@@ -27,11 +27,11 @@ from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..protocol.messages import JSON, Call, Change, Complete, Principal, Question, Redeemed, Task, TaskOffer
+from ..protocol.messages import JSON, Call, Change, Complete, Principal, Question, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.tasks import ENDED, TaskRow, TaskStore
 from .questions import Questions
-from .sealing import ID_BYTES, Place, SealedTasks
+from .sealing import ID_BYTES, RowBinding, SealedTasks
 from .waiting import TaskWaiting
 
 logger = logging.getLogger("mrtr_server")
@@ -47,17 +47,17 @@ _FLAT = "task-"
 
 _LONGEST_ID = 128
 
-Meant = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
+AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
 """Says which questions answers are meant for."""
 
 _NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b"", "lease": "", "leased_until": 0.0}
 """What a task that has ended keeps of its flow."""
 
 
-class Taker(Protocol):
+class Reservation(Protocol):
     """A place that is kept for a task: it is stored as taken, so that nobody need claim it.
 
-    Parameters:
+    Args:
         lease: names who takes it.
         seconds: how long that is to hold.
     """
@@ -65,22 +65,22 @@ class Taker(Protocol):
     lease: str
     seconds: float
 
-    def take(self, row: TaskRow) -> None:
+    def run(self, row: TaskRow) -> None:
         """Run the task, which has been stored."""
         ...
 
 
-Offer = Callable[[str], AbstractContextManager[Taker | None]]
+Reserve = Callable[[str], AbstractContextManager[Reservation | None]]
 
 
-def _to_nobody(tool: str) -> AbstractContextManager[Taker | None]:
+def _to_nobody(tool: str) -> AbstractContextManager[Reservation | None]:
     return nullcontext()
 
 
 class Tasks:
     """Starts tasks, and answers what clients ask about them.
 
-    Parameters:
+    Args:
         store: where they are.
         ring: seals what they hold.
         fanout: tells those who listen.
@@ -105,7 +105,7 @@ class Tasks:
         self.limits = limits
         self.now = clock
         self.sealed = SealedTasks(ring, limits)
-        self.offer: Offer = _to_nobody
+        self.reserve: Reserve = _to_nobody
         """Asks whether somebody here runs a task of a tool at once."""
         self._answer_within = answer_within
         self._fanout = fanout
@@ -117,7 +117,7 @@ class Tasks:
     async def start(self, terms: TaskTerms, call: Call, journal: Journal | None, *, once: bool = False) -> Task:
         """Make a task of a call. It is there for every replica when this returns.
 
-        Parameters:
+        Args:
             terms: the tool's.
             call: the request.
             journal: what its rounds have left; None if there were none.
@@ -137,12 +137,12 @@ class Tasks:
         journal = journal or Journal(now)
         names = self.sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FLAT if offer.first_ask else "") + name for name in names]
-        place = Place(ids[0], _owner(call.principal))
+        binding = RowBinding(ids[0], _owner(call.principal))
         most = self.limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
-            id=place.id,
-            owner=place.owner,
+            id=binding.id,
+            owner=binding.owner,
             name=call.target,
             status="working",
             message="",
@@ -152,8 +152,8 @@ class Tasks:
             poll=self.limits.poll_seconds if terms.poll is None else terms.poll,
             deadline=now + ttl,
             expires=now + ttl + RETENTION,
-            call=self.sealed.seal_call(place, call),
-            journal=self.sealed.seal_journal(place, journal, now),
+            call=self.sealed.seal_call(binding, call),
+            journal=self.sealed.seal_journal(binding, journal, now),
         )
         # A replica whose ring begins with another key may have started the same one.
         found = [found for id in ids[1:] if (found := await self.store.find_task(id))]
@@ -167,14 +167,14 @@ class Tasks:
 
     async def _add(self, row: TaskRow) -> TaskRow:
         """Keep a new task, and give it; or the one that is there already."""
-        with self.offer(row.name) as taker:
-            if taker is None:
+        with self.reserve(row.name) as reservation:
+            if reservation is None:
                 is_new = await self.store.add_task(row)
             else:
-                row = replace(row, lease=taker.lease, attempts=1)
-                is_new = await self.store.add_task(row, seconds=taker.seconds)
+                row = replace(row, lease=reservation.lease, attempts=1)
+                is_new = await self.store.add_task(row, seconds=reservation.seconds)
                 if is_new:
-                    taker.take(row)
+                    reservation.run(row)
         return row if is_new else await self.store.find_task(row.id) or row
 
     async def _settled(self, row: TaskRow) -> TaskRow:
@@ -202,7 +202,7 @@ class Tasks:
         row = await self._find(call.target, _owner(call.principal))
         return self.view(await self._until_settled(row, self.limits.first_ask_seconds))
 
-    async def redeem(self, call: Call) -> Redeemed:
+    async def redeem(self, call: Call) -> TaskResult:
         """Give what a task has for its client: what it asks, or what it came to. Waits for either.
 
         Raises:
@@ -213,13 +213,13 @@ class Tasks:
         if row.status == "working" and not self._waiting.has_room:
             raise Busy(AGAIN_AFTER)
         row = await self._until_settled(row, self.limits.result_wait_seconds)
-        return Redeemed(self.view(row), self.sealed.seal_wait(_place(row)) if row.status == "working" else "")
+        return TaskResult(self.view(row), self.sealed.seal_wait(_binding(row)) if row.status == "working" else "")
 
     def check_wait(self, call: Call) -> None:
-        """Check the state that a request for a result was given to come again with. Raises `StateRefused`."""
+        """Check the state that a request for a result was given to come again with. Raises `InvalidRequestState`."""
         try:
-            self.sealed.check_wait(Place(call.target, _owner(call.principal)), call.state)
-        except StateRefused as refused:  # without the task's id, which may be all that protects it
+            self.sealed.check_wait(RowBinding(call.target, _owner(call.principal)), call.state)
+        except InvalidRequestState as refused:  # without the task's id, which may be all that protects it
             logger.warning("%s: refused a requestState: %s", call.method, refused.reason)
             raise
 
@@ -233,13 +233,13 @@ class Tasks:
         except UnknownTarget:
             return None
 
-    async def answer(self, call: Call, answers: Mapping[str, JSON], meant: Meant | None = None) -> None:
+    async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
         """Take answers to what a task has open; others are ignored.
 
-        Parameters:
+        Args:
             call: the request.
             answers: by key.
-            meant: gives them by the task's keys, where they come by others; see `Questions.by_name`.
+            map_answers: gives them by the task's keys, where they come by others; see `Questions.by_name`.
 
         Raises:
             UnknownTarget: there is no such task.
@@ -252,14 +252,14 @@ class Tasks:
             row = await self._find(call.target, _owner(call.principal))
             if row.status != "input_required":
                 return
-            questions = self.sealed.questions(row)
-            if not questions.take(answers if meant is None else meant(questions, answers)):
+            questions = self.sealed.unseal_questions(row)
+            if not questions.take(answers if map_answers is None else map_answers(questions, answers)):
                 return
-            written = questions.write()
+            written = questions.dump()
             if len(written) > self.limits.state_bytes:
                 message = f"The answers are over {self.limits.state_bytes} bytes"
                 raise OverBudget(message, "state_bytes", self.limits.state_bytes)
-            changes: dict[str, Any] = {"questions": self.sealed.seal_questions(_place(row), written)}
+            changes: dict[str, Any] = {"questions": self.sealed.seal_questions(_binding(row), written)}
             if not questions.open:  # nobody's answer is waited for any more
                 changes |= {"status": "working", "deadline": row.created + row.ttl}
                 changed = await self._go_on(row, changes)
@@ -270,13 +270,13 @@ class Tasks:
 
     async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
         """Let a task that was answered work again."""
-        with self.offer(row.name) as taker:
-            if taker is None:
+        with self.reserve(row.name) as reservation:
+            if reservation is None:
                 return await self._change(row, **changes)
-            leased = {"lease": taker.lease, "seconds": taker.seconds, "attempts": row.attempts + 1}
+            leased = {"lease": reservation.lease, "seconds": reservation.seconds, "attempts": row.attempts + 1}
             changed = await self._change(row, **changes, **leased)
             if changed is not None:
-                taker.take(changed)
+                reservation.run(changed)
             return changed
 
     async def cancel(self, call: Call) -> Task:
@@ -314,7 +314,7 @@ class Tasks:
     def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:
         """Give the changes that end a task with a result."""
         try:
-            sealed = self.sealed.seal_outcome(_place(row), outcome)
+            sealed = self.sealed.seal_outcome(_binding(row), outcome)
         except ValueError as error:
             return self.failed(row, self._fault(row, error))
         return {"status": "completed", "outcome": sealed, "message": "", **_NOTHING_LEFT}
@@ -322,27 +322,27 @@ class Tasks:
     def failed(self, row: TaskRow, error: RequestError) -> dict[str, Any]:
         """Give the changes that end a task with an error."""
         try:
-            sealed = self.sealed.seal_outcome(_place(row), error)
+            sealed = self.sealed.seal_outcome(_binding(row), error)
         except ValueError as mistake:  # in the data that the author gave it
             error = self._fault(row, mistake)
-            sealed = self.sealed.seal_outcome(_place(row), error)
+            sealed = self.sealed.seal_outcome(_binding(row), error)
         return {"status": "failed", "outcome": sealed, "message": error.message, **_NOTHING_LEFT}
 
     def parked(self, row: TaskRow, journal: Journal, asked: Mapping[str, Question]) -> dict[str, Any]:
         """Give the changes that let a task wait for answers. Raises `OverBudget`."""
-        questions, now = self.sealed.questions(row), self.now()
+        questions, now = self.sealed.unseal_questions(row), self.now()
         questions.ask(asked)
         return {
             "status": "input_required",
             "journal": self.seal_journal(row, journal),
-            "questions": self.sealed.seal_questions(_place(row), questions.write()),
+            "questions": self.sealed.seal_questions(_binding(row), questions.dump()),
             "deadline": min(row.created + row.ttl, now + self._answer_within(row.name)),
             "attempts": 0,
         }
 
     def seal_journal(self, row: TaskRow, journal: Journal) -> bytes:
         """Seal what a task's flow remembers. Raises `OverBudget`."""
-        return self.sealed.seal_journal(_place(row), journal, self.now())
+        return self.sealed.seal_journal(_binding(row), journal, self.now())
 
     def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
         return InternalFault(report_failure("A task of %r gave what is no JSON", row.name, error=error))
@@ -350,16 +350,16 @@ class Tasks:
     async def _change(self, row: TaskRow, **changes: Any) -> TaskRow | None:
         changed = await self.store.change_task(row, **changes, updated=self.now())
         if changed is not None:
-            self.tell(row.id)
+            self.notify(row.id)
         return changed
 
-    def tell(self, id: str) -> None:
+    def notify(self, id: str) -> None:
         """Tell those who listen that a task has changed."""
         self._fanout.publish(Change("task", id))
 
     def view(self, row: TaskRow) -> Task:
-        """Give a task as its client may see it. Raises `StateRefused` if what it holds does not open."""
-        questions = self.sealed.questions(row) if row.status == "input_required" else Questions()
+        """Give a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
+        questions = self.sealed.unseal_questions(row) if row.status == "input_required" else Questions()
         return Task(
             id=row.id,
             status=row.status,
@@ -370,13 +370,13 @@ class Tasks:
             message=row.message,
             questions=questions.open,
             names=questions.names,
-            outcome=self.sealed.outcome(row),
+            outcome=self.sealed.unseal_outcome(row),
             first_ask=row.id.startswith(_FLAT),
         )
 
 
-def _place(row: TaskRow) -> Place:
-    return Place(row.id, row.owner)
+def _binding(row: TaskRow) -> RowBinding:
+    return RowBinding(row.id, row.owner)
 
 
 def _owner(principal: Principal | None) -> str:

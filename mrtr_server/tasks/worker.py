@@ -10,7 +10,14 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Protocol
 
-from ..errors import MissingCapability, ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
+from ..errors import (
+    InvalidRequestState,
+    MissingCapability,
+    ProtocolError,
+    RequestError,
+    StoreUnavailable,
+    UnknownTarget,
+)
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
@@ -20,14 +27,14 @@ from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete, Question
 from ..storage.tasks import TaskRow
 from .execution import AGAIN_AFTER, TaskRun
-from .service import Taker, Tasks
+from .service import Reservation, Tasks
 
 logger = logging.getLogger("mrtr_server")
 
-LOOK_EVERY = 1.0
+POLL_INTERVAL = 1.0
 """How often a worker looks for tasks that nobody has told it of, in seconds."""
 
-HEARD_EVERY = 0.5
+HEARTBEAT_INTERVAL = 0.5
 """How often it says that it is alive, and hears what was cancelled, in seconds."""
 
 NOT_HERE_FOR = 2.0
@@ -46,7 +53,7 @@ class RunTask(Protocol):
     """Runs a round of a task; see `Tools.run_task`."""
 
     def __call__(
-        self, call: Call, journal: Journal, background: TaskRun, outlet: TaskRun, leaves: Callable[[], bool]
+        self, call: Call, journal: Journal, background: TaskRun, outlet: TaskRun, should_yield: Callable[[], bool]
     ) -> Awaitable[Complete | dict[str, Question]]:
         """Give the result, or the questions that it asks; none if it was handed over."""
         ...
@@ -55,7 +62,7 @@ class RunTask(Protocol):
 class Worker:
     """Runs tasks in this process, several at once, on each event loop that it is started on.
 
-    Parameters:
+    Args:
         tasks: the tasks.
         run_task: runs a round of one.
         terms: of the tools that have tasks, by name; there may be more later.
@@ -71,36 +78,36 @@ class Worker:
         admission: Admission,
         limits: Limits,
     ) -> None:
-        tasks.offer = self.offer
-        self._start = partial(_AtWork, tasks, run_task, terms, admission, limits)
-        self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
+        tasks.reserve = self.reserve
+        self._start = partial(_LoopWorker, tasks, run_task, terms, admission, limits)
+        self._loop_workers: dict[asyncio.AbstractEventLoop, _LoopWorker] = {}
 
     def start(self) -> None:
         """Start to work on this event loop, unless it does already."""
         loop = asyncio.get_running_loop()
-        if loop in self._at_work:
+        if loop in self._loop_workers:
             return
-        for other in [each for each in self._at_work if each.is_closed()]:
-            del self._at_work[other]
-        self._at_work[loop] = self._start()
+        for other in [each for each in self._loop_workers if each.is_closed()]:
+            del self._loop_workers[other]
+        self._loop_workers[loop] = self._start()
 
-    def offer(self, tool: str) -> AbstractContextManager[Taker | None]:
-        """Keep a place for a task that is about to be stored, if there is one on this event loop; see `Taker`."""
-        at_work = self._at_work.get(asyncio.get_running_loop())
-        return nullcontext() if at_work is None else at_work.offer(tool)
+    def reserve(self, tool: str) -> AbstractContextManager[Reservation | None]:
+        """Keep a place for a task that is about to be stored, if there is one on this event loop; see `Reservation`."""
+        loop_worker = self._loop_workers.get(asyncio.get_running_loop())
+        return nullcontext() if loop_worker is None else loop_worker.reserve(tool)
 
     async def close(self) -> None:
         """Hand the tasks back: those that come to a boundary in time from there, the others from their last step."""
         loop = asyncio.get_running_loop()
-        if loop in self._at_work:
+        if loop in self._loop_workers:
             try:
-                await self._at_work[loop].close()
+                await self._loop_workers[loop].close()
             finally:
-                del self._at_work[loop]
+                del self._loop_workers[loop]
 
 
 class _Place:
-    """A place that is kept for one task; see `Taker`."""
+    """A place that is kept for one task; see `Reservation`."""
 
     __slots__ = ("_take", "_until", "lease", "seconds")
 
@@ -110,12 +117,12 @@ class _Place:
         self._until = time.monotonic() + seconds
         self._take = take
 
-    def take(self, row: TaskRow) -> None:
+    def run(self, row: TaskRow) -> None:
         """Run the task."""
         self._take(row, self._until)
 
 
-class _AtWork:
+class _LoopWorker:
     """A worker on one event loop."""
 
     def __init__(
@@ -148,7 +155,7 @@ class _AtWork:
         # Not in the context of the request that happened to come first.
         loop, context = asyncio.get_running_loop(), Context()
         self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
-        self._heard = loop.create_task(self._again_and_again(self._be_heard, "renewed"), context=context)
+        self._heard = loop.create_task(self._again_and_again(self._heartbeat, "renewed"), context=context)
 
     async def close(self) -> None:
         """See `Worker.close`."""
@@ -188,7 +195,7 @@ class _AtWork:
                 await asyncio.sleep(AGAIN_AFTER)
             except Exception as error:
                 logger.error("Tasks could not be %s", what, exc_info=error)
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(POLL_INTERVAL)
 
     # Claiming
 
@@ -243,9 +250,9 @@ class _AtWork:
         """Wait until there may be tasks of these tools, or room for others."""
         waits: list[Coroutine[Any, Any, object]] = []
         if tools:
-            waits.append(self._tasks.store.wait_for_tasks(LOOK_EVERY, tools=tools, without=list(self._left)))
+            waits.append(self._tasks.store.wait_for_tasks(POLL_INTERVAL, tools=tools, without=list(self._left)))
         if full or not tools:
-            waits.append(_within(LOOK_EVERY, self._ended.wait()))
+            waits.append(_within(POLL_INTERVAL, self._ended.wait()))
         if len(waits) == 1:
             await waits[0]
             return
@@ -274,8 +281,8 @@ class _AtWork:
         return [row for row in rows if row not in waiting]
 
     @contextmanager
-    def offer(self, tool: str) -> Iterator[Taker | None]:
-        """See `Worker.offer`."""
+    def reserve(self, tool: str) -> Iterator[Reservation | None]:
+        """See `Worker.reserve`."""
         if self._leaves or self._room([tool]) <= 0:
             yield None
             return
@@ -320,7 +327,7 @@ class _AtWork:
                     await run.leave()
                 else:
                     await self._run_round(run)
-        except StateRefused as refused:
+        except InvalidRequestState as refused:
             self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
             self._leave_to_others(run.row)
             await run.leave()
@@ -360,14 +367,14 @@ class _AtWork:
                 self._limits.lease_seconds,
             )
             raise ProtocolError("The task was given up: it could not be run to its end")
-        call = sealed.call(row)
-        run.journal = journal = sealed.journal(row, self._tasks.now())
-        journal.deliver(sealed.questions(row).answers)
+        call = sealed.unseal_call(row)
+        run.journal = journal = sealed.unseal_journal(row, self._tasks.now())
+        journal.deliver(sealed.unseal_questions(row).answers)
 
-        def leaves() -> bool:
+        def should_yield() -> bool:
             return run.lost or run.lease.in_doubt or self._leaves
 
-        came = await self._run_task(call, journal, run, run, leaves)
+        came = await self._run_task(call, journal, run, run, should_yield)
         if isinstance(came, Complete):
             await run.end(lambda row: self._tasks.completed(row, came))
         elif came:
@@ -383,10 +390,10 @@ class _AtWork:
 
     # What happens meanwhile
 
-    async def _be_heard(self) -> None:
+    async def _heartbeat(self) -> None:
         before = time.monotonic()
-        await asyncio.sleep(HEARD_EVERY)
-        stood_still = time.monotonic() - before - HEARD_EVERY
+        await asyncio.sleep(HEARTBEAT_INTERVAL)
+        stood_still = time.monotonic() - before - HEARTBEAT_INTERVAL
         if stood_still > self._limits.lease_seconds:
             logger.error(
                 "The event loop stood still for %.1f s, longer than the lease of %g s, so that other workers may have "
@@ -397,7 +404,7 @@ class _AtWork:
         ids = list(self._running)
         if ids:
             await self._renew(ids)
-        if time.monotonic() - self._looked >= LOOK_EVERY:
+        if time.monotonic() - self._looked >= POLL_INTERVAL:
             self._looked = time.monotonic()
             overdue = await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._tasks.expire, overdue))  # at once, or who is cancelled waits for them

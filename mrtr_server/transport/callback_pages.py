@@ -59,7 +59,7 @@ _DEFAULTS = {
 class CallbackPages:
     """Serves the callbacks to browsers.
 
-    Parameters:
+    Args:
         known: the server's callbacks by name; more may come.
         callbacks: reads the links, and keeps what is reported.
         threads: runs plain functions.
@@ -154,7 +154,7 @@ class CallbackPages:
         tokens = request.query_params.getlist("state") or await _posted_tokens(request)
         if len(tokens) != 1:
             raise LinkRefused(f"it has {len(tokens)} tokens")
-        link = self._callbacks.open(callback, tokens[0])
+        link = self._callbacks.unseal_link(callback, tokens[0])
         if (stranger := await self._refuse_stranger(callback, link, request)) is not None:
             return stranger
         if await self._callbacks.find(link.id) is not None:
@@ -167,7 +167,7 @@ class CallbackPages:
             return _page(200, text, "You can close this page.")
         if isinstance(value, Response):  # a form, or a redirect: there is more to come
             return value
-        report = {"action": "accept", "content": callback.stored.write(value)}
+        report = {"action": "accept", "content": callback.stored.dump(value)}
         kept = await self._callbacks.report(link, report)
         return await self._done(callback, request, "Done" if kept else "This is done already")
 
@@ -194,7 +194,7 @@ class CallbackPages:
         if not callback.takes_way_back:
             return await self._call(callback.function, request)
         root = request.scope.get("root_path", "")
-        back = self._callbacks.way_back_of(callback, link, request.headers.get("host", ""), root)
+        back = self._callbacks.callback_link_of(callback, link, request.headers.get("host", ""), root)
         return await self._call(callback.function, request, back)
 
     async def _done(self, callback: Callback[Any], request: Request, title: str) -> Response:

@@ -21,7 +21,7 @@ _UNESCAPED = "/:@!$&'()*+,;="
 class Router:
     """Finds what serves a request: the MCP endpoint, a callback's page, or a probe.
 
-    Parameters:
+    Args:
         server: the application that a Starlette route or mount names.
         path: of the endpoint, without a slash at its end.
         endpoint: serves MCP.
@@ -51,7 +51,7 @@ class Router:
     def find(self, scope: Scope, refusal: str = "") -> ASGIApp:
         """Return what serves an HTTP request.
 
-        Parameters:
+        Args:
             scope: of the request.
             refusal: why the server is not set up, so that only probes are answered; empty if it is.
         """
