@@ -10,7 +10,7 @@
     │   │   ├── StepChanged         a recorded step was called with other arguments, or another type
     │   │   └── MisplacedCall       an ask or a step where there can be none
     │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can mend them
-    │   ├── InvalidAnswer          an answer that is not what was asked for; it is asked for again
+    │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     │   │   └── WrongVersion        its tables are of an older or newer release

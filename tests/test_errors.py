@@ -172,13 +172,3 @@ def test_references_into_the_log_are_made_in_one_module() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node).endswith("token_hex(4)")
     }
     assert making == {"logs/failures.py"}
-
-
-def test_what_is_sealed_is_bound_to_its_place_in_one_module_and_a_state_by_its_journal() -> None:
-    importing = {
-        path
-        for path, tree in SOURCES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and "SealedCodec" in [alias.name for alias in node.names]
-    }
-    assert importing == {"__init__.py", "crypto/bound.py", "server.py"}

@@ -73,7 +73,7 @@ ONLY_IMPORTERS = {
         "server",
         "testing.transports",
     },
-    "uvicorn": {"cli"},
+    "uvicorn": {"cli", "transport.one_write"},
     "http": {"testing.transports"},
 }
 
@@ -167,6 +167,17 @@ def test_only_the_edge_knows_the_dialects() -> None:
 @pytest.mark.parametrize("library", ONLY_IMPORTERS)
 def test_a_library_has_one_way_in(library: str) -> None:
     assert {module for module in SOURCES if library in outsiders(module)} == ONLY_IMPORTERS[library]
+
+
+def test_what_is_sealed_is_bound_to_its_place_by_one_module() -> None:
+    # The state of a flow is bound by its journal, since any codec may seal it.
+    sealing = {
+        module
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and "SealedCodec" in [alias.name for alias in node.names]
+    }
+    assert sealing == {TOP, "crypto.bound", "deployment.wiring"}
 
 
 class TestNeutrality:

@@ -94,7 +94,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def run(self, *, run_tasks: bool) -> AsyncIterator[None]:
-        """Run the server for as long as the block lasts: enter `lifespan=` and run tasks; at the end drain and hand them back.
+        """Run the server for as long as the block lasts: enter `lifespan=`, run tasks, and at the end drain.
 
         Args:
             run_tasks: whether this process runs tasks.
