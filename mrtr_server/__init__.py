@@ -47,7 +47,7 @@ from .protocol.content import ToolResult as ToolResult
 from .protocol.messages import Caller as Caller
 from .protocol.messages import Client as Client
 from .protocol.messages import Principal as Principal
-from .registration.dependencies import Depends as Depends
+from .registration.declarations import Depends as Depends
 from .schema.arguments import Header as Header
 from .server import MRTRServer as MRTRServer
 from .storage.base import InProcessStore as InProcessStore

@@ -33,70 +33,69 @@ F = TypeVar("F", bound=Callable[..., Any])
 class MRTRServer:
     """An MCP server, and the ASGI application that serves it.
 
-    Run it with `uvicorn module:app`, with any number of workers once `MRTR_KEYS` is set (and where there are tasks,
-    `MRTR_DATABASE_URL`); or mount it in a Starlette or FastAPI application. It needs no lifespan events.
+    Run it with `uvicorn module:app`, or mount it in a Starlette or FastAPI application. It needs no lifespan events.
+    With several workers it needs `MRTR_KEYS`, and where tools have tasks, `MRTR_DATABASE_URL`.
 
     Args:
-        name: what clients see, and what sealed states are bound to unless `audience` is given.
+        name: what clients see. Sealed states are bound to it unless `audience` is given.
         version: the server's own version, for clients to see.
         title: a name for people.
-        description: what it does, for people and for hosts that show or choose servers.
+        description: what the server does, for people and for hosts that show or choose servers.
         instructions: how a model should use the server.
         website_url: where people can read about it.
         icons: for people to recognize it by.
-        path: where the MCP endpoint is, with a slash behind it or without. Where the application is mounted, the
-            mount's root is the endpoint, too.
-        keys: the key ring: a `KeyRing`, or 32-byte secrets with the sealing one first. From `MRTR_KEYS` if left out.
-        audience: what sealed states are bound to; the same on all replicas. The name if left out.
-        auth: a Starlette authentication backend; with one, a request that it does not authenticate gets a 401. If
-            left out, the user is whoever an authentication middleware around the application says it is.
-        authorize: says who may use what: a function, sync or async, of the `Caller` and the name of a tool or prompt,
-            or the URI of a resource, that returns True or False. It is asked before each round of a call, a read and a
-            prompt, for each entry of a list, for a completion, for a resource that somebody listens to and again before
-            each change is told. What is refused looks like what is not there.
-        identify: says whose browser sent a request, for callbacks: a function of the request that returns the user's
-            identity as text, a `Principal`, a Starlette user, None for nobody, or a response that is sent instead, such
-            as the way to your login. It must name users as the authentication does.
-        base_url: the address under which browsers reach the application, for callbacks; with the path that it is
-            mounted at. If left out, callbacks work on loopback only.
+        path: where the MCP endpoint is, with or without a slash at the end. Where the application is mounted, the
+            root of the mount is the endpoint, too.
+        keys: the key ring: a `KeyRing`, or secrets of 32 bytes, the one that seals first. Default: `MRTR_KEYS`.
+        audience: what sealed states are bound to, the same on all replicas. Default: the name.
+        auth: a Starlette authentication backend. A request that it does not authenticate gets a 401. Without one, the
+            user is whoever an authentication middleware around the application has set.
+        authorize: decides who may use what: a function, sync or async, of the `Caller` and the name of a tool or prompt
+            or the URI of a resource, that returns True or False. It is called before each round of a call, a read and a
+            prompt; for each entry of a list; for a completion; for a resource that somebody subscribes to, and again
+            before each change is sent. What it refuses looks as if it did not exist.
+        identify: finds out whose browser sent a request to a callback: a function of the request that returns the
+            user's identity as text, a `Principal`, a Starlette user, None for nobody, or a response that is sent
+            instead, such as a redirect to your login. It must name users as the authentication does.
+        base_url: the address under which browsers reach the application, for callbacks, with the path that it is
+            mounted at. Without it, callbacks work on loopback only.
         codec: seals the states instead of the default one.
-        fanout: carries change notifications. By default the database does, to the listeners on every replica; without
-            one, they stay within the process.
+        fanout: carries change notifications. By default the database carries them to the listeners on every replica;
+            without a database they stay within the process.
         store: what replicas share for tasks, `single_use` tools and callbacks: a `Store` of your own; or
-        database: the URL of a database for the built-in one. From `MRTR_DATABASE_URL` if both are left out; without
-            any, all of that works within one process, and ends with it.
+        database: the URL of a database for the built-in store. Default: `MRTR_DATABASE_URL`. Without any of these, all
+            of that works within one process and ends with it.
         limits: what requests and flows may use.
-        dialects: the wire forms to serve, by name: all that there are if left out.
-        unknown_arguments: what a new call comes to that has arguments which its tool or prompt does not take:
-            `"refuse"` names them and the nearest ones to the model, `"ignore"` drops them, for clients that add some.
+        dialects: the names of the wire forms to serve. Default: all.
+        unknown_arguments: what happens to a new call with arguments that its tool or prompt does not take: `"refuse"`
+            tells the model their names and the nearest known ones, `"ignore"` drops them.
         registers_later: what is registered only while the server runs, of `"tools"`, `"prompts"`, `"resources"`,
-            `"completions"` and `"tasks"`: clients are told of these from the start. Of all else they are told where
-            there is some.
-        page_size: how many entries a page of a list has.
-        list_ttl: how long clients may keep lists, in seconds.
-        list_scope: who may share kept lists; `"private"` by default where there is `auth`, otherwise `"public"`. A list
-            that depends on `authorize=` is always private.
-        allowed_origins: what browsers may call from, besides loopback: origins such as `"https://app.example.com"`, or
+            `"completions"` and `"tasks"`. Clients are told of these from the start, and of all else where there is any.
+        page_size: the number of entries on a page of a list.
+        list_ttl: how long clients may cache lists, in seconds.
+        list_scope: who may share cached lists. Default: `"private"` with `auth`, otherwise `"public"`. A list that
+            depends on `authorize=` is always private.
+        allowed_origins: from where browsers may call, besides loopback: origins such as `"https://app.example.com"`, or
             `"*"`.
-        allowed_hosts: what the `Host` header may be; anything if left out.
+        allowed_hosts: the allowed values of the `Host` header. Default: all.
         middleware: Starlette middleware around the application.
-        lifespan: a function of the server that gives an asynchronous context manager, such as one with
-            `@asynccontextmanager`: entered when the server starts, left when it shuts down. Not where the server is
-            mounted: there it is the outer application that starts and ends.
-        lame_duck: how long the server goes on accepting connections after SIGTERM, in seconds, while it says that it is
-            not ready and hands calls to other replicas; so that whatever routes requests has time to notice.
+        lifespan: a function of the server that returns an asynchronous context manager, such as one with
+            `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
+            server is mounted: there the outer application starts and ends.
+        lame_duck: how long the server accepts connections after SIGTERM, in seconds, while it reports that it is not
+            ready and hands calls to other replicas. It gives whatever routes requests the time to notice.
         shutdown_seconds: how long the whole shutdown may take from SIGTERM on, `lame_duck` included, in seconds; less
-            than the orchestrator waits before it kills. What still runs a quarter of that before, or five seconds, is
-            cut off. From `MRTR_SHUTDOWN_SECONDS` if left out, or else 25.
-        ready_needs_store: whether `/ready` turns to 503 while the store that replicas share is away. Its body says so
-            in any case; calls that need no store are served all the same.
-        run_tasks: whether this process runs tasks; if not, it starts them and leaves them to others, such as
-            `mrtr-server worker`, which share its database.
+            than the orchestrator waits before it kills. What still runs a quarter of that before the end, or five
+            seconds, is cut off. Default: `MRTR_SHUTDOWN_SECONDS`, or 25.
+        ready_needs_store: whether `/ready` returns 503 while the shared store is away. Its body says so in any case,
+            and calls that need no store are served all the same.
+        run_tasks: whether this process runs tasks. If not, it starts them and leaves them to processes that share its
+            database, such as `mrtr-server worker`.
         debug: show clients what went wrong inside. Not for production.
-        clock: gives the time, in seconds since the epoch.
+        clock: returns the time, in seconds since the epoch.
 
     Raises:
-        SetupError: something does not fit together; the message says what.
+        SetupError: a setting is wrong, or two do not fit together; the message says which.
     """
 
     @takes(Settings["MRTRServer"], "MRTRServer", SERVER_OPTIONS)
@@ -104,13 +103,13 @@ class MRTRServer:
         self._assemble(settings, Registry())
 
     def __replace__(self, /, **changes: Any) -> Self:
-        """Return a server with the same handlers and other settings, as `copy.replace` asks for it.
+        """Return a server with the same handlers and other settings; `copy.replace` calls it from Python 3.13 on.
 
-        What this server was given, such as a store, both use; what it made for itself, except its keys, the other one
-        makes for itself, too. Handlers that are registered later, on either, are on both.
+        Both servers use what this one was given, such as a store, and its keys. What this one made for itself, the
+        other one makes for itself, too. Handlers that are registered later on either one are on both.
 
         Args:
-            changes: settings, as the constructor takes them.
+            changes: settings, as for the constructor.
         """
         other = copy(self)
         other._assemble(replace(self._parts.settings, **changes), self._parts.registry)
@@ -154,11 +153,11 @@ class MRTRServer:
         return self._parts.admission.shutdown.seconds
 
     def drain(self) -> None:
-        """Begin to drain: readiness turns false, calls are handed to other replicas, open streams end.
+        """Begin to drain: `/ready` returns 503, calls are handed to other replicas, and open streams end.
 
-        On SIGTERM this happens by itself under uvicorn, and under gunicorn with uvicorn's worker. Call it where another
-        server or an orchestrator's hook announces the end; from any thread, or from a signal handler. It lasts until
-        the next start.
+        SIGTERM does this by itself under uvicorn, and under gunicorn with uvicorn's worker. Call it where another
+        server or a hook of the orchestrator announces the end. Any thread and any signal handler may call it. It lasts
+        until the next start.
         """
         self._parts.lifecycle.drain()
 
@@ -167,11 +166,11 @@ class MRTRServer:
     def worker(self) -> AbstractAsyncContextManager[None]:
         """Run the tasks of the servers that share the store for as long as the block lasts, without serving requests.
 
-        It is what `mrtr-server worker` does, and the same with `run_tasks=False`. `lifespan=` is entered, and left at
-        the end. Tasks that have not ended then are handed back at their next boundary, and go on elsewhere.
+        `mrtr-server worker` does this, whatever `run_tasks=` is. It enters `lifespan=`, and leaves it at the end. Tasks
+        that have not ended by then are handed back at their next boundary and continue elsewhere.
 
         Raises:
-            SetupError: there is nothing that this process could work on; the message says why.
+            SetupError: there is nothing that this process could run; the message says why.
         """
         parts = self._parts
         if not parts.registry.tasks:
@@ -188,42 +187,45 @@ class MRTRServer:
     def tool(self, options: ToolOptions, /) -> Callable[[F], F]: ...
     @takes_function_or(ToolOptions, "@app.tool", TOOL_OPTIONS)
     def tool(self, options: ToolOptions, /) -> Callable[[F], F]:
-        """Register a function as a tool; as `@app.tool`, or as `@app.tool(...)`. The function stays as it is.
+        """Register a function as a tool: `@app.tool`, or `@app.tool(...)` with options.
 
-        Its parameters become the tool's arguments, besides those of type `Context`, `Inputs` and `State[T]`, and
-        those that are annotated with an ask or with `Depends`. What it returns becomes text or content if its
-        annotation says so, and structured content otherwise.
+        The function stays as it is. Its parameters become the tool's arguments, except those of type `Context`,
+        `Inputs` and `State[T]`, and those that are annotated with an ask or with `Depends`. What it returns becomes
+        text or content if its annotation says so, and structured content otherwise (Tools, Tool Result).
 
         Args:
-            name: the function's name by default.
+            name: the tool's name. Default: the function's.
             title: a name for people.
-            description: what the model reads; the docstring by default.
+            description: what the model reads. Default: the docstring.
             annotations: hints on what the tool does.
             icons: for people to recognize it by.
             input_schema: a JSON Schema of the arguments, served as it is. The function then takes one dictionary, or
-                `**arguments`. Needs the extra `schemas`.
-            validate: whether arguments are held to `input_schema`; with False it is only served, and the function gets
-                whatever the client sent, which it has to check itself.
+                `**arguments`. It needs the extra `schemas`.
+            validate: whether arguments are validated against `input_schema`. With False it is only served, and the
+                function gets whatever the client sent and has to check it.
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name. Anything but a yes ends the call.
-            answer_within: how long an answer may take, in seconds; `Limits.state_seconds` by default, and in a task as
-                long as that lives, `Limits.flow_seconds` at most.
-            single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice: a
-                request that comes again gets the outcome that was recorded.
-            timeout: how long the function may run in each round, in seconds; waiting for a person, or for its turn,
-                does not count. Then an `async def` is cancelled, a plain `def` is left to run on in its thread, and the
-                model is told. A step that runs is not cut: the round ends after it.
-            task: whether calls become tasks, for clients that take them: `"optional"` means that other clients wait for
-                the result, `"required"` that they are refused.
-            rounds_first: whether a call begins in rounds, and becomes a task at `ctx.background()`. If left out, it
-                does where the function calls that; otherwise it is a task at once.
-            ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less;
-                `Limits.task_seconds` by default.
-            poll: how often its client should ask for it, in seconds; `Limits.poll_seconds` by default.
-            concurrency: how many of its tasks run at once in a process; as many as `Limits.tasks` lets by default.
-            authorize: says who may call it, besides the server's own; see `MRTRServer`. In a task it is asked before
-                each round, with the scopes of the request that created it.
+            answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`; in a task as long
+                as the task lives, and at most `Limits.flow_seconds`.
+            single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice. A
+                request that is sent again gets the recorded outcome.
+            timeout: how long the function may run in each round, in seconds, not counting the time that it waits for a
+                person or for its turn. After that an `async def` is cancelled, a plain `def` is left to run in its
+                thread, and the model is told. A running step is not interrupted: the round ends after it.
+            task: whether calls become tasks, for clients that support them. For other clients, `"optional"` means that
+                they wait for the result, and `"required"` that they are refused.
+            rounds_first: whether a call begins in rounds and becomes a task at `ctx.background()`. Default: True where
+                the function calls that; otherwise a call is a task at once.
+            ttl: how long a task is kept after its creation, in seconds, unless its client asks for less. Default:
+                `Limits.task_seconds`.
+            poll: how often a client should ask for the task, in seconds. Default: `Limits.poll_seconds`.
+            concurrency: how many of its tasks run at once in a process. Default: as many as `Limits.tasks` allows.
+            authorize: decides who may call it, besides the server's own hook; see `MRTRServer`. In a task it is called
+                before each round, with the scopes of the request that created the task.
             meta: `_meta` of the tool in the list.
+
+        Returns:
+            The function; or a decorator, where only options are given.
 
         Raises:
             SetupError: the function can't be a tool; the message says why.
@@ -247,10 +249,18 @@ class MRTRServer:
     def prompt(self, options: PromptOptions, /) -> Callable[[F], F]: ...
     @takes_function_or(PromptOptions, "@app.prompt", PROMPT_OPTIONS)
     def prompt(self, options: PromptOptions, /) -> Callable[[F], F]:
-        """Register a function as a prompt; as `@app.prompt`, or as `@app.prompt(...)`. The function stays as it is.
+        """Register a function as a prompt: `@app.prompt`, or `@app.prompt(...)` with options.
 
-        It returns a string (one message of the user's), a `Message`, a content object, a list of those, or a
-        `PromptResult`. The parameters are those of `tool`.
+        The function stays as it is. It returns a string (one message of the user), a `Message`, a content object, a
+        list of those, or a `PromptResult` (Prompts, Getting a Prompt).
+
+        Args:
+            name, title, description, icons, meta: as for `tool`.
+            answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
+            authorize: decides who may get it, besides the server's own hook; see `MRTRServer`.
+
+        Returns:
+            The function; or a decorator, where only options are given.
 
         Raises:
             SetupError: the function can't be a prompt; the message says why.
@@ -268,19 +278,22 @@ class MRTRServer:
     def resource(self, options: ResourceOptions) -> Callable[[F], F]:
         """Register a function as a resource, or as a template of resources if the URI has variables.
 
-        It returns text, bytes, anything that goes to JSON, a `ResourceContents`, or a list of those. For a URI that
-        names nothing it raises `NotFound`.
+        It returns text, bytes, any JSON value, a `ResourceContents`, or a list of those (Resources, Reading Resources).
+        For a URI that names nothing it raises `NotFound`.
 
         Args:
             uri: a fixed URI, or a template such as `weather://{city}`; `{+path}` matches slashes, too. Each variable
                 is a parameter of the function.
-            name, title, description, icons, meta, answer_within, authorize: as for `tool`. The hook is given the URI
-                that is read; in a list and for a completion, that of the template.
-            mime_type: of what is returned; by its type if left out.
+            name, title, description, icons, meta, answer_within, authorize: as for `prompt`. The hook gets the URI that
+                is read; in a list and for a completion, that of the template.
+            mime_type: the type of what is returned. Default: text, JSON or bytes, by the value.
             size: in bytes, if it is known.
-            annotations: who it is for and how much it matters.
-            ttl: how long a client may keep what it read, in seconds. What depended on an answer is never kept.
-            scope: who may share what was kept; what depends on `authorize=` is always private.
+            annotations: who it is for and how important it is.
+            ttl: how long a client may cache it, in seconds. What depended on an answer is never cached.
+            scope: who may share what was cached. What depends on `authorize=` is always private.
+
+        Returns:
+            A decorator that returns the function as it is.
 
         Raises:
             SetupError: the function can't be a resource; the message says why.
@@ -298,16 +311,19 @@ class MRTRServer:
     def completion(self, options: CompletionOptions) -> Callable[[F], F]:
         """Register a function that suggests values for an argument of a prompt, or for a variable of a template.
 
-        It takes what has been typed so far, and if it likes a second parameter: the arguments that are known already,
-        by name. It returns the values in the order of their rank, or a `Completion`. The first 100 are sent.
+        It takes what has been typed so far and, if it has a second parameter, the arguments that are known already, by
+        name. It returns the values, the best first, or a `Completion`. The first 100 are sent (Completion).
 
         Args:
             argument: the argument's name.
             prompt: the prompt's name; or
             resource: the template's URI.
 
+        Returns:
+            A decorator that returns the function as it is.
+
         Raises:
-            SetupError: neither or both of `prompt` and `resource` are given, or there is a completion already.
+            SetupError: neither or both of `prompt` and `resource` are given, or the argument has a completion already.
         """
 
         def register(function: F) -> F:
@@ -320,22 +336,25 @@ class MRTRServer:
 
     @takes(CallbackOptions, "@app.callback")
     def callback(self, options: CallbackOptions) -> Registering:
-        """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
+        """Register a function that is called when a person returns from a page, at `{base_url}/callbacks/{name}`.
 
-        It takes the browser's request, and if it likes the `CallbackLink` over which the person came. What it returns
-        is the answer of the ask that gave the page, kept in the store for as long as the flow may last. If it returns a
-        Starlette response, that is sent, and the person is not done: a form of your own, or a redirect. `ToolError` is
-        shown to the person, who may try again; `Refusal("decline")` is a no to the ask.
+        It takes the browser's request and, if it has a second parameter, the `CallbackLink` that the person opened.
+        What it returns is the answer of the ask that showed the page, kept in the store for as long as the flow may
+        last. If it returns a Starlette response, such as a form or a redirect, that is sent and the person is not done.
+        The person sees the message of a `ToolError` and may try again; `Refusal("decline")` answers the ask with a no.
 
         Args:
-            name: names it in its address.
-            methods: what it takes; with POST, a form that it returned can be sent to it.
+            name: its name in the address: 1 to 64 of A-Z, a-z, 0-9, `_` and `-`.
+            methods: the HTTP methods that it takes. With POST, a form that it returned can be sent to it.
             origins: from where else browsers may POST to it, such as `"https://login.example.com"` for a provider that
-                answers with a form (OAuth's `form_post`). `"null"` is what a page sends that keeps its origin back.
-            page: makes the page that the person sees when it is done; a plain one by default.
+                answers with a form (`form_post` of OAuth). `"null"` stands for pages that hide their origin.
+            page: makes the page that the person sees at the end. Default: a plain one.
+
+        Returns:
+            A decorator that returns a `Callback`, for `ElicitUrl(callback=...)`.
 
         Raises:
-            SetupError: the function can't be a callback, or nothing could tell whose browser opens its links.
+            SetupError: the function can't be a callback, or nothing could find out whose browser opens its links.
         """
         parts = self._parts
         if parts.settings.identify is None and parts.settings.auth is not None:
@@ -364,17 +383,21 @@ class MRTRServer:
     # Changes
 
     def notify_tools_changed(self) -> None:
-        """Tell listening clients that the list of tools has changed. May be called from any thread."""
+        """Notify subscribed clients that the list of tools has changed. Any thread may call it."""
         self._parts.fanout.publish(Change("tools"))
 
     def notify_prompts_changed(self) -> None:
-        """Tell listening clients that the list of prompts has changed. May be called from any thread."""
+        """Notify subscribed clients that the list of prompts has changed. Any thread may call it."""
         self._parts.fanout.publish(Change("prompts"))
 
     def notify_resources_changed(self) -> None:
-        """Tell listening clients that the list of resources has changed. May be called from any thread."""
+        """Notify subscribed clients that the list of resources has changed. Any thread may call it."""
         self._parts.fanout.publish(Change("resources"))
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Tell the clients that listen to a resource that it has changed. May be called from any thread."""
+        """Notify the clients that subscribe to a resource that it has changed. Any thread may call it.
+
+        Args:
+            uri: of the resource; of a template, with its variables filled in.
+        """
         self._parts.fanout.publish(Change("resource", uri))
