@@ -108,7 +108,7 @@ class Parts:
             clock=clock,
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        tools = Tools(registry, flows, self.tasks, self._wake_worker, errors, authorizer)
+        tools = Tools(registry, flows, self.tasks, self.wake_worker, errors, authorizer)
         self.worker = Worker(self.tasks, tools.run_task, registry.tasks, self.admission, limits)
         rounds = Rounds(flows, errors)
         ttl, scope = settings.list_ttl, _list_scope(settings)
@@ -126,7 +126,7 @@ class Parts:
                 registers_later=frozenset(settings.registers_later),
             ),
             Subscriptions(registry, self.tasks, self.fanout, errors, authorizer),
-            TaskRequests(self.tasks, self._wake_worker, errors),
+            TaskRequests(self.tasks, self.wake_worker, errors),
         )
         endpoint = Endpoint(
             dispatcher,
@@ -186,7 +186,8 @@ class Parts:
             return lame_duck + DEFAULT
         return seconds
 
-    def _wake_worker(self) -> None:
+    def wake_worker(self) -> None:
+        """See that this process runs tasks, if it is one that does."""
         if self.settings.run_tasks:
             self.worker.start()
 

@@ -1018,7 +1018,7 @@ class TestTasks:
             flow.move_to(other)
             assert (await flow.wait()).text == "paid"
         assert happened == ["paid", "left"]
-        await other._worker.close()
+        await other._parts.worker.close()
 
     async def test_one_that_fails_fails_the_result_and_leaves_the_steps(self, app: MRTRServer) -> None:
         async def failing() -> AsyncIterator[None]:

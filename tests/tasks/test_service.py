@@ -270,7 +270,7 @@ def nothing_ran() -> None:
 async def server(store: Store) -> AsyncIterator[MRTRServer]:
     made = replica(app, store=store)
     yield made
-    await made._worker.close()
+    await made._parts.worker.close()
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ class TestACall:
         client = AsyncClient(limited, tasks=True)
         served, own = [(await client.flow(tool).start()).result for tool in ("greet", "hurries")]
         assert (served["ttlMs"], served["pollIntervalMs"], own["ttlMs"]) == (50_000, 500, 600_000)
-        await limited._worker.close()
+        await limited._parts.worker.close()
 
     async def test_runs_to_its_end_without_its_client(self, client: AsyncClient) -> None:
         flow = await started(client, "add", one=1, other=2)
@@ -715,7 +715,7 @@ class TestCancellation:
         await flow.cancel()
         async with asyncio.timeout(1.0):
             await ended.wait()
-        await mine._worker.close()
+        await mine._parts.worker.close()
 
 
 class TestPrincipals:

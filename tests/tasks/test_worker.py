@@ -280,13 +280,13 @@ class TestTasksThatBeginHere:
         waits = await tools.start("at_once")
         assert (await tools.row(waits)).lease == ""
         other = replica(tools.app)
-        other._worker.start()
+        other._parts.worker.start()
         waits.move_to(other)
         assert (await waits.wait()).text == "at once"
         tools.gate.set()
         assert (await blocked.wait()).text == "last"
         for each in (tools.app, other):
-            await each._worker.close()
+            await each._parts.worker.close()
 
     async def test_are_for_others_where_the_server_is_leaving(self, tools: Tools) -> None:
         await (await tools.start("at_once")).wait()
@@ -311,10 +311,10 @@ class TestTasksThatBeginHere:
         clock.advance(6)
         tools.store.slow = 0.0
         other = replica(tools.app)
-        other._worker.start()
+        other._parts.worker.start()
         flow.move_to(other)
         assert (await flow.wait()).text == "at once"
-        await other._worker.close()
+        await other._parts.worker.close()
 
     async def test_hold_their_lease_for_longer_once_they_run(self) -> None:
         clock = Clock()
@@ -394,7 +394,7 @@ class TestALease:
         tools.gate.set()
         assert (await flow.wait()).text == "last"
         assert tools.ran.count("first") == 1
-        await other._worker.close()
+        await other._parts.worker.close()
         await tools.app._parts.worker.close()
 
     async def test_lost_again_and_again_fails_the_task(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -468,7 +468,7 @@ class TestServersThatEnd:
         flow.move_to(other)
         assert (await flow.wait()).text == "last"
         assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
-        await other._worker.close()
+        await other._parts.worker.close()
         tools.app._parts.admission.reopen()
 
     async def test_hand_back_what_comes_to_no_boundary_and_it_counts_for_nothing(self, tools: Tools) -> None:
@@ -524,21 +524,21 @@ class TestServersThatEnd:
         worker_of = replica(tools.app, run_tasks=True)
         flow.move_to(worker_of)
         assert (await flow.wait()).text == "at once"
-        await worker_of._worker.close()
+        await worker_of._parts.worker.close()
 
     async def test_that_have_not_the_tool_leave_its_tasks_to_others(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
         tools = Tools(Flaky(clock), run_tasks=False, clock=clock)
         flow = await tools.start("at_once")
         stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
-        stranger._wake_worker()
+        stranger._parts.wake_worker()
         await asyncio.sleep(0.3)
         row = await tools.row(flow)
         assert (row.status, row.version) == ("working", 0)
         clock.advance(row.ttl + 1)
         await tools.until(lambda: "No worker has begun a task of 'at_once' in its time" in caplog.text, "the stranger")
         assert (await flow.look()).task.status == "failed"
-        await stranger._worker.close()
+        await stranger._parts.worker.close()
 
 
 def test_workers_run_on_each_event_loop_that_has_tasks() -> None:
@@ -601,7 +601,7 @@ class TestConcurrency:
         flows = [AsyncClient(first, tasks=True).flow("one_at_a_time") for _ in range(8)]
         for flow in flows:
             await flow.start()
-        second._worker.start()
+        second._parts.worker.start()
         for flow in flows:
             await flow.wait()
         assert min(ran.count("first"), ran.count("second")) >= 3
