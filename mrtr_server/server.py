@@ -174,7 +174,7 @@ class MRTRServer:
         """
         parts = self._parts
         if not parts.registry.tasks:
-            raise SetupError(f"{self.name}: no tool has tasks; they are for @app.tool(task=...)")
+            raise SetupError(f"{self.name}: no tool has tasks; a worker needs a tool with @app.tool(task=...)")
         parts.shared.check_worker()
         return parts.lifecycle.run(run_tasks=True)
 
@@ -359,9 +359,8 @@ class MRTRServer:
         parts = self._parts
         if parts.settings.identify is None and parts.settings.auth is not None:
             raise SetupError(
-                f"The callback {options.name!r} can't tell whose browser opens its links, so a link that is sent to "
-                "somebody else would land their login on the sender: with auth=, give MRTRServer an identify= "
-                "function, too"
+                f"The callback {options.name!r} can't tell whose browser opens its links: if a link reached somebody "
+                "else, the caller would get that person's login. With auth=, give MRTRServer an identify= function, too"
             )
 
         def register(function: Callable[..., Any]) -> Any:

@@ -119,7 +119,7 @@ class Lifecycle:
             await shutdown.in_time(self._shared.store.close(), f"{self._name}: the store")
         finally:
             if busy := self._threads.busy:
-                logger.warning("%s: %d plain functions still run; they end with the process", self._name, busy)
+                logger.warning("%s: %d plain functions still run, and end with the process", self._name, busy)
             self._threads.close()
             self._admission.reopen()
 

@@ -35,7 +35,6 @@ from ..methods.tools import Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
 from ..registration.registry import Registry
-from ..storage.factory import fanout_of
 from ..storage.pubsub import Fanout
 from ..tasks.service import Tasks
 from ..tasks.worker import Worker
@@ -72,7 +71,7 @@ class Parts:
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
         self.admission = Admission(limits, Shutdown(self._shutdown_seconds()))
-        self.fanout: Fanout = settings.fanout or fanout_of(self.shared.store)
+        self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
         base, refusals = BaseUrl(settings.base_url), RefusalLog()
         self.callbacks = Callbacks(
             registry.callbacks,
@@ -99,7 +98,7 @@ class Parts:
             clock=clock,
         )
         self.tasks = Tasks(
-            self.shared.tasks,
+            self.shared.watched,
             ring,
             self.fanout,
             self.admission,
@@ -178,7 +177,7 @@ class Parts:
             seconds = read_seconds(self.settings.shutdown_seconds)
             if lame_duck >= seconds:
                 raise SetupError(
-                    f"lame_duck={lame_duck:g} leaves nothing of the {seconds:g} seconds that the shutdown may take; "
+                    f"lame_duck={lame_duck:g} must be less than the {seconds:g} seconds that the shutdown may take; "
                     "raise shutdown_seconds="
                 )
         except SetupError as error:

@@ -142,8 +142,8 @@ class Redeemer:
             _, left = await asyncio.wait(under_way, timeout=shutdown.until_cut_off() or shutdown.left() / 3)
             if left:
                 logger.error(
-                    "The server ends though a single-use round still runs (%d of them): when its request comes again, "
-                    "it is run again",
+                    "The server ends while single-use rounds still run (%d of them); if their requests come again, "
+                    "these rounds run again",
                     len(left),
                 )
 
@@ -194,7 +194,7 @@ class Redeemer:
         try:
             if delivery.came is None:
                 if granted.attempt > 1:
-                    _warn(delivery, "a replica stopped in the middle of this round; it is run again")
+                    _warn(delivery, "a replica stopped in the middle of this round; the round runs again")
                 delivery.came, delivery.sealed = await self._outcome(delivery, lease)
             if isinstance(delivery.came, NotExecuted):  # which is no outcome; another replica may have a better one
                 await self._release(delivery, granted)
@@ -212,7 +212,9 @@ class Redeemer:
         try:
             return came, self._seal(delivery, came)
         except ValueError as error:
-            came = InternalFault(report_failure("%r gave what is no JSON", delivery.call.target, error=error))
+            came = InternalFault(
+                report_failure("%r returned a result that is not JSON", delivery.call.target, error=error)
+            )
             return came, self._seal(delivery, came)
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
@@ -243,8 +245,8 @@ class Redeemer:
                 break
         _warn(
             delivery,
-            f"this replica was silent for longer than its lease of {lease.seconds:g} s, so that another one may have "
-            "run the same round; what is recorded counts",
+            f"this replica was silent for longer than its lease of {lease.seconds:g} s, so another one may have run "
+            "the same round; the client gets the outcome that was recorded",
         )
         return False
 
@@ -259,7 +261,9 @@ class Redeemer:
             return load_outcome(self._codec.unseal(_place(delivery), sealed, "recorded for another delivery"))
         except (InvalidRequestState, ValueError) as error:
             why = error.reason if isinstance(error, InvalidRequestState) else str(error)
-            return InternalFault(report_failure("%r: a recorded outcome does not open", delivery.call.target, why=why))
+            return InternalFault(
+                report_failure("%r: a recorded outcome can't be unsealed", delivery.call.target, why=why)
+            )
 
 
 def _place(delivery: _Delivery) -> bytes:

@@ -74,6 +74,6 @@ class Dispatcher:
         if method is None:
             raise UnknownMethod(call.method)
         if call.state is not None and call.method not in STATE_METHODS:
-            logger.warning("%s: refused a requestState: this method gives none", call.method)
-            raise InvalidRequestState("this method gives none")
+            logger.warning("%s: refused a requestState: this method issues none", call.method)
+            raise InvalidRequestState("this method issues none")
         return method(call, outlet)

@@ -79,7 +79,7 @@ class Lists:
             check_length(cursor, LONGEST_NAME, "cursor")
         offset = self._cursors.unseal(listing, cursor)
         if offset is None:
-            raise InvalidParams("The cursor is not one of this list; start again without it")
+            raise InvalidParams("The cursor does not belong to this list; start again without a cursor")
         return offset
 
     async def _allowed_page(

@@ -88,7 +88,7 @@ class Subscriptions:
 def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:
     asked = params.get("notifications")
     if not isinstance(asked, dict):
-        raise InvalidParams("subscriptions/listen needs notifications, an object that says what to listen to")
+        raise InvalidParams("subscriptions/listen needs notifications, an object with what to listen to")
     wanted: set[Change] = set()
     for field, kind in _LISTENED.items():
         if not isinstance(asked.get(field, False), bool):

@@ -44,18 +44,21 @@ def build_callback(function: Callable[..., Any], options: CallbackOptions) -> Ca
     name = options.name
     handler = compile_handler(function, name, names_around_decorator())
     if not _NAME.fullmatch(name):
-        raise SetupError(f"{name!r} is no name for a callback: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
+        raise SetupError(f"{name!r} is not a valid name for a callback: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
     if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and if it likes the CallbackLink over which it came")
+        raise SetupError(f"{name}: a callback takes the request, and optionally the CallbackLink over which it came")
     taken = frozenset({options.methods} if isinstance(options.methods, str) else options.methods)
     if not taken or taken - {"GET", "POST"}:
-        raise SetupError(f"{name}: methods= of a callback are GET, POST, or both")
+        raise SetupError(f'{name}: methods= takes "GET", "POST", or both')
     others = origins_of(f"{name}: origins", options.origins)
     if others and "POST" not in taken:
-        raise SetupError(f'{name}: origins= are for what is POSTed; give methods=["POST"], too')
+        raise SetupError(f'{name}: origins= apply to POST only; give methods=["POST"], too')
     members = [each for each in union_members(handler.returns) if not _is_response(each)]
     if not members:
-        raise SetupError(f"{name} only returns responses, so it never reports anything; return what is waited for, too")
+        raise SetupError(
+            f"{name} only returns responses, so it never reports anything; return the value that the flow waits for, "
+            "too"
+        )
     returns = Any if handler.returns is Parameter.empty else Union[tuple(members)]  # noqa: UP007
     try:
         stored = Stored(returns)

@@ -38,7 +38,10 @@ def build_completer(function: Callable[..., Any]) -> Completer:
     """
     handler = compile_handler(function, getattr(function, "__name__", "completion"), names_around_decorator())
     if handler.own_parameters or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{handler.name}: a completion takes the value, and if it likes the known arguments")
+        raise SetupError(
+            f"{handler.name}: a completion takes (value), or (value, arguments) with the arguments that are known "
+            "already"
+        )
     if any(parameter.kind is Parameter.KEYWORD_ONLY for parameter in handler.parameters.values()):
-        raise SetupError(f"{handler.name}: a completion is called by position; take the * out of its parameters")
+        raise SetupError(f"{handler.name}: a completion is called by position; remove the * from its parameters")
     return Completer(handler)

@@ -39,7 +39,7 @@ class Depends:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise SetupError(f"Depends takes a function, and {self.function!r} is none")
+            raise SetupError(f"Depends(...) takes a function, not {self.function!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
     where = f"{where}: parameter {name!r}"
     if _is_mark(default):
         kind = as_written(default)
-        raise SetupError(f"{where} has {kind} for its default; write {name}: Annotated[..., {kind}(...)]")
+        raise SetupError(f"{where} has {kind} as its default; write {name}: Annotated[..., {kind}(...)]")
     annotation = resolved(parameter.annotation)
     members = [resolved(member) for member in union_members(annotation) if member is not NoneType]
     optional = len(members) < len(union_members(annotation))
@@ -84,17 +84,18 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
     bare = get_args(annotation)[0] if marks else annotation
     for hidden in filter(_is_mark, metadata_within(bare)):
         raise SetupError(
-            f"{where} has {as_written(hidden)} deep in its annotation; write Annotated[..., {as_written(hidden)}(...)]"
+            f"{where} has {as_written(hidden)} nested in its type; put it around the whole type: Annotated[..., "
+            f"{as_written(hidden)}(...)]"
         )
     if not marks:
         return None
     if len(marks) > 1:
-        raise SetupError(f"{where} has two marks, {as_written(marks[0])} and {as_written(marks[1])}; give it one")
+        raise SetupError(f"{where} has two marks, {as_written(marks[0])} and {as_written(marks[1])}; keep one")
     mark = marks[0]
     if isclass(mark):
-        raise SetupError(f"{where} has the class {as_written(mark)} for a mark; write {as_written(mark)}(...)")
+        raise SetupError(f"{where} is marked with the class {as_written(mark)}; write {as_written(mark)}(...)")
     if parameter.kind not in BY_NAME:
-        raise SetupError(f"{where} can't be filled by name; make it an ordinary parameter")
+        raise SetupError(f"{where} can't be filled by name; make it an ordinary parameter, without *, ** or /")
     bare = resolved(bare)
     if isinstance(mark, Ask):
         kept = [member for member in union_members(bare) if member is not NoneType]

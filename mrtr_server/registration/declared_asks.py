@@ -34,7 +34,8 @@ def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callab
     if isinstance(mark, Elicit):
         if mark.schema not in (UNSET, wanted):
             raise SetupError(
-                f"{where} is of type {as_written(wanted)}, and its Elicit asks for {as_written(mark.schema)}"
+                f"{where} is of type {as_written(wanted)}, but its Elicit asks for {as_written(mark.schema)}; leave "
+                "the model out of Elicit(...)"
             )
         try:
             bound: Elicit[Any] = Elicit(cast(Any, mark.message), wanted, key=mark.key)
@@ -56,10 +57,15 @@ def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callab
     if otherwise is UNSET:
         return ask, read, default_key
     if isinstance(mark, Confirm):
-        raise SetupError(f"{where} is a confirmation, and only a yes goes on; take the default or None away")
+        raise SetupError(
+            f"{where} is a confirmation, and the call continues only after a yes; remove its default, or None "
+            "from its type"
+        )
     if not may_be_declined:
         kind = "Elicited" if get_origin(wanted) is Elicited else as_written(mark)
-        raise SetupError(f"{where}: with {kind} there is no other value to give; take the default or None away")
+        raise SetupError(
+            f"{where}: {kind} has no other value to fall back to; remove the default, or None from the type"
+        )
     return ask, _or(read, otherwise), default_key
 
 
@@ -92,7 +98,7 @@ def text_parameters(function: Callable[..., Any], what: str) -> Mapping[str, Par
     try:
         parameters = signature(function).parameters
     except ValueError as error:
-        raise SetupError(f"{what} has no signature to read; write a lambda") from error
+        raise SetupError(f"{what} has no signature that can be read; wrap it in a lambda") from error
     refuse_foreign_marks(what, parameters.values())
     return parameters
 
@@ -115,6 +121,6 @@ def refuse_braces(where: str, text: Any, known: list[str]) -> None:
     for name in re.findall(r"\{\s*(\w+)[^{}]*\}", text):
         if name in known:
             raise SetupError(
-                f"{where}: {text!r} would be shown as it is, with {{{name}}}; give a function: "
+                f"{where}: the person would read {text!r}, with the braces of {{{name}}}; pass a function: "
                 f'lambda {name}: f"... {{{name}}} ..."'
             )

@@ -48,7 +48,7 @@ def compile_declared(
     if confirm is not None:
         given: Any = confirm
         if not given or not (callable(given) or isinstance(given, str)):
-            raise SetupError(f"{handler}: confirm= takes the text that the person reads, or a function that makes it")
+            raise SetupError(f"{handler}: confirm= takes the text that the person reads, or a function that returns it")
         where = f"{handler}: confirm="
         asked = Declaration("confirm=", where, bool, Confirm(confirm, key="confirm"), UNSET)
         confirmation = plan.node(asked, plan.scope)
@@ -99,7 +99,7 @@ class _Plan:
         open_ = [other for other, _ in self._path]
         if this in open_:
             circle = [label for _, label in self._path[open_.index(this) :]]
-            raise SetupError(f"{declaration.where} needs itself: {' -> '.join([*circle, circle[0]])}")
+            raise SetupError(f"{declaration.where} depends on itself: {' -> '.join([*circle, circle[0]])}")
         self._path.append((this, label))
         made = self._ask(declaration, mark, scope) if isinstance(mark, Ask) else self._dependency(declaration, mark)
         self._path.pop()
@@ -116,7 +116,10 @@ class _Plan:
             what = f"{declaration.where}: the function for its {text}"
             if callable(value):
                 if iscoroutinefunction(value) or iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004
-                    raise SetupError(f"{what} is async; make it a plain function, and use what a dependency fetched")
+                    raise SetupError(
+                        f"{what} is async; make it a plain function, and fetch what it needs in a dependency: "
+                        "Annotated[..., Depends(...)]"
+                    )
                 made[text] = value, self._sources(what, text_parameters(value, what), scope)
             else:
                 refuse_braces(declaration.where, value, scope.known())
@@ -146,9 +149,14 @@ class _Plan:
                     refuse_unannotated(where, parameter)
                 plain[name] = parameter
             elif kind != "context":
-                raise SetupError(f"{where} takes the {kind}, and only a handler can; declare an ask instead")
+                raise SetupError(
+                    f"{where} takes the {kind}, which only a handler can take; declare an ask here instead"
+                )
             elif context is not None or parameter.kind not in BY_NAME:
-                raise SetupError(f"{where}: parameter {name!r} can't take the context; one ordinary parameter can")
+                raise SetupError(
+                    f"{where}: parameter {name!r} can't take the context; write one parameter for it, without *, "
+                    "** or /"
+                )
             else:
                 context = name
         refuse_foreign_types(where, plain.values())
@@ -169,7 +177,9 @@ class _Plan:
         sources: dict[str, str | Node] = {}
         for name, parameter in parameters.items():
             if parameter.kind not in BY_NAME:
-                raise SetupError(f"{where} takes {str(parameter)!r}, and its parameters are filled by name")
+                raise SetupError(
+                    f"{where} takes {str(parameter)!r}, but its parameters are filled by name; name each of them"
+                )
             found = scope.find(name)
             if found is not None:
                 declaration, its_scope = found
@@ -179,7 +189,7 @@ class _Plan:
             elif parameter.default is Parameter.empty:
                 known = ", ".join(map(repr, dict.fromkeys(scope.known()))) or "none"
                 raise SetupError(
-                    f"{where} needs {name!r}, which is no argument or declared parameter; there are: {known}"
+                    f"{where} needs {name!r}, which is neither an argument nor a declared parameter; known are: {known}"
                 )
         return sources
 
@@ -190,7 +200,10 @@ def _give_keys(handler: str, asks: list[Asked], defaults: Mapping[Node, str]) ->
     for asked in asks:
         if (key := asked.ask.key) is not None:
             if key in taken:
-                raise SetupError(f"{handler}: {taken[key].where} and {asked.where} both have the key {key!r}")
+                raise SetupError(
+                    f"{handler}: {taken[key].where} and {asked.where} both have the key {key!r}; give one of them "
+                    "another key="
+                )
             taken[key] = asked
             asked.key = key
     for asked in asks:

@@ -22,7 +22,9 @@ def name_of(function: Callable[..., Any], options: ListedOptions) -> str:
     """
     name = options.name or getattr(function, "__name__", "")
     if not name or not NAME_CHARACTERS.issuperset(name) or len(name) > 128:
-        raise SetupError(f"{name!r} is no name: 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name=")
+        raise SetupError(
+            f"{name!r} can't be a name; pass name= with 1 to 128 of the characters A-Z, a-z, 0-9, '_', '-' and '.'"
+        )
     return name
 
 
@@ -66,8 +68,9 @@ def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) 
     for name, field in schema["properties"].items():
         if not _takes_strings(field, schema.get("$defs", {})):
             raise SetupError(
-                f"{where}: {name!r} is {what}, so it comes as a string, and its type takes none; take a str and read "
-                "it, or put BeforeValidator(..., json_schema_input_type=str) into the annotation"
+                f"{where}: {name!r} is {what}, which arrives as a string, and its type accepts no string; "
+                "take a str and convert it, or add BeforeValidator(..., json_schema_input_type=str) to the "
+                "annotation"
             )
 
 

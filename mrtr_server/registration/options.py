@@ -57,7 +57,7 @@ class ToolOptions(ListedOptions):
         for option in ("rounds_first", "ttl", "poll", "concurrency"):
             value = getattr(self, option)
             if self.task == "never" and value is not None:
-                raise SetupError(f'{option}={value!r} is for tasks; give task="optional" or "required", too')
+                raise SetupError(f'{option}={value!r} applies to tasks; give task="optional" or "required", too')
         check_seconds(ttl=self.ttl, poll=self.poll, timeout=self.timeout)
         if self.concurrency is not None and self.concurrency < 1:
             raise SetupError("concurrency= must be at least 1")

@@ -46,7 +46,7 @@ def build_prompt(function: Callable[..., Any], options: PromptOptions, *, ignore
     refuse_foreign_types(name, handler.parameters.values())
     arguments = SignatureArguments(name, handler.parameters, handler.own_parameters)
     if arguments.is_open:
-        raise SetupError(f"{name}: a prompt lists its arguments, so name each instead of taking whatever comes")
+        raise SetupError(f"{name}: a prompt lists its arguments, so it can't take **arguments; name each of them")
     refuse_other_than_strings(name, arguments.schema, "an argument of a prompt")
     required = arguments.schema.get("required", ())
     listed = []

@@ -99,5 +99,5 @@ class Registry:
 
 def _add(records: dict[Any, Any], kind: str, name: object, record: Any) -> None:
     if name in records:
-        raise SetupError(f"There is a {kind} {name!r} already")
+        raise SetupError(f"There is a {kind} {name!r} already; rename or remove one of them")
     records[name] = record

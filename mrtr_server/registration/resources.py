@@ -52,16 +52,19 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions) -> Re
     name, uri = name_of(function, options), options.uri
     handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within)
     if ":" not in uri:
-        raise SetupError(f"{uri!r} is no URI: it has no scheme")
+        raise SetupError(f"{uri!r} is not a URI: it has no scheme, such as file:")
     hook = compile_hook(name, options.authorize)
     refuse_foreign_types(name, handler.parameters.values())
     template = UriTemplate(uri) if "{" in uri or "}" in uri else None
     variables = template.names if template else []
     if unknown := set(variables) - set(handler.parameters):
-        raise SetupError(f"{name}: {uri!r} has {min(unknown)!r}, the function has no such parameter")
+        raise SetupError(f"{name}: {uri!r} has the variable {min(unknown)!r}, but the function has no such parameter")
     for each, parameter in handler.parameters.items():
         if each not in variables and parameter.default is Parameter.empty:
-            raise SetupError(f"{name}: nothing fills the parameter {each!r}; {uri!r} has no {{{each}}}")
+            raise SetupError(
+                f"{name}: nothing fills the parameter {each!r}: {uri!r} has no {{{each}}}; add it, or give the "
+                "parameter a default"
+            )
     arguments = SignatureArguments(name, {each: handler.parameters[each] for each in variables})
     refuse_other_than_strings(name, arguments.schema, "a variable of a URI")
     entry = list_entry(

@@ -75,7 +75,10 @@ def build_tool(
         arguments = RawArguments(name, options.input_schema, parameter, validate=options.validate)
         ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
         if ours and arguments.by_name:
-            raise SetupError(f"{name}: {min(ours)!r} is an argument and a parameter of ours; rename it")
+            raise SetupError(
+                f"{name}: {min(ours)!r} is in input_schema= and is also a parameter that the server fills; "
+                "rename the parameter"
+            )
     output_schema, write = tool_results(name, handler.returns)
     if handler.has_teardown:  # what a result is made from may be gone afterwards
         handler, write = replace(handler, write=write), lambda written: written
@@ -105,8 +108,8 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, serv
         return replace(handler, task=terms)
     if goes_on:
         logger.warning(
-            '%s: %r calls ctx.background() and has no tasks, so that does nothing; give it task="optional" or '
-            '"required"',
+            "%s: %r calls ctx.background() but has no tasks, so the call does nothing; give it "
+            'task="optional" or "required"',
             server,
             name,
         )

@@ -134,8 +134,8 @@ class CallbackPages:
         origins = headers.getlist("origin") if request.method == "POST" else []
         if origins and not self._takes_from(callback, ", ".join(origins), host):
             self._refusals.note(
-                "Callback %r: refused a POST from the origin %r: if it comes from there rightly, add it to origins= of "
-                "the callback (null is what pages send whose Referrer-Policy is no-referrer)",
+                "Callback %r: refused a POST from the origin %r: if that is intended, add it to origins= of the "
+                "callback (pages with the Referrer-Policy no-referrer send null)",
                 callback.name,
                 ", ".join(origins),
             )
