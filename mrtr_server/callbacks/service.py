@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.codec import SealedCodec
+from ..crypto.bound import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.signing import Link, Links
@@ -176,7 +176,7 @@ class Callbacks:
         self._known = known
         self._store = store
         self._links = Links(ring, audience)
-        self._codec = SealedCodec(ring, "callback report")
+        self._codec = BoundCodec(ring, "callback report")
         self._audience = audience
         self._base = base
         self._identifies = identifies
@@ -277,12 +277,12 @@ class Callbacks:
             FlowError: it is too large.
             StoreUnavailable: it could not be stored.
         """
-        payload = to_json([link.id, report])
+        payload = to_json(report)
         if len(payload) > self._limits.state_bytes:
             raise FlowError(
                 f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self._limits.state_bytes}"
             )
-        sealed = self._codec.seal(payload).encode("ascii")
+        sealed = self._codec.seal(_place(link.id), payload).encode()
         kept = await self._store.put(link.id, sealed, keep=max(1.0, link.expires - self._clock()))
         self.wake(link.id)
         return kept
@@ -303,12 +303,11 @@ class Callbacks:
         if sealed is None:
             return None
         try:
-            kept_for, report = from_json(self._codec.unseal(sealed.decode("ascii", "replace")))
+            return Report(
+                from_json(self._codec.unseal(_place(id), sealed, "it is stored under the key of another report"))
+            )
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"The report of a callback can't be unsealed: {refused.reason}") from None
-        if kept_for != id:
-            raise StoreUnavailable("The report of a callback is stored under the key of another report")
-        return Report(report)
 
     # Waiting
 
@@ -363,6 +362,10 @@ class Callbacks:
             await asyncio.wait((future,), timeout=seconds)
         finally:
             del self._held[future]
+
+
+def _place(id: str) -> bytes:
+    return f"{id} ".encode()
 
 
 def owner(principal: Principal | None) -> str:

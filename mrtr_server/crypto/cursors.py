@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from ..errors import InvalidRequestState
-from .codec import SealedCodec
+from .bound import BoundCodec
 from .keys import KeyRing
 
 _MOST_CHARACTERS = 512
@@ -21,7 +21,7 @@ class Cursors:
     """
 
     def __init__(self, ring: KeyRing) -> None:
-        self._codec = SealedCodec(ring, "position in a list")
+        self._codec = BoundCodec(ring, "position in a list")
 
     def seal(self, listing: str, offset: int) -> str:
         """Return the cursor of a position.
@@ -33,7 +33,7 @@ class Cursors:
         Returns:
             The cursor.
         """
-        return self._codec.seal(to_json([listing, f"{offset:012d}"]))
+        return self._codec.seal(to_json(listing), f"{offset:012d}".encode())
 
     def unseal(self, listing: str, cursor: Any) -> int | None:
         """Return the offset behind a cursor.
@@ -48,7 +48,6 @@ class Cursors:
         if not isinstance(cursor, str) or len(cursor) > _MOST_CHARACTERS:
             return None
         try:
-            owner, offset = from_json(self._codec.unseal(cursor))
+            return int(self._codec.unseal(to_json(listing), cursor, "it belongs to another list"))
         except InvalidRequestState:
             return None
-        return int(offset) if owner == listing else None

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
-from ..errors import FlowError, MissingCapability, SetupError, ToolError
+from ..errors import CallEnded, FlowError, MissingCapability, SetupError, ToolError
 from ..protocol.messages import JSON, Outlet, Question
-from .asks import CallEnded
 from .context import Context
 from .handler import Handler
 from .inputs import InputRequired, State

@@ -16,7 +16,7 @@ from ..errors import FlowError
 _OURS = str(Path(__file__).parent.parent) + os.sep
 _CALLING = (
     *("callbacks/service", "concurrency/threads", "flow/authorization", "flow/resolver", "flow/steps", "flow/teardown"),
-    "registration/registry",
+    "registration/completions",
 )
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
 """Our modules that call the author's functions."""

@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
-from ..errors import FlowError, MRTRError, SetupError
+from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..protocol.header_params import HEADER_KEYWORD
 from .patterns import refuse_backtracking
 
@@ -90,14 +90,6 @@ class Header:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
         return {**handler(schema), HEADER_KEYWORD: self.name}
-
-
-class ArgumentsMisfit(MRTRError):
-    """The arguments of a call do not fit; `problems` says where and why, so that the model can correct its call."""
-
-    def __init__(self, problems: list[tuple[str, str]]) -> None:
-        super().__init__()
-        self.problems = problems
 
 
 def problem(path: Iterable[Any], message: str) -> tuple[str, str]:

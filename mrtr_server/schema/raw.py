@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import SetupError
-from .arguments import ArgumentsMisfit
+from ..errors import ArgumentsMisfit, SetupError
 
 
 class RawArguments:

@@ -5,7 +5,8 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from .arguments import Arguments, ArgumentsMisfit, SignatureArguments, problem, shortened
+from ..errors import ArgumentsMisfit
+from .arguments import Arguments, SignatureArguments, problem, shortened
 
 MOST_NAMED = 10
 """How many unknown arguments an error names."""

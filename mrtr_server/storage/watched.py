@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
 from typing import Any, TypeVar
 
 from ..errors import NotExecuted, StoreUnavailable
+from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
 from .tasks import TaskRow
 
@@ -59,13 +59,9 @@ class Outage:
             error: gets the reference of the log's entry.
         """
         if not self._failing:
-            self._reference, self._since, self._failures = secrets.token_hex(4), time.monotonic(), 0
-            logger.error(
-                "%s: the store can't be used (reference %s): %s. Requests that need it are refused until it is back",
-                self._name,
-                self._reference,
-                error,
-            )
+            self._since, self._failures = time.monotonic(), 0
+            why = f"{error}. Requests that need it are refused until it is back"
+            self._reference = report_failure("%s: the store can't be used", self._name, why=why)
         self._failing[method] = time.monotonic()
         self._failures += 1
         error.reference = self._reference
@@ -224,7 +220,4 @@ def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:
         error: what the store said; it goes to the log unless it is there already.
         what: was not done, for the log.
     """
-    if not error.reference:
-        error.reference = secrets.token_hex(4)
-        logger.error("%s (reference %s): %s", what, error.reference, error)
-    return NotExecuted(error.reference)
+    return NotExecuted(report_outage(error, "%s", what))

@@ -45,7 +45,7 @@ def replica(app: S, /, **settings: Any) -> S:
     Returns:
         The replica.
     """
-    return app._replica(settings)
+    return app.__replace__(**settings)
 
 
 def replicas(app: S, count: int, /, **settings: Any) -> list[S]:

@@ -115,7 +115,7 @@ class Session(ABC, Generic[One, Many]):
         if self._caller.dialect != MODERN or not params["arguments"]:
             return ()
         if isinstance(server, InProcess) and isinstance(server.app, MRTRServer):
-            return server.app._registry.header_parameters(params["name"])
+            return server.app.registry.header_parameters(params["name"])
         if server.mirrored is None:
             server.mirrored = {}
             page: dict[str, Any] = {"nextCursor": None}

@@ -58,7 +58,7 @@ class InProcess(Transport):
     def __init__(self, app: ASGIApp, path: str | None, timeout: float | None) -> None:
         super().__init__(timeout)
         self.app = app
-        self._path = path or (app._path if isinstance(app, MRTRServer) else "/mcp") or "/"
+        self._path = path or (app.path if isinstance(app, MRTRServer) else "/mcp") or "/"
 
     async def send(self, request: Request) -> Response:
         """Send a request, and observe what it does inside."""

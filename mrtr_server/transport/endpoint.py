@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from ..errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
 from ..flow.admission import Admission
 from ..limits import Limits
+from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
@@ -228,9 +228,7 @@ class Endpoint:
                 self._note_lacking(call, error)
             reply = dialect.error(request_id if request_id is not None else error.request_id, error)
         except Exception as error:
-            reference = secrets.token_hex(4)
-            logger.error("A request failed (reference %s)", reference, exc_info=error)
-            reply = dialect.error(request_id, InternalFault(reference))
+            reply = dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
         if connection is not None:
             await connection.finish(reply)
         else:

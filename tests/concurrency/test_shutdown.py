@@ -285,7 +285,7 @@ class TestTheDeadline:
         """Where an error at import would make the web server start a new one for ever."""
         monkeypatch.setattr("mrtr_server.deployment.shared.worker_count", lambda: 4)
         app = MRTRServer("a", keys=[bytes(32)], shutdown_seconds=0)
-        assert "shutdown_seconds=0 must be" in app._shared.refusal
+        assert "shutdown_seconds=0 must be" in app._parts.shared.refusal
 
     def test_must_be_after_the_lame_duck(self) -> None:
         with pytest.raises(SetupError, match="lame_duck=30 must be less than the 25 seconds"):

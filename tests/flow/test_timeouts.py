@@ -55,7 +55,7 @@ async def test_a_plain_one_runs_on_and_keeps_its_thread(app: MRTRServer, caplog:
 
     assert_given_up(await AsyncClient(app).call("slow"), "slow")
     assert "it continues in its thread, and occupies it until it returns" in caplog.text
-    assert app._threads.busy == 1
+    assert app._parts.threads.busy == 1
     assert_given_up(await AsyncClient(app).call("slow"), "slow")  # there is no other thread, and this one never began
     gate.set()
     assert (await AsyncClient(app).call("slow")).text == "slow"
@@ -116,7 +116,7 @@ async def test_in_a_task_it_is_the_result(app: MRTRServer) -> None:
     await asyncio.sleep(SHORT * 1.5)
     await flow.answer(confirm=YES)
     assert_given_up(await flow.wait(), "background")
-    await app._worker.close()
+    await app._parts.worker.close()
 
 
 async def test_what_is_done_once_is_recorded_as_given_up() -> None:

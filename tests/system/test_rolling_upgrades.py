@@ -476,7 +476,7 @@ class TestTheHandlersOwnState:
         flow = Client(servers[0], tasks=True).flow("buy")
         flow.start()
         flow.wait()
-        servers[0]._registry.tools["buy"] = servers[1]._registry.tools["buy"]  # the worker is of the new version now
+        servers[0].registry.tools["buy"] = servers[1].registry.tools["buy"]  # the worker is of the new version now
         assert flow.answer(login=Login(name="ann")).text == "None"
 
 
