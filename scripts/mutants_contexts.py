@@ -19,6 +19,7 @@ def name_of(test: str) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Give the lines that a test runs its name."""
     measured = coverage.Coverage.current()
     if measured is not None:
         measured.switch_context(name_of(item.nodeid))
@@ -26,6 +27,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up how long a test took, and note whether it failed."""
     name = name_of(report.nodeid)
     _took[name] = _took.get(name, 0.0) + report.duration
     if report.failed:
@@ -33,6 +35,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write down how long each test took that passed."""
     if not hasattr(session.config, "workerinput"):  # the one that hears from all workers
         passed = {name: seconds for name, seconds in _took.items() if name not in _failed}
         Path(os.environ["MRTR_TESTS_TOOK"]).write_text(json.dumps(passed))
