@@ -119,7 +119,7 @@ class TestMarks:
             Annotated[str, Depends(current_user), fastapi.Depends(current_user)],
             Annotated[User, fastapi.Depends(current_user), Elicit("who?")],
         ],
-        ids=str,
+        ids=named,
     )
     def test_one_anywhere_in_an_annotation(self, app: MRTRServer, annotation: Any) -> None:
         with pytest.raises(SetupError, match="'it' has Depends of FastAPI"):
@@ -185,7 +185,7 @@ class TestTypes:
             (fastapi.Response, "has Response of Starlette"),
             (fastapi.BackgroundTasks, r"has BackgroundTasks of FastAPI, .*await ctx.background\(\)"),
         ],
-        ids=str,
+        ids=named,
     )
     def test_of_a_parameter_or_of_a_dependency(self, app: MRTRServer, annotation: Any, message: str) -> None:
         with pytest.raises(SetupError, match=f"bad: parameter 'it' .*{message}"):
@@ -246,6 +246,8 @@ def test_none_of_these_frameworks_is_imported() -> None:
 import sys
 from typing import Annotated
 from mrtr_server import Depends, MRTRServer
+
+from ..support.naming import named
 app = MRTRServer("x", keys=[bytes(32)])
 @app.tool
 def tool(city: str, it: Annotated[str, Depends(lambda city: city)]) -> str:

@@ -27,6 +27,7 @@ from mrtr_server.transport.auth import TokenUser
 
 from ..conftest import Serve
 from ..support.direct import send
+from ..support.naming import named
 from ..support.wire import JSON, Reply, Wire, accept, modern, request
 
 ALICE, BOB = {"Authorization": "Bearer alice-token"}, {"Authorization": "Bearer bob-token"}
@@ -289,7 +290,7 @@ class TestPrincipals:
         assert principal_of(TokenUser("alice")) == Principal("alice")
         assert principal_of(Claims("s", "i", "c")) == Principal("s", "i", "c")
 
-    @pytest.mark.parametrize("user", [None, UnauthenticatedUser(), TokenUser(""), object()], ids=str)
+    @pytest.mark.parametrize("user", [None, UnauthenticatedUser(), TokenUser(""), object()], ids=named)
     def test_are_none_for_nobody(self, user: object) -> None:
         assert principal_of(user) is None
 
