@@ -25,6 +25,7 @@ from typing_extensions import Doc, TypeAliasType
 from mrtr_server import Confirm, Context, Depends, Elicit, Header, MRTRServer, SetupError
 
 from ..flow.test_resolver import with_parameters
+from ..support.naming import named
 
 
 def current_user() -> str:
