@@ -27,7 +27,6 @@ from mrtr_server.transport.auth import TokenUser
 
 from ..conftest import Serve
 from ..support.direct import send
-from ..support.naming import named
 from ..support.wire import JSON, Reply, Wire, accept, modern, request
 
 ALICE, BOB = {"Authorization": "Bearer alice-token"}, {"Authorization": "Bearer bob-token"}
@@ -35,7 +34,7 @@ TOKENS = BearerTokens({"alice-token": "alice", "bob-token": "bob", "alices-other
 
 
 def with_tool(app: MRTRServer) -> MRTRServer:
-    """Return an application a tool that asks before it says who calls."""
+    """Give an application a tool that asks before it says who calls."""
 
     @app.tool
     async def who(ctx: Context) -> str:
@@ -290,7 +289,9 @@ class TestPrincipals:
         assert principal_of(TokenUser("alice")) == Principal("alice")
         assert principal_of(Claims("s", "i", "c")) == Principal("s", "i", "c")
 
-    @pytest.mark.parametrize("user", [None, UnauthenticatedUser(), TokenUser(""), object()], ids=named)
+    @pytest.mark.parametrize(
+        "user", [None, UnauthenticatedUser(), TokenUser(""), object()], ids=lambda user: type(user).__name__
+    )
     def test_are_none_for_nobody(self, user: object) -> None:
         assert principal_of(user) is None
 
