@@ -15,8 +15,9 @@ import sys
 import time
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -110,14 +111,15 @@ class Coverage:
     def covering(self, mutant: Mutant) -> list[str]:
         """Return the names of the tests that run a changed line, the quickest first.
 
-        Those of a line that runs when its module is imported are all that run the module.
+        Those of a line that runs when its module is imported are all that run the module: whichever test happens to
+        import it first says nothing.
         """
         if mutant.path not in self._lines:
             path = self._paths.get(mutant.path)
             self._lines[mutant.path] = self._data.contexts_by_lineno(path) if path else {}
         lines = self._lines[mutant.path]
         tests = {test for line in range(mutant.first, mutant.last + 1) for test in lines.get(line, ())}
-        if tests == {""}:
+        if mutant.at_import:
             tests = {test for each in lines.values() for test in each}
         return sorted((test for test in tests if test in self.took), key=self.took.__getitem__)
 
@@ -156,6 +158,9 @@ class Coverage:
 class Runner:
     """Runs mutants, each in a copy of the tree that nobody else uses meanwhile.
 
+    A mutant is killed by a test that fails with it, fails with it again, and passes without it. So neither a flaky test
+    nor one that fails on this machine counts.
+
     Args:
         coverage: which tests cover what.
         copies: the directories.
@@ -171,6 +176,7 @@ class Runner:
         for each in copies:
             self._copies.put(each)
         self._known: list[dict[str, str]] = tomllib.loads((ROOT / "scripts" / "mutants.toml").read_text())["equivalent"]
+        self._passing: set[str] = set()
         self._print = Lock()
 
     def judge(self, mutant: Mutant) -> Verdict | None:
@@ -201,33 +207,70 @@ class Runner:
         if not chosen:
             return Verdict(mutant, UNCOVERED)
         root = self._copies.get()
-        module = root / mutant.path
-        original = module.read_text()
         try:
-            module.write_text(mutant.source)
-            return Verdict(mutant, self._run(root, chosen, 30 + 4 * seconds), (len(chosen), len(covering)))
+            return Verdict(mutant, self._end_of(mutant, root, chosen), (len(chosen), len(covering)))
         finally:
-            module.write_text(original)
             self._copies.put(root)
 
-    def _run(self, root: Path, tests: list[str], timeout: float) -> str:
+    def _end_of(self, mutant: Mutant, root: Path, chosen: list[str]) -> str:
+        """Run the chosen tests until one of them is seen to kill the mutant."""
+        tests = chosen.copy()
+        while tests:
+            with written(mutant, root):
+                code, failed = self._run(root, tests)
+            if code in (None, 0):
+                return TIMEOUT if code is None else SURVIVED
+            # A file that can't be imported fails as a whole. A broken conftest.py names nothing.
+            test = next((test for test in tests if test == failed or test.startswith(f"{failed}::")), tests[0])
+            with written(mutant, root):
+                again, _ = self._run(root, [test])
+            if again is None:
+                return TIMEOUT
+            if again and self._passes(root, test):
+                return KILLED
+            print(f"  {test} fails now and then, or always: it does not count", flush=True)
+            tests.remove(test)
+        return SURVIVED
+
+    def _passes(self, root: Path, test: str) -> bool:
+        """Return whether a test passes on the unchanged tree."""
+        if test not in self._passing and self._run(root, [test])[0] == 0:
+            self._passing.add(test)
+        return test in self._passing
+
+    def _run(self, root: Path, tests: list[str]) -> tuple[int | None, str]:
+        """Run tests until one fails; return pytest's exit code, None after the timeout, and the name of what failed."""
         (root / "tests.txt").write_text("\n".join(tests))
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "@tests.txt"]
+        failed = root / "failed.txt"
+        failed.write_text("")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutants_failed"]
         process = subprocess.Popen(  # noqa: S603
-            command,
+            [*command, "@tests.txt"],
             cwd=root,
-            env=environment(root),
+            env=environment(root, MRTR_TESTS_FAILED=str(failed)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
-            code = process.wait(timeout)
+            code = process.wait(30 + 4 * sum(self._coverage.took[test] for test in tests))
         except subprocess.TimeoutExpired:
-            return TIMEOUT
+            return None, ""
         finally:
             end(process)
-        return SURVIVED if code == 0 else KILLED
+        return code, failed.read_text()
+
+
+@contextmanager
+def written(mutant: Mutant, root: Path) -> Iterator[None]:
+    """Put a mutant in the place of its module for a while."""
+    module = root / mutant.path
+    original = module.read_text()
+    module.write_text(mutant.source)
+    try:
+        yield
+    finally:
+        module.write_text(original)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -263,9 +306,9 @@ def table(verdicts: dict[str, list[Verdict]]) -> str:
 
 
 def share(verdicts: list[Verdict]) -> float:
-    """Return the share that was noticed of what is not equivalent."""
+    """Return the share that was killed of what is not equivalent: one that only took too long is not."""
     differing = [verdict for verdict in verdicts if verdict.end != EQUIVALENT]
-    return sum(verdict.end in (KILLED, TIMEOUT) for verdict in differing) / len(differing) if differing else 1.0
+    return sum(verdict.end == KILLED for verdict in differing) / len(differing) if differing else 1.0
 
 
 def main() -> int:
@@ -294,7 +337,7 @@ def main() -> int:
     verdicts = {package: [each for each in every if each is not None] for package, every in judged.items()}
     print()
     for each in chain(*verdicts.values()):
-        if each.end not in (SURVIVED, UNCOVERED):
+        if each.end not in (SURVIVED, UNCOVERED, TIMEOUT):
             continue
         print(f"{each.mutant.path}:{each.mutant.first}: {each.end} {each.tests[0]} of {each.tests[1]} tests")
         print("\n".join(each.mutant.diff), end="\n\n")

@@ -38,6 +38,7 @@ class Mutant:
         last: that of the last one.
         source: the whole module after the change.
         diff: the change, as lines that begin with `-` and `+`.
+        at_import: whether the change runs when the module is imported, and not in a function.
     """
 
     path: str
@@ -45,13 +46,16 @@ class Mutant:
     last: int
     source: str
     diff: tuple[str, ...]
+    at_import: bool
 
 
 def mutants(root: Path, path: str) -> Iterator[Mutant]:
     """Yield every mutant of a module."""
     source = (root / path).read_text()
     lines = source.splitlines(keepends=True)
-    for node, changed in _changes(ast.parse(source)):
+    tree = ast.parse(source)
+    bodies = [(each.body[0].lineno, each.end_lineno or 0) for each in ast.walk(tree) if isinstance(each, FUNCTIONS)]
+    for node, changed in _changes(tree):
         first, last = node.lineno, node.end_lineno or node.lineno
         # Columns count bytes.
         head = lines[first - 1].encode()[: node.col_offset].decode()
@@ -63,7 +67,8 @@ def mutants(root: Path, path: str) -> Iterator[Mutant]:
             continue
         diff = [line.rstrip() for line in unified_diff(lines, after, n=0) if line[:3] not in ("---", "+++")]
         shown = tuple(line for line in diff if not line.startswith("@@"))
-        yield Mutant(path, first, last, "".join(after), shown)
+        at_import = not any(start <= first <= end for start, end in bodies)
+        yield Mutant(path, first, last, "".join(after), shown, at_import)
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, str]]:

@@ -2,14 +2,17 @@
 
 import ast
 import sys
+import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from mutants import KILLED, SURVIVED, UNCOVERED, Runner, Verdict, share  # noqa: E402
 from mutants_code import Mutant, mutants  # noqa: E402
 
 MODULE = '''"""A module with one of each."""
@@ -63,6 +66,55 @@ def test_each_changes_one_place_and_is_python(found: list[Mutant]) -> None:
         assert [number for number, lines in enumerate(zip(before, after, strict=True), 1) if len({*lines}) > 1] == [
             mutant.first
         ]
+
+
+def test_what_runs_at_import_is_told_from_what_runs_in_a_function(found: list[Mutant]) -> None:
+    assert {mutant.first for mutant in found if mutant.at_import} == {3}
+
+
+TESTS = """
+from pathlib import Path
+from module import take
+
+def test_always_fails():
+    assert False
+
+def test_fails_the_first_time():
+    ran = Path("ran")
+    before, _ = ran.exists(), ran.touch()
+    assert before
+
+def test_doubles():
+    assert take([4]) == 8
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("tests", "end"),
+    [
+        (["test_always_fails", "test_doubles"], KILLED),
+        (["test_fails_the_first_time"], SURVIVED),
+        ([], UNCOVERED),
+    ],
+)
+def test_a_test_kills_that_fails_with_the_mutant_each_time_and_passes_without_it(
+    tmp_path: Path, tests: list[str], end: str
+) -> None:
+    (tmp_path / "module.py").write_text(MODULE)
+    (tmp_path / "test_module.py").write_text(TESTS)
+    (halved,) = (each for each in mutants(tmp_path, "module.py") if "    return (taken // 2)" in each.source)
+    names = [f"test_module.py::{name}" for name in tests]
+    coverage = SimpleNamespace(covering=lambda _: names, took=dict.fromkeys(names, 0.1))
+    verdict = Runner(coverage, [tmp_path], budget=60, until=time.monotonic() + 60).judge(halved)  # type: ignore[arg-type]
+    assert verdict is not None
+    assert verdict.end == end
+    assert (tmp_path / "module.py").read_text() == MODULE
+
+
+def test_the_share_is_of_what_differs_and_counts_the_killed_alone(found: list[Mutant]) -> None:
+    ends = [*["killed"] * 6, "survived", "timeout", "equivalent", "equivalent"]
+    assert share([Verdict(found[0], end) for end in ends]) == 6 / 8
 
 
 def test_what_is_listed_as_equivalent_is_still_in_the_code() -> None:
