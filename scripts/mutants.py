@@ -42,7 +42,7 @@ COPIED = (
     "README.md",
 )
 # Whole programs and fleets: quicker tests cover their lines, too, and no test's name reaches other processes.
-IGNORED = ("tests/docs", "tests/examples", "tests/system")
+IGNORED = ("tests/docs/", "tests/examples/", "tests/system/")
 AIM = 0.95
 SETTINGS = """
 [run]
@@ -88,7 +88,7 @@ def environment(root: Path, **more: str) -> dict[str, str]:
 
 
 class Coverage:
-    """Which tests cover which lines, measured once for a state of the tree.
+    """Which tests cover which lines: measured for a state of the package, and again for files of tests that change.
 
     Args:
         jobs: how many processes measure it side by side.
@@ -96,13 +96,24 @@ class Coverage:
     """
 
     def __init__(self, jobs: int, tests: list[str]) -> None:
-        files = sorted(path for name in (PACKAGE, "tests") for path in (ROOT / name).rglob("*.py"))
-        digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
-        self._tests = tests
-        self._folder = ROOT / "build" / "mutants" / "-".join([digest, *(each.replace("/", ".") for each in tests)])
-        if not (self._folder / "took.json").exists():
-            self._measure(jobs)
-        self.took: dict[str, float] = json.loads((self._folder / "took.json").read_text())
+        shared = [
+            *(ROOT / PACKAGE).rglob("*.py"),
+            *(ROOT / "tests" / "support").glob("*.py"),
+            ROOT / "tests/conftest.py",
+        ]
+        self._folder = ROOT / "build" / "mutants" / digest(*sorted(shared))
+        state = self._folder / "state.json"
+        known = json.loads(state.read_text()) if state.exists() else {"files": {}, "took": {}}
+        files = {name: digest(ROOT / name) for name in test_files(tests)}
+        new = [name for name, of in files.items() if known["files"].get(name) != of]
+        if new:
+            took = {test: seconds for test, seconds in known["took"].items() if test.partition("::")[0] not in new}
+            took |= self._measure(jobs, new)
+            known = {"files": known["files"] | files, "took": took}
+            state.write_text(json.dumps(known))
+        self.took: dict[str, float] = {
+            test: seconds for test, seconds in known["took"].items() if test.partition("::")[0] in files
+        }
         self._data = CoverageData(str(self._folder / "coverage"))
         self._data.read()
         self._lines: dict[str, dict[int, list[str]]] = {}
@@ -126,33 +137,45 @@ class Coverage:
     def _files(self) -> list[str]:
         return [path for path in self._data.measured_files() if PACKAGE in Path(path).parts]
 
-    def _measure(self, jobs: int) -> None:
-        print("Measuring which tests cover what; this takes some minutes, once.", flush=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+    def _measure(self, jobs: int, tests: list[str]) -> dict[str, float]:
+        """Measure what these files of tests cover; return how many seconds each test took that passed."""
+        print(f"Measuring what {len(tests)} files of tests cover; this takes some minutes, once.", flush=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory() as place:
             root = copied(Path(place))
             (root / "coverage.ini").write_text(SETTINGS.format(data=self._folder / "coverage"))
-            took = self._folder / "took.json.new"
-            command = [
-                sys.executable,
-                "-m",
-                "coverage",
-                "run",
-                "--rcfile=coverage.ini",
-                "-m",
-                "pytest",
-                "-q",
-                *self._tests,
+            took = root / "took.json"
+            run = [sys.executable, "-m", "coverage", "run", "--rcfile=coverage.ini", "-m", "pytest", "-q"]
+            run += [
+                "-p",
+                "mutants_contexts",
+                "-p",
+                "no:cacheprovider",
+                "--numprocesses",
+                str(jobs),
+                "--dist",
+                "loadfile",
             ]
-            command += ["-p", "mutants_contexts", "-p", "no:cacheprovider", *(f"--ignore={each}" for each in IGNORED)]
-            command += ["--numprocesses", str(jobs), "--dist", "loadfile"]
-            done = subprocess.run(command, cwd=root, env=environment(root, MRTR_TESTS_TOOK=str(took)))  # noqa: S603
+            done = subprocess.run(run, cwd=root, env=environment(root, MRTR_TESTS_TOOK=str(took)))  # noqa: S603
             if done.returncode not in (0, 1):  # what fails unchanged is left out
                 sys.exit(done.returncode)
-            combine = [sys.executable, "-m", "coverage", "combine", "--quiet", "--rcfile=coverage.ini"]
+            combine = [sys.executable, "-m", "coverage", "combine", "--append", "--quiet", "--rcfile=coverage.ini"]
             subprocess.run(combine, cwd=root, check=True)  # noqa: S603
-            took.rename(self._folder / "took.json")
+            measured: dict[str, float] = json.loads(took.read_text())
+            return measured
+
+
+def digest(*files: Path) -> str:
+    """Return a digest of what is in these files."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+def test_files(names: list[str]) -> list[str]:
+    """Return the files of tests that these files and folders name, without those that start whole programs."""
+    places = [ROOT / name for name in names]
+    found = chain(*(sorted(place.rglob("test_*.py")) if place.is_dir() else [place] for place in places))
+    paths = (str(path.relative_to(ROOT)) for path in found)
+    return [path for path in paths if not path.startswith(IGNORED)]
 
 
 class Runner:
