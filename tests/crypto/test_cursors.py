@@ -59,6 +59,16 @@ def test_garbage_is_no_cursor(cursors: Cursors, garbage: Any) -> None:
     assert cursors.unseal("tools", garbage) is None
 
 
+@pytest.mark.parametrize(("characters", "offset"), [(512, 10), (514, None)])
+def test_a_cursor_has_at_most_512_characters_or_is_not_looked_at(
+    cursors: Cursors, characters: int, offset: int | None
+) -> None:
+    listing = "x" * (characters * 3 // 4 - 59)
+    cursor = cursors.seal(listing, 10)
+    assert len(cursor) == characters
+    assert cursors.unseal(listing, cursor) == offset
+
+
 def test_a_state_is_no_cursor_even_if_it_says_the_same(cursors: Cursors) -> None:
     assert cursors.unseal("tools", SealedCodec(KeyRing([A])).seal(b'["tools","000000000250"]')) is None
 

@@ -127,7 +127,7 @@ def test_a_large_number_costs_no_more_than_its_shortest_form(number: float) -> N
     assert canonical(number) == to_json(float(number))
 
 
-@pytest.mark.parametrize("number", [1e21, 1e22, 1e300, -1e300, float(2**1000)])
+@pytest.mark.parametrize("number", [1e21, -1e21, 1e22, -1e22, 1e300, -1e300, float(2**1000)])
 def test_a_large_whole_number_is_the_same_as_the_float_that_it_equals(number: float) -> None:
     assert digest(int(number)) == digest(number)
     assert len({digest(each) for each in (int(number) - 1, number, int(number) + 1)}) == 3

@@ -56,6 +56,19 @@ class TestLinks:
         assert opened.secret == made.secret
         assert opened.belongs_to("ann")
 
+    @pytest.mark.parametrize(("characters", "refused"), [(512, None), (513, "too large"), (5_000, "too large")])
+    def test_a_token_has_at_most_512_characters_or_is_not_looked_at(self, characters: int, refused: str | None) -> None:
+        links = Links(KeyRing([A]), "calendar")
+        around = len(links.seal("google", "", "ann", 1_000).token)
+        made = links.seal("google", "0" * (characters - around), "ann", 1_000)
+        assert len(made.token) == characters
+        if refused is None:
+            assert links.unseal("google", made.token).belongs_to("ann")
+        else:
+            with pytest.raises(LinkRefused) as error:
+                links.unseal("google", made.token)
+            assert error.value.reason.startswith(refused)
+
     @given(token=st.text(max_size=300))
     def test_garbage_is_no_link(self, token: str) -> None:
         with pytest.raises(LinkRefused):
