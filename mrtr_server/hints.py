@@ -204,9 +204,9 @@ _THEIRS = frozenset({"mcp", "mcp_types", "fastmcp", "starlette", "fastapi"})
 
 
 def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
-    """Return a `__getattr__` that tells our words for attributes that others have.
+    """Return a `__getattr__` that names our word for attributes of other frameworks.
 
-    The attributes are as absent as all others: it raises `AttributeError`, always.
+    The attributes do not exist: it always raises `AttributeError`.
 
     Args:
         words: what to use instead, by the attribute's name.
@@ -221,7 +221,7 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
 
 
 def for_result(annotation: Any) -> str:
-    """Return what to return instead of another framework's result; empty for all others."""
+    """Return what to return instead of another framework's result; empty for all other types."""
     return _of_type(annotation, _RESULTS)
 
 

@@ -30,7 +30,8 @@ def report_outage(error: StoreUnavailable, what: str, *values: object) -> str:
 
     Args:
         error: what the store said. It gets the reference of its entry.
-        what, values: what could not be done without it; as for `report_failure`.
+        what: what could not be done without it; as for `report_failure`.
+        *values: what `what` is filled with.
 
     Returns:
         The reference.

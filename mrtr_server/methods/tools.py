@@ -200,7 +200,7 @@ class Tools:
     async def _check_task(self, tool: Tool, call: Call) -> None:
         """Check that the one who began a task may still do so; what is asked has the scopes that they had then."""
         if not await self._authorizer.still_allowed(call.caller, (tool.authorize, call.target)):
-            logger.warning("A task of %r is failed: its caller is refused by authorize=", call.target)
+            logger.warning("A task of %r has failed: authorize= refuses its caller", call.target)
             unknown = UnknownTarget("tool", call.target)
             raise InvalidParams(unknown.message, unknown.data)  # of an unknown tool, others might still run it
 

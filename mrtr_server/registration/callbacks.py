@@ -68,7 +68,7 @@ def build_callback(function: Callable[..., Any], options: CallbackOptions) -> Ca
     return Callback(
         name,
         handler.function,
-        takes_way_back=two,
+        takes_link=two,
         returns=returns,
         stored=stored,
         methods=taken,

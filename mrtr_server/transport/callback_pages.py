@@ -1,4 +1,4 @@
-"""The browser's side of callbacks: whose browser it is, what is run, and the page that the person sees."""
+"""Callbacks as browsers see them: whose browser it is, which function runs, and the page that the person sees."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -53,20 +53,20 @@ _DEFAULTS = {
         "frame-ancestors 'none'"
     ),
 }
-"""What every page is sent with, unless its response says otherwise."""
+"""The headers of every page, unless its response has its own."""
 
 
 class CallbackPages:
     """Serves the callbacks to browsers.
 
     Args:
-        known: the server's callbacks by name; more may come.
-        callbacks: reads the links, and keeps what is reported.
+        known: the server's callbacks by name; more may be added.
+        callbacks: checks the links, and stores what is reported.
         threads: runs plain functions.
         base: where browsers reach the server.
-        identify: says whose browser sent a request; None where nobody is known.
+        identify: returns the user whose browser sent a request; None where users can't be identified.
         body_bytes: how large the body of a POST may be, in bytes.
-        refusals: logs what is turned away.
+        refusals: logs refused requests.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class CallbackPages:
                 host,
             )
             return _page(403, "This address is not served here", "")
-        # A browser sends it with every POST; what has none comes from no page that somebody was lured to.
+        # Browsers send it with every POST, so a POST without it does not come from another site's page.
         origins = headers.getlist("origin") if request.method == "POST" else []
         if origins and not self._takes_from(callback, ", ".join(origins), host):
             self._refusals.note(
@@ -191,7 +191,7 @@ class CallbackPages:
         )
 
     async def _run(self, callback: Callback[Any], link: Link, request: Request) -> Any:
-        if not callback.takes_way_back:
+        if not callback.takes_link:
             return await self._call(callback.function, request)
         root = request.scope.get("root_path", "")
         back = self._callbacks.callback_link_of(callback, link, request.headers.get("host", ""), root)

@@ -1,4 +1,4 @@
-"""The HTTP side: a capped body, the caller, the dialect, the reply."""
+"""The MCP endpoint: from a POST to its call, and from the call's outcome to the response."""
 
 import asyncio
 import logging
@@ -29,19 +29,19 @@ _LOOPBACK = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?
 
 
 class Endpoint:
-    """The MCP endpoint: takes one POST, gives one reply or one stream.
+    """The MCP endpoint: accepts one POST, and responds with one reply or one stream (Streamable HTTP).
 
     Args:
         dispatcher: answers calls.
         info: the server's name, version and so on, in the shape of `Implementation`.
-        header_parameters: gives the parameters of a tool that headers mirror.
-        may_be_task: says whether a tool's calls may become tasks.
+        header_parameters: returns the parameters of a tool that headers mirror.
+        may_be_task: returns whether a tool's calls may become tasks.
         limits: what a request may use.
-        admission: says whether the server is draining.
+        admission: whether the server is draining.
         dialects: the names of the wire forms to serve; None for all.
-        allowed_origins: what browsers may call from, besides loopback; `"*"` for anywhere.
+        allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
-        refusals: logs what is turned away.
+        refusals: logs refused requests.
 
     Raises:
         SetupError: there is no dialect of a name.

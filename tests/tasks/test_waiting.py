@@ -97,7 +97,7 @@ class Replicas:
                 await asyncio.sleep(0)
 
     def opening(self, method: str, params: JSON, token: str = "") -> Exchange:
-        """Give a request as the drafts send it, which begins when the test says so."""
+        """Return a request as the drafts send it, which begins when the test says so."""
         headers = [(b"content-type", b"application/json")]
         if token:
             headers.append((b"authorization", f"Bearer {token}".encode()))
