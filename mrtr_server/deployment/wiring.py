@@ -186,7 +186,7 @@ class Parts:
         return seconds
 
     def wake_worker(self) -> None:
-        """See that this process runs tasks, if it is one that does."""
+        """Start to run tasks, if this process runs any."""
         if self.settings.run_tasks:
             self.worker.start()
 

@@ -42,7 +42,15 @@ class ErrorReporter:
         self._debug = debug
 
     def report(self, call: Call, error: Exception) -> RequestError:
-        """Note what went wrong under a reference, unless it is noted; give what the client sees of it."""
+        """Log what went wrong under a reference, unless it is in the log already.
+
+        Args:
+            call: the request that failed.
+            error: what went wrong.
+
+        Returns:
+            What the client sees of it.
+        """
         if isinstance(error, StoreUnavailable) and error.reference:
             return Unavailable(error.reference)
         what = "%s %.200r failed", call.method, call.target
@@ -53,18 +61,31 @@ class ErrorReporter:
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
 
     def report_task(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
-        """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
+        """Log why a task can't be read, without its id, which may be all that protects it.
+
+        Args:
+            call: the request about the task.
+            error: what went wrong.
+
+        Returns:
+            What the client sees of it.
+        """
         if isinstance(error, InvalidRequestState):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
         return self.report(replace(call, target=""), error)
 
 
 def problems(target: str, misfit: ArgumentsMisfit) -> str:
-    """Say what is wrong with arguments, for the model that made them."""
+    """Return what is wrong with arguments, for the model that made them.
+
+    Args:
+        target: the tool or prompt.
+        misfit: what is wrong.
+    """
     lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
     return "\n".join([f"The arguments of {target} do not fit:", *lines])
 
 
 def refused(refusal: Refusal) -> str:
-    """Say that the person said no, for the model."""
+    """Return the message for the model that the person said no."""
     return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
