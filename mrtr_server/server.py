@@ -39,8 +39,10 @@ from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOO
 from .limits import Limits
 from .logs.refusals import RefusalLog
 from .logs.text import PlainText, plain
+from .methods.background import BackgroundTools
 from .methods.dispatcher import Dispatcher, Registered
 from .methods.failures import Faults
+from .methods.tasks import TaskMethods
 from .methods.tools import Tools
 from .protocol.content import Icon, ToolAnnotations, icon_entries
 from .protocol.messages import Change
@@ -50,6 +52,7 @@ from .registration.registry import Registry, build_completer, build_prompt, buil
 from .storage.base import Store
 from .storage.factory import fanout_of
 from .storage.pubsub import Fanout
+from .tasks.records import TaskRecords
 from .tasks.service import Tasks
 from .tasks.worker import Worker
 from .transport.callback_pages import CallbackPages, Identify, Registering, build_callback
@@ -259,23 +262,17 @@ class MRTRServer:
             redeems=self._shared.redeems,
             clock=clock,
         )
-        self._tasks = Tasks(
-            self._shared.tasks,
-            ring,
-            self._fanout,
-            self._admission,
-            self._limits,
-            answer_within=self._answer_within,
-            clock=clock,
-        )
         faults = Faults(debug=debug)
         authorizer = Authorizer(authorize, self._threads)
-        tools = Tools(self._registry, flows, self._tasks, self._wake_worker, faults, authorizer)
-        self._worker = Worker(self._tasks, tools.run_task, self._registry.tasks, self._admission, self._limits)
+        records = TaskRecords(self._shared.tasks, ring, self._fanout, self._limits, clock=clock)
+        background = BackgroundTools(self._registry, flows, faults, authorizer)
+        self._worker = Worker(records, background, self._admission, starts_by_itself=works)
+        self._tasks = Tasks(records, self._fanout, self._admission, self._worker)
         self._works = works
         dispatcher = Dispatcher(
             self._registry,
-            tools,
+            Tools(self._registry, flows, self._tasks, faults, authorizer),
+            TaskMethods(self._tasks, faults),
             flows,
             self._tasks,
             faults,
@@ -462,15 +459,6 @@ class MRTRServer:
             raise SetupError(f"{self.name}: no tool has tasks; they are for @app.tool(task=...)")
         self._shared.check_worker()
         return self._living(works=True)
-
-    def _wake_worker(self) -> None:
-        if self._works:
-            self._worker.start()
-
-    def _answer_within(self, tool: str) -> float:
-        found = self._registry.tools.get(tool)
-        within = found.handler.answer_within if found is not None else None
-        return self._limits.flow_seconds if within is None else within
 
     def _hear_sigterm(self) -> None:
         self._hears_sigterm = True

@@ -531,7 +531,7 @@ class TestServersThatEnd:
         tools = Tools(Flaky(clock), works=False, clock=clock)
         flow = await tools.start("at_once")
         stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
-        stranger._wake_worker()
+        stranger._tasks.wake_worker()
         await asyncio.sleep(0.3)
         row = await tools.row(flow)
         assert (row.status, row.version) == ("working", 0)

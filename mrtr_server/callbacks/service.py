@@ -26,6 +26,7 @@ from .base_url import BaseUrl
 
 logger = logging.getLogger("mrtr_server")
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PATH = "/callbacks/"
@@ -135,16 +136,18 @@ class Report(JSON):
 
 
 @dataclass(slots=True)
-class Reports:
+class Reports(Generic[T]):
     """What is known of the pages that a person agreed to open.
 
     Parameters:
         found: the reports that are there, by the ask's key and the digest of its question.
         unfinished: the same of those that are not.
+        left: why the call waits for those no longer here, where it continues elsewhere; otherwise None.
     """
 
     found: dict[tuple[str, str], Report] = field(default_factory=dict)
     unfinished: tuple[tuple[str, str], ...] = ()
+    left: T | None = None
 
 
 class Callbacks:
@@ -173,7 +176,7 @@ class Callbacks:
         limits: Limits,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._known = known
+        self.known = known
         self._store = store
         self._links = Links(ring, audience)
         self._codec = SealedCodec(ring, "callback report")
@@ -183,10 +186,6 @@ class Callbacks:
         self._limits = limits
         self._clock = clock
         self._held: dict[asyncio.Future[None], Mapping[Any, str]] = {}
-
-    def __bool__(self) -> bool:
-        """Say whether there are any."""
-        return bool(self._known)
 
     # Links
 
@@ -204,7 +203,7 @@ class Callbacks:
             FlowError: nobody could find this way back, or somebody else could.
         """
         name = callback.name
-        if self._known.get(name) is not callback:
+        if self.known.get(name) is not callback:
             raise FlowError(f"The callback {name!r} is another server's; ask with one of this server")
         if call.principal is not None and not self._identifies:
             raise FlowError(
@@ -285,12 +284,13 @@ class Callbacks:
 
     # Waiting
 
-    async def wait(self, flow: FlowRecord, leaves: Callable[[], bool] = lambda: False) -> Reports:
+    async def wait(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
         """Collect the reports for the pages that a person agreed to open; hold the call for those that are not there.
 
         Parameters:
             flow: has the answers.
-            leaves: says whether the call is to go on elsewhere, which ends the waiting; see `wake`, too.
+            should_yield: asked whether the call is to continue elsewhere, which ends the waiting: returns why, or
+                None; see `wake`, too.
         """
         waiting = {
             (key, question): self._id(flow, key, question)
@@ -298,7 +298,7 @@ class Callbacks:
             for question, raw in answers.items()
             if question.startswith(f"{KIND}.") and raw.get("action") == "accept"
         }
-        reports = Reports()
+        reports = Reports[T]()
         if not waiting:
             return reports
         deadline, pause = time.monotonic() + self._limits.hold_seconds, FIRST_PAUSE
@@ -308,11 +308,13 @@ class Callbacks:
                 if report is not None:
                     reports.found[asked] = report
                     del waiting[asked]
-            left = deadline - time.monotonic()
-            if not waiting or left <= 0 or leaves():
+            seconds = deadline - time.monotonic()
+            if waiting:
+                reports.left = should_yield()
+            if not waiting or seconds <= 0 or reports.left:
                 reports.unfinished = tuple(waiting)
                 return reports
-            await self._pause(min(pause, left), waiting)
+            await self._pause(min(pause, seconds), waiting)
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def wake(self, id: str | None = None) -> None:

@@ -9,8 +9,8 @@ from ..callbacks.service import Callback, WayBack
 from ..hints import CONTEXT, attributes_of
 from ..protocol.messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
-from .round import Round
 from .url_asks import ElicitUrl
+from .waiting import WaitingRound
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -32,7 +32,7 @@ class Context:
 
     __slots__ = ("_can_await", "_outlet", "_round")
 
-    def __init__(self, round_: Round, outlet: Outlet, *, can_await: bool) -> None:
+    def __init__(self, round_: WaitingRound, outlet: Outlet, *, can_await: bool) -> None:
         self._round = round_
         self._outlet = outlet
         self._can_await = can_await
@@ -240,7 +240,7 @@ class Context:
         The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
         has no tasks, nothing happens, and the function goes on where it is.
         """
-        return self._awaited("ctx.background()", self._round.go_on_in_background)
+        return self._awaited("ctx.background()", self._round.continue_in_background)
 
     # Notes
 

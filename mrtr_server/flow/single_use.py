@@ -15,6 +15,7 @@ from ..crypto.digests import canonical, digest_bytes
 from ..errors import InternalFault, NothingDone, RequestError, StateRefused, StoreUnavailable
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
+from ..storage.lease import Lease
 from ..storage.watched import nothing_done
 from .journal import LEEWAY
 from .outcomes import read_outcome, write_outcome
@@ -28,33 +29,8 @@ LONGEST_WAIT = 0.5
 RECORD_AGAIN = (0.1, 0.4, 1.5)
 """How long to wait before an outcome that the store did not take is offered again, in seconds."""
 
-Came = Outcome | RequestError
-"""What a round came to."""
-
-
-class Lease:
-    """A replica's right to run a delivery.
-
-    Parameters:
-        seconds: how long it holds unless it is renewed.
-        since: when it was asked for, by the monotonic clock.
-    """
-
-    __slots__ = ("_until", "passed_on", "seconds")
-
-    def __init__(self, seconds: float, since: float) -> None:
-        self.seconds = seconds
-        self.passed_on = False
-        self.hold(since)
-
-    def hold(self, since: float) -> None:
-        """Note that it holds anew since then."""
-        self._until = since + self.seconds
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether another replica may run the same delivery by now, so that nothing new should begin here."""
-        return self.passed_on or time.monotonic() > self._until
+RoundResult = Outcome | RequestError
+"""What a client is told of a round."""
 
 
 Run = Callable[[Lease], Awaitable[Outcome]]
@@ -81,7 +57,7 @@ class _Delivery:
     expires: float
     run: Run
     left: bool = False
-    came: Came | None = None
+    came: RoundResult | None = None
     sealed: bytes = b""
 
 
@@ -100,7 +76,7 @@ class Redeemer:
         self._codec = codec
         self._lease = lease
         self._clock = clock
-        self._under_way: set[asyncio.Task[Came]] = set()
+        self._under_way: set[asyncio.Task[RoundResult]] = set()
 
     async def once(self, call: Call, expires: float, run: Run) -> Outcome:
         """Run a delivery, or give what came of an earlier one.
@@ -148,7 +124,7 @@ class Redeemer:
                     len(left),
                 )
 
-    async def _deliver(self, delivery: _Delivery) -> Came:
+    async def _deliver(self, delivery: _Delivery) -> RoundResult:
         """Redeem until it is known what comes of the state."""
         waited = 0.0
         while True:
@@ -204,8 +180,8 @@ class Redeemer:
         finally:
             renewing.cancel()
 
-    async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[Came, bytes]:
-        came: Came
+    async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[RoundResult, bytes]:
+        came: RoundResult
         try:
             came = await delivery.run(lease)
         except RequestError as error:
@@ -219,11 +195,11 @@ class Redeemer:
             return came, self._seal(delivery, came)
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
-        while not lease.passed_on:
+        while not lease.lost:
             await asyncio.sleep(lease.seconds / 3)
             asked = time.monotonic()
             try:
-                lease.passed_on = not await self._store.renew(delivery.state, token, lease=lease.seconds)
+                lease.lost = not await self._store.renew(delivery.state, token, lease=lease.seconds)
             except StoreUnavailable:  # then it runs out
                 continue
             lease.hold(asked)
@@ -231,7 +207,7 @@ class Redeemer:
     async def _record(self, delivery: _Delivery, token: str, lease: Lease) -> bool:
         for pause in (*RECORD_AGAIN, None):
             try:
-                if not lease.passed_on and await self._store.record(delivery.state, token, delivery.sealed):
+                if not lease.lost and await self._store.record(delivery.state, token, delivery.sealed):
                     return True
             except StoreUnavailable as error:
                 if pause is None:
@@ -253,11 +229,11 @@ class Redeemer:
 
     # What is kept in the store
 
-    def _seal(self, delivery: _Delivery, came: Came) -> bytes:
+    def _seal(self, delivery: _Delivery, came: RoundResult) -> bytes:
         # With the digests, so that nobody who can write to the store gives a state another one's outcome.
         return self._codec.seal(_bound(delivery) + write_outcome(came)).encode()
 
-    def _open(self, delivery: _Delivery, sealed: bytes) -> Came:
+    def _open(self, delivery: _Delivery, sealed: bytes) -> RoundResult:
         try:
             opened = self._codec.open(sealed.decode())
             bound = _bound(delivery)

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from ..concurrency.threads import Threads
 from ..crypto.cursors import Cursors
 from ..errors import (
     Declined,
+    FlowError,
     InvalidParams,
     MissingCapability,
     NotFound,
@@ -21,11 +22,10 @@ from ..errors import (
     UnknownMethod,
     UnknownTarget,
 )
-from ..flow.asks import Refusal
 from ..flow.authorization import Authorizer
+from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import Handler
 from ..flow.service import Flows, Opened
-from ..flow.single_use import Lease
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length
 from ..protocol.messages import (
     JSON,
@@ -46,11 +46,13 @@ from ..registration.registry import Record, Registry
 from ..schema.arguments import Arguments, ArgumentsMisfit
 from ..schema.results import completion_body, prompt_body, resource_body
 from ..schema.unknown_arguments import ArgumentNames, read_arguments
+from ..storage.lease import Lease
 from ..storage.pubsub import Fanout
 from ..tasks.notifications import with_tasks
 from ..tasks.service import Tasks
 from .authorized_changes import AuthorizedChanges
 from .failures import Faults, problems, refused
+from .tasks import TaskMethods
 from .tools import Tools
 
 logger = logging.getLogger("mrtr_server")
@@ -77,7 +79,8 @@ class Dispatcher:
 
     Parameters:
         registry: what can be called.
-        tools: calls tools, and answers for their tasks.
+        tools: calls tools.
+        task_methods: answers what clients ask about tasks.
         flows: runs the rounds of what may ask.
         tasks: knows the tasks that somebody listens to.
         faults: notes what goes wrong on our side.
@@ -96,6 +99,7 @@ class Dispatcher:
         self,
         registry: Registry,
         tools: Tools,
+        task_methods: TaskMethods,
         flows: Flows,
         tasks: Tasks,
         faults: Faults,
@@ -112,7 +116,7 @@ class Dispatcher:
     ) -> None:
         self._registry = registry
         self._flows = flows
-        self._tools = tools
+        self._task_methods = task_methods
         self._tasks = tasks
         self._faults = faults
         self._authorizer = authorizer
@@ -135,12 +139,12 @@ class Dispatcher:
             "completion/complete": self._complete,
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,
-            "tasks/get": tools.about_task,
-            "tasks/result": tools.about_task,
-            "tasks/update": tools.about_task,
-            "tasks/answer": tools.about_task,
-            "tasks/respond": tools.about_task,
-            "tasks/cancel": tools.about_task,
+            "tasks/get": task_methods.get,
+            "tasks/result": task_methods.result,
+            "tasks/update": task_methods.update,
+            "tasks/answer": task_methods.answer,
+            "tasks/respond": task_methods.respond,
+            "tasks/cancel": task_methods.cancel,
         }
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
@@ -213,12 +217,22 @@ class Dispatcher:
 
         async def run(opened: Opened | None, lease: Lease | None) -> Outcome:
             try:
-                result = await self._flows.run(handler, arguments, call, outlet, opened, lease)
-                return result if isinstance(result, NeedsInput) else complete(result)
+                end = await self._flows.run(handler, arguments, call, outlet, opened, lease)
+                match end:
+                    case Completed(result):
+                        return complete(result)
+                    case NeedsInput():
+                        return end
+                    case Refused(refusal):
+                        raise Declined(refused(refusal), {"action": refusal.action})
+                    case Failed(error):
+                        raise self._refusal(call, error)
+                    case Backgrounded():
+                        raise FlowError(f"{handler.name!r} can be no task, since it is no tool")
+                    case unknown:
+                        assert_never(unknown)
             except Exception as error:
                 raise self._refusal(call, error) from None
-            except Refusal as refusal:
-                raise Declined(refused(refusal), {"action": refusal.action}) from None
 
         try:
             return await self._flows.deliver(handler, call, run)
@@ -327,7 +341,7 @@ class Dispatcher:
         except BaseException as error:
             changes.close()
             if isinstance(error, StoreUnavailable | StateRefused):
-                raise self._tools.task_fault(call, error) from None
+                raise self._task_methods.fault(call, error) from None
             raise
 
     # Who may

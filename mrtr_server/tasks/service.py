@@ -3,35 +3,25 @@
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from hmac import compare_digest
-from typing import Any, Protocol
+from typing import Any
 
 from ..crypto.digests import digest
-from ..crypto.keys import KeyRing
-from ..errors import (
-    Busy,
-    InternalFault,
-    OverBudget,
-    ProtocolError,
-    RequestError,
-    StateRefused,
-    StoreUnavailable,
-    UnknownTarget,
-)
+from ..errors import Busy, OverBudget, StateRefused, StoreUnavailable, UnknownTarget
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..limits import Limits
-from ..protocol.messages import JSON, Call, Change, Complete, Principal, Question, Redeemed, Task, TaskOffer
+from ..protocol.messages import JSON, Call, Principal, Redeemed, Task, TaskOffer
 from ..storage.pubsub import Fanout
-from ..storage.tasks import ENDED, TaskRow, TaskStore
+from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
-from .sealing import ID_BYTES, Place, SealedTasks
+from .records import NOTHING_LEFT, TaskRecords, place_of
+from .sealing import ID_BYTES, Place
 from .waiting import TaskWaiting
+from .worker import Reservation, Worker
 
 logger = logging.getLogger("mrtr_server")
 
@@ -46,70 +36,38 @@ _FLAT = "task-"
 
 _LONGEST_ID = 128
 
-Meant = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
-"""Says which questions answers are meant for."""
-
-_NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b"", "lease": "", "leased_until": 0.0}
-"""What a task that has ended keeps of its flow."""
-
-
-class Taker(Protocol):
-    """A place that is kept for a task: it is stored as taken, so that nobody need claim it.
-
-    Parameters:
-        lease: names who takes it.
-        seconds: how long that is to hold.
-    """
-
-    lease: str
-    seconds: float
-
-    def take(self, row: TaskRow) -> None:
-        """Run the task, which has been stored."""
-        ...
-
-
-Offer = Callable[[str], AbstractContextManager[Taker | None]]
-
-
-def _to_nobody(tool: str) -> AbstractContextManager[Taker | None]:
-    return nullcontext()
+AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
+"""Returns answers by the keys of the task, where they come by others."""
 
 
 class Tasks:
     """Starts tasks, and answers what clients ask about them.
 
     Parameters:
-        store: where they are.
-        ring: seals what they hold.
-        fanout: tells those who listen.
+        records: the rows of the tasks.
+        fanout: tells of changes.
         admission: says whether the server is draining.
-        limits: what a flow may use.
-        answer_within: gives how long a person has to answer a tool's questions in a task, in seconds.
-        clock: gives the time in seconds since the epoch.
+        worker: runs tasks in this process; None if others do.
     """
 
     def __init__(
-        self,
-        store: TaskStore,
-        ring: KeyRing,
-        fanout: Fanout,
-        admission: Admission,
-        limits: Limits,
-        *,
-        answer_within: Callable[[str], float],
-        clock: Callable[[], float] = time.time,
+        self, records: TaskRecords, fanout: Fanout, admission: Admission, worker: Worker | None = None
     ) -> None:
-        self.store = store
-        self.limits = limits
-        self.now = clock
-        self.sealed = SealedTasks(ring, limits)
-        self.offer: Offer = _to_nobody
-        """Asks whether somebody here runs a task of a tool at once."""
-        self._answer_within = answer_within
-        self._fanout = fanout
-        self._waiting = TaskWaiting(fanout, admission, limits.task_waits)
+        self._records = records
+        self._store = records.store
+        self._sealed = records.sealed
+        self._limits = records.limits
+        self._worker = worker
+        self._waiting = TaskWaiting(fanout, admission, records.limits.task_waits)
         self._told = False
+
+    def wake_worker(self) -> None:
+        """See that somebody works on tasks here, if this process is to run any."""
+        if self._worker is not None:
+            self._worker.wake()
+
+    def _reserve(self, tool: str) -> AbstractContextManager[Reservation | None]:
+        return nullcontext() if self._worker is None else self._worker.reserve(tool)
 
     # What clients do
 
@@ -132,12 +90,12 @@ class Tasks:
                 "Tasks of callers who are not authenticated are protected by their ids alone; with auth=, each is its "
                 "caller's"
             )
-        offer, now = call.task or TaskOffer(), self.now()
+        offer, now = call.task or TaskOffer(), self._records.now()
         journal = journal or Journal(now)
-        names = self.sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
+        names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FLAT if offer.first_ask else "") + name for name in names]
         place = Place(ids[0], _owner(call.principal))
-        most = self.limits.task_seconds if terms.ttl is None else terms.ttl
+        most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
             id=place.id,
@@ -148,14 +106,14 @@ class Tasks:
             created=now,
             updated=now,
             ttl=ttl,
-            poll=self.limits.poll_seconds if terms.poll is None else terms.poll,
+            poll=self._limits.poll_seconds if terms.poll is None else terms.poll,
             deadline=now + ttl,
             expires=now + ttl + RETENTION,
-            call=self.sealed.seal_call(place, call),
-            journal=self.sealed.seal_journal(place, journal, now),
+            call=self._sealed.seal_call(place, call),
+            journal=self._sealed.seal_journal(place, journal, now),
         )
         # A replica whose ring begins with another key may have started the same one.
-        found = [found for id in ids[1:] if (found := await self.store.find_task(id))]
+        found = [found for id in ids[1:] if (found := await self._store.find_task(id))]
         if found:
             (row,) = found
         else:
@@ -166,24 +124,24 @@ class Tasks:
 
     async def _add(self, row: TaskRow) -> TaskRow:
         """Keep a new task, and give it; or the one that is there already."""
-        with self.offer(row.name) as taker:
-            if taker is None:
-                is_new = await self.store.add_task(row)
+        with self._reserve(row.name) as reservation:
+            if reservation is None:
+                is_new = await self._store.add_task(row)
             else:
-                row = replace(row, lease=taker.lease, attempts=1)
-                is_new = await self.store.add_task(row, seconds=taker.seconds)
+                row = replace(row, lease=reservation.lease, attempts=1)
+                is_new = await self._store.add_task(row, seconds=reservation.seconds)
                 if is_new:
-                    taker.take(row)
-        return row if is_new else await self.store.find_task(row.id) or row
+                    reservation.take(row)
+        return row if is_new else await self._store.find_task(row.id) or row
 
     async def _settled(self, row: TaskRow) -> TaskRow:
         """Wait until a task has asked or ended, for a while."""
 
         async def find() -> TaskRow:
-            return await self.store.find_task(row.id) or row
+            return await self._store.find_task(row.id) or row
 
         try:
-            return await self._waiting.until_settled(row, find, min(self.limits.first_ask_seconds, row.ttl))
+            return await self._waiting.until_settled(row, find, min(self._limits.first_ask_seconds, row.ttl))
         except StoreUnavailable:
             pass  # the client may yet ask for it
         except asyncio.CancelledError:  # the client has left, and nobody else will ever know the id
@@ -199,7 +157,7 @@ class Tasks:
     async def see_what_comes_of_it(self, call: Call) -> Task:
         """Give the task that a call has brought an answer to, when it has asked again or ended, or after a moment."""
         row = await self._find(call.target, _owner(call.principal))
-        return self.view(await self._until_settled(row, self.limits.first_ask_seconds))
+        return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
 
     async def redeem(self, call: Call) -> Redeemed:
         """Give what a task has for its client: what it asks, or what it came to. Waits for either.
@@ -211,13 +169,13 @@ class Tasks:
         row = await self._find(call.target, _owner(call.principal))
         if row.status == "working" and not self._waiting.has_room:
             raise Busy(AGAIN_AFTER)
-        row = await self._until_settled(row, self.limits.result_wait_seconds)
-        return Redeemed(self.view(row), self.sealed.seal_wait(_place(row)) if row.status == "working" else "")
+        row = await self._until_settled(row, self._limits.result_wait_seconds)
+        return Redeemed(self.view(row), self._sealed.seal_wait(place_of(row)) if row.status == "working" else "")
 
     def check_wait(self, call: Call) -> None:
         """Check the state that a request for a result was given to come again with. Raises `StateRefused`."""
         try:
-            self.sealed.check_wait(Place(call.target, _owner(call.principal)), call.state)
+            self._sealed.check_wait(Place(call.target, _owner(call.principal)), call.state)
         except StateRefused as refused:  # without the task's id, which may be all that protects it
             logger.warning("%s: refused a requestState: %s", call.method, refused.reason)
             raise
@@ -232,50 +190,50 @@ class Tasks:
         except UnknownTarget:
             return None
 
-    async def answer(self, call: Call, answers: Mapping[str, JSON], meant: Meant | None = None) -> None:
+    async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
         """Take answers to what a task has open; others are ignored.
 
         Parameters:
             call: the request.
             answers: by key.
-            meant: gives them by the task's keys, where they come by others; see `Questions.by_name`.
+            map_answers: gives them by the task's keys, where they come by others; see `Questions.by_name`.
 
         Raises:
             UnknownTarget: there is no such task.
             InvalidParams: there are several questions for an answer without a key.
             OverBudget: the answers are too many or too large.
         """
-        if len(answers) > self.limits.answers:
-            raise OverBudget(f"More than {self.limits.answers} inputResponses", "answers", self.limits.answers)
+        if len(answers) > self._limits.answers:
+            raise OverBudget(f"More than {self._limits.answers} inputResponses", "answers", self._limits.answers)
         while True:
             row = await self._find(call.target, _owner(call.principal))
             if row.status != "input_required":
                 return
-            questions = self.sealed.questions(row)
-            if not questions.take(answers if meant is None else meant(questions, answers)):
+            questions = self._sealed.questions(row)
+            if not questions.take(answers if map_answers is None else map_answers(questions, answers)):
                 return
             written = questions.write()
-            if len(written) > self.limits.state_bytes:
-                message = f"The answers are over {self.limits.state_bytes} bytes"
-                raise OverBudget(message, "state_bytes", self.limits.state_bytes)
-            changes: dict[str, Any] = {"questions": self.sealed.seal_questions(_place(row), written)}
+            if len(written) > self._limits.state_bytes:
+                message = f"The answers are over {self._limits.state_bytes} bytes"
+                raise OverBudget(message, "state_bytes", self._limits.state_bytes)
+            changes: dict[str, Any] = {"questions": self._sealed.seal_questions(place_of(row), written)}
             if not questions.open:  # nobody's answer is waited for any more
                 changes |= {"status": "working", "deadline": row.created + row.ttl}
                 changed = await self._go_on(row, changes)
             else:
-                changed = await self._change(row, **changes)
+                changed = await self._records.change(row, **changes)
             if changed:
                 return
 
     async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
         """Let a task that was answered work again."""
-        with self.offer(row.name) as taker:
-            if taker is None:
-                return await self._change(row, **changes)
-            leased = {"lease": taker.lease, "seconds": taker.seconds, "attempts": row.attempts + 1}
-            changed = await self._change(row, **changes, **leased)
+        with self._reserve(row.name) as reservation:
+            if reservation is None:
+                return await self._records.change(row, **changes)
+            leased = {"lease": reservation.lease, "seconds": reservation.seconds, "attempts": row.attempts + 1}
+            changed = await self._records.change(row, **changes, **leased)
             if changed is not None:
-                taker.take(changed)
+                reservation.take(changed)
             return changed
 
     async def cancel(self, call: Call) -> Task:
@@ -287,80 +245,22 @@ class Tasks:
             row = await self._find(id, owner)
             if row.status in ENDED:
                 return row
-            cancelled = await self._change(row, status="cancelled", message="", **_NOTHING_LEFT)
+            cancelled = await self._records.change(row, status="cancelled", message="", **NOTHING_LEFT)
             if cancelled is not None:
                 return cancelled
 
     async def _find(self, id: str, owner: str) -> TaskRow:
-        row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
+        row = await self._store.find_task(id) if len(id) <= _LONGEST_ID else None
         # For anyone but its owner it does not exist.
         if row is None or not compare_digest(row.owner.encode(), owner.encode()):
             raise UnknownTarget("task", id)
-        return row if row.status in ENDED or row.deadline > self.now() else await self.expire(row)
+        return row if row.status in ENDED or row.deadline > self._records.now() else await self._records.expire(row)
 
-    # What happens to them
-
-    async def expire(self, row: TaskRow) -> TaskRow:
-        """Fail a task whose time is over, unless something else has just happened to it; give it as it is now."""
-        message = "The task did not end in time"
-        if row.status == "input_required":
-            message = "The input that the task was waiting for did not come in time"
-        elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
-            logger.warning("No worker has begun a task of %r in its time; does one run that has the tool?", row.name)
-        expired = await self._change(row, **self.failed(row, ProtocolError(message)))
-        return expired or await self.store.find_task(row.id) or row
-
-    def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:
-        """Give the changes that end a task with a result."""
-        try:
-            sealed = self.sealed.seal_outcome(_place(row), outcome)
-        except ValueError as error:
-            return self.failed(row, self._fault(row, error))
-        return {"status": "completed", "outcome": sealed, "message": "", **_NOTHING_LEFT}
-
-    def failed(self, row: TaskRow, error: RequestError) -> dict[str, Any]:
-        """Give the changes that end a task with an error."""
-        try:
-            sealed = self.sealed.seal_outcome(_place(row), error)
-        except ValueError as mistake:  # in the data that the author gave it
-            error = self._fault(row, mistake)
-            sealed = self.sealed.seal_outcome(_place(row), error)
-        return {"status": "failed", "outcome": sealed, "message": error.message, **_NOTHING_LEFT}
-
-    def parked(self, row: TaskRow, journal: Journal, asked: Mapping[str, Question]) -> dict[str, Any]:
-        """Give the changes that let a task wait for answers. Raises `OverBudget`."""
-        questions, now = self.sealed.questions(row), self.now()
-        questions.ask(asked)
-        return {
-            "status": "input_required",
-            "journal": self.seal_journal(row, journal),
-            "questions": self.sealed.seal_questions(_place(row), questions.write()),
-            "deadline": min(row.created + row.ttl, now + self._answer_within(row.name)),
-            "attempts": 0,
-        }
-
-    def seal_journal(self, row: TaskRow, journal: Journal) -> bytes:
-        """Seal what a task's flow remembers. Raises `OverBudget`."""
-        return self.sealed.seal_journal(_place(row), journal, self.now())
-
-    def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
-        reference = secrets.token_hex(4)
-        logger.error("A task of %r gave what is no JSON (reference %s)", row.name, reference, exc_info=error)
-        return InternalFault(reference)
-
-    async def _change(self, row: TaskRow, **changes: Any) -> TaskRow | None:
-        changed = await self.store.change_task(row, **changes, updated=self.now())
-        if changed is not None:
-            self.tell(row.id)
-        return changed
-
-    def tell(self, id: str) -> None:
-        """Tell those who listen that a task has changed."""
-        self._fanout.publish(Change("task", id))
+    # For clients
 
     def view(self, row: TaskRow) -> Task:
         """Give a task as its client may see it. Raises `StateRefused` if what it holds does not open."""
-        questions = self.sealed.questions(row) if row.status == "input_required" else Questions()
+        questions = self._sealed.questions(row) if row.status == "input_required" else Questions()
         return Task(
             id=row.id,
             status=row.status,
@@ -371,13 +271,9 @@ class Tasks:
             message=row.message,
             questions=questions.open,
             names=questions.names,
-            outcome=self.sealed.outcome(row),
+            outcome=self._sealed.outcome(row),
             first_ask=row.id.startswith(_FLAT),
         )
-
-
-def _place(row: TaskRow) -> Place:
-    return Place(row.id, row.owner)
 
 
 def _owner(principal: Principal | None) -> str:
