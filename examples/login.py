@@ -44,7 +44,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from mrtr_server import BearerTokens, Context, MRTRServer, Refusal, ToolError, WayBack
+from mrtr_server import BearerTokens, CallbackLink, Context, MRTRServer, Refusal, ToolError
 
 PEOPLE = ("alice", "bob")
 CLIENT_ID, CLIENT_SECRET = "tools", "known to the provider and to this server"
@@ -72,12 +72,12 @@ class Account(BaseModel):
     token: str
 
 
-def provider_of(back: WayBack) -> str:
+def provider_of(back: CallbackLink) -> str:
     """The provider's address. Another provider has one that is always the same."""
     return f"{back.url.removesuffix('/callbacks/calendar')}/provider"
 
 
-def authorize(back: WayBack) -> str:
+def authorize(back: CallbackLink) -> str:
     """The page where the provider asks whether we may read the calendar."""
     asked = {
         "response_type": "code",
@@ -91,7 +91,7 @@ def authorize(back: WayBack) -> str:
 
 
 @server.callback("calendar")
-async def calendar(request: Request, back: WayBack) -> Account:
+async def calendar(request: Request, back: CallbackLink) -> Account:
     """Exchange the code that the provider sent the person back with."""
     if request.query_params.get("error") == "access_denied":
         raise Refusal("decline")

@@ -48,7 +48,7 @@ class AboutTask(types.Request[dict[str, Any], str]):
 class Tasks(ClientExtension):
     """Follows calls into their tasks.
 
-    Parameters:
+    Args:
         ask: asks the person what a task asks.
     """
 

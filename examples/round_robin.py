@@ -30,7 +30,7 @@ HOP_BY_HOP = (b"connection:", b"keep-alive:", b"expect:")
 class Replica:
     """One of the servers.
 
-    Parameters:
+    Args:
         port: where it listens, on 127.0.0.1.
         name: what `X-Served-By` says.
     """
@@ -42,7 +42,7 @@ class Replica:
 class RoundRobin:
     """The front. A replica that is not there is passed over.
 
-    Parameters:
+    Args:
         replicas: who serves, in turn.
     """
 

@@ -4,7 +4,7 @@ import typing as _typing
 
 from ._version import __version__ as __version__
 from .callbacks.service import Callback as Callback
-from .callbacks.service import WayBack as WayBack
+from .callbacks.service import CallbackLink as CallbackLink
 from .crypto.codec import Codec as Codec
 from .crypto.codec import SealedCodec as SealedCodec
 from .crypto.keys import KeyRing as KeyRing
@@ -54,6 +54,8 @@ from .storage.base import InProcessStore as InProcessStore
 from .storage.base import Redemption as Redemption
 from .storage.base import Store as Store
 from .storage.pubsub import Fanout as Fanout
+from .storage.tasks import TaskRow as TaskRow
+from .storage.tasks import TaskStore as TaskStore
 from .transport.auth import BearerTokens as BearerTokens
 
 if _typing.TYPE_CHECKING:

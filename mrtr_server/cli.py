@@ -79,7 +79,7 @@ async def _work(server: MRTRServer) -> None:
             signal.signal(number, handler)
         loop.call_soon_threadsafe(ends.set)
 
-    async with server.working():
+    async with server.worker():
         before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
         click.echo(f"Working on the tasks of {server.name!r} [{os.getpid()}]", err=True)
         await ends.wait()

@@ -8,7 +8,7 @@
     │   ├── KeyConflict         one key for two different things
     │   ├── StepChanged         a recorded step was called with other arguments, or another type
     │   └── MisplacedCall       an ask or step where there can be none
-    ├── AnswerMisfit            an answer that is not what was asked for; it is asked for again
+    ├── InvalidAnswer          an answer that is not what was asked for; it is asked for again
     ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     │   └── WrongVersion        its tables are of an older or newer release
@@ -19,7 +19,7 @@
         ├── UnknownMethod
         ├── InvalidParams
         │   ├── UnknownTarget   no tool, prompt, resource or task of that name
-        │   ├── StateRefused    a requestState that does not open; one message, whatever the reason
+        │   ├── InvalidRequestState  a requestState that does not open; one message, whatever the reason
         │   └── OverBudget      over a limit of the flow
         ├── HeaderMismatch      the headers do not say what the body says
         ├── UnsupportedVersion  a protocol version that is not served
@@ -28,7 +28,7 @@
         ├── Declined            the user said no, where no tool result can say so
         ├── Busy                draining or overloaded, and the client can't go on elsewhere
         │   └── Unavailable     the shared store is away
-        │       └── NothingDone  since before anything was done, so the same request may come again
+        │       └── NotExecuted  since before anything was done, so the same request may come again
         ├── CutOff              the server had to end before the request did
         └── InternalFault       our side's mistake; the client sees a reference into the log
 
@@ -74,10 +74,10 @@ class MisplacedCall(FlowError):
     """An ask or a step was made where there can be none."""
 
 
-class AnswerMisfit(MRTRError):
+class InvalidAnswer(MRTRError):
     """An answer is not what was asked for.
 
-    Parameters:
+    Args:
         reason: what is wrong with it, in words for the person who answered. Empty where there is nobody to tell.
     """
 
@@ -89,7 +89,7 @@ class AnswerMisfit(MRTRError):
 class LinkRefused(MRTRError):
     """A link to a callback that does not open here. Who opened it learns no more than that.
 
-    Parameters:
+    Args:
         reason: which check failed; for the operator's log only.
     """
 
@@ -112,7 +112,7 @@ class WrongVersion(StoreUnavailable):
 class RequestError(MRTRError):
     """A request that can't be served.
 
-    Parameters:
+    Args:
         message: one sentence for the client.
         data: details that help the client to mend its request; plain JSON.
     """
@@ -133,7 +133,7 @@ class ParseError(RequestError):
 class InvalidRequest(RequestError):
     """The body is JSON, but not a JSON-RPC request.
 
-    Parameters:
+    Args:
         message: one sentence for the client.
         request_id: the message's id, where it could be read.
         data: details that help the client to mend its request; plain JSON.
@@ -149,7 +149,7 @@ class InvalidRequest(RequestError):
 class PayloadTooLarge(RequestError):
     """The body is over the limit.
 
-    Parameters:
+    Args:
         limit: bytes.
     """
 
@@ -171,7 +171,7 @@ class InvalidParams(RequestError):
 class UnknownTarget(InvalidParams):
     """No tool, prompt, resource or task of that name.
 
-    Parameters:
+    Args:
         kind: "tool", "prompt", "resource" or "task".
         name: the name, URI or id, as asked for.
     """
@@ -182,10 +182,10 @@ class UnknownTarget(InvalidParams):
         super().__init__(f"Unknown {kind}: {name[:200]}", {self._FIELDS.get(kind, "name"): name})
 
 
-class StateRefused(InvalidParams):
+class InvalidRequestState(InvalidParams):
     """A `requestState` that does not open here. The client learns no more than that.
 
-    Parameters:
+    Args:
         reason: which check failed; for the operator's log only.
     """
 
@@ -199,7 +199,7 @@ class StateRefused(InvalidParams):
 class OverBudget(InvalidParams):
     """A flow or a request is over one of its limits.
 
-    Parameters:
+    Args:
         message: what is over what.
         limit: the limit's name in `Limits`.
         value: the limit's value, in its unit.
@@ -217,7 +217,7 @@ class HeaderMismatch(RequestError):
 class UnsupportedVersion(RequestError):
     """A protocol version that is not served here.
 
-    Parameters:
+    Args:
         requested: the version that the client asked for.
         supported: the versions that are served, the preferred one first.
     """
@@ -232,7 +232,7 @@ class UnsupportedVersion(RequestError):
 class MissingCapability(RequestError):
     """The client did not declare what has to be asked of it.
 
-    Parameters:
+    Args:
         required: the missing capabilities, in the shape of `ClientCapabilities`.
     """
 
@@ -264,7 +264,7 @@ class ProtocolError(RequestError):
     For a failure that no other arguments would mend. A task becomes `failed` by it. A prompt or a resource that raises
     a `ToolError` fails in this way, too.
 
-    Parameters:
+    Args:
         message: one sentence for the client.
         data: details for the client; plain JSON.
     """
@@ -277,7 +277,7 @@ class Declined(RequestError):
 class Busy(RequestError):
     """The server is draining or overloaded, and the client's protocol has no way to go on elsewhere.
 
-    Parameters:
+    Args:
         retry_after: when to send the request again, in seconds.
     """
 
@@ -291,7 +291,7 @@ class Busy(RequestError):
 class Unavailable(Busy):
     """The shared store is away, or can't do what it was asked for, and the request needs it.
 
-    Parameters:
+    Args:
         reference: names the entry in the server's log.
         message: one sentence for the client.
     """
@@ -303,10 +303,10 @@ class Unavailable(Busy):
         RequestError.__init__(self, message, {"reference": reference})
 
 
-class NothingDone(Unavailable):
+class NotExecuted(Unavailable):
     """The shared store left us in the dark before anything was done, so that the same request may come again.
 
-    Parameters:
+    Args:
         reference: names the entry in the server's log.
     """
 
@@ -327,7 +327,7 @@ class CutOff(RequestError):
 class InternalFault(RequestError):
     """A mistake on the server's side.
 
-    Parameters:
+    Args:
         reference: names the entry in the server's log.
         detail: what went wrong; only with `debug=True`.
     """

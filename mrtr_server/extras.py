@@ -15,7 +15,7 @@ Named one by one, since that works for whoever installed this package, from a ch
 def lacking(what: str, extra: str, error: ImportError) -> SetupError:
     """Return the error for something that can't be used without an extra.
 
-    Parameters:
+    Args:
         what: what can't be used.
         extra: the extra that it needs.
         error: why the import failed. What is missing may be something that the imported library needs.

@@ -209,7 +209,7 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
 
     The attributes are as absent as all others: it raises `AttributeError`, always.
 
-    Parameters:
+    Args:
         words: what to use instead, by the attribute's name.
     """
 
@@ -224,7 +224,7 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
 def options_of(words: Mapping[str, str], name: str) -> Callable[[F], F]:
     """Return a decorator of a function that tells our words for options that others have.
 
-    Parameters:
+    Args:
         words: what to use instead, by the option's name.
         name: what the function is called in errors.
     """

@@ -27,7 +27,7 @@ def is_longer(value: str | int, longest: int) -> bool:
 def check_length(value: str | int, longest: int, what: str) -> None:
     """Check the length of something that a request names, and that is kept or repeated.
 
-    Parameters:
+    Args:
         value: the name, or the number that stands for it.
         longest: how many characters it may have.
         what: names it in the error.
@@ -48,7 +48,7 @@ def too_long(what: str, longest: int) -> OverBudget:
 class Limits:
     """Limits of requests and flows. Every default is safe to keep.
 
-    Parameters:
+    Args:
         body_bytes: size of a request body, in bytes.
         json_depth: how deep arrays and objects may nest in a request; 200 at most.
         values: how many JSON values a request may hold, an empty array or object counting twice.

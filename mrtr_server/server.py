@@ -33,7 +33,7 @@ from .flow.admission import Admission
 from .flow.asks import Text
 from .flow.authorization import Authorize, Authorizer, compile_hook
 from .flow.handler import Handler, TaskTerms
-from .flow.service import Flows
+from .flow.service import RoundService
 from .flow.single_use import Redeemer
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of, options_of
 from .limits import Limits
@@ -41,7 +41,7 @@ from .logs.refusals import RefusalLog
 from .logs.text import PlainText, plain
 from .methods.background import BackgroundTools
 from .methods.dispatcher import Dispatcher, Registered
-from .methods.failures import Faults
+from .methods.failures import ErrorReporter
 from .methods.tasks import TaskMethods
 from .methods.tools import Tools
 from .protocol.content import Icon, ToolAnnotations, icon_entries
@@ -57,7 +57,7 @@ from .tasks.service import Tasks
 from .tasks.worker import Worker
 from .transport.callback_pages import CallbackPages, Identify, Registering, build_callback
 from .transport.endpoint import Endpoint
-from .transport.gate import wrap
+from .transport.gate import build_middleware_stack
 from .transport.health import Probes
 from .transport.response_writer import closing
 from .transport.signals import drain_on_sigterm, forget_sigterm
@@ -83,7 +83,7 @@ class MRTRServer:
     Run it with `uvicorn module:app`, with any number of workers once `MRTR_KEYS` is set (and where there are tasks,
     `MRTR_DATABASE_URL`); or mount it in a Starlette or FastAPI application. It needs no lifespan events.
 
-    Parameters:
+    Args:
         name: what clients see, and what sealed states are bound to unless `audience` is given.
         version: the server's own version, for clients to see.
         title: a name for people.
@@ -137,7 +137,7 @@ class MRTRServer:
             cut off. From `MRTR_SHUTDOWN_SECONDS` if left out, or else 25.
         ready_needs_store: whether `/ready` turns to 503 while the store that replicas share is away. Its body says so
             in any case; calls that need no store are served all the same.
-        works: whether this process runs tasks; if not, it starts them and leaves them to others, such as
+        run_tasks: whether this process runs tasks; if not, it starts them and leaves them to others, such as
             `mrtr-server worker`, which share its database.
         debug: show clients what went wrong inside. Not for production.
         clock: gives the time, in seconds since the epoch.
@@ -182,7 +182,7 @@ class MRTRServer:
         lame_duck: float = 1.0,
         shutdown_seconds: float | None = None,
         ready_needs_store: bool = False,
-        works: bool = True,
+        run_tasks: bool = True,
         debug: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -251,7 +251,7 @@ class MRTRServer:
         redeemer = self._redeemer = Redeemer(
             self._shared.watched, SealedCodec(ring, "outcome"), lease=self._limits.lease_seconds, clock=clock
         )
-        flows = Flows(
+        flows = RoundService(
             codec or SealedCodec(ring),
             redeemer,
             self._threads,
@@ -259,23 +259,23 @@ class MRTRServer:
             self._admission,
             self._callbacks,
             audience=audience or name,
-            redeems=self._shared.redeems,
+            require_shared_store=self._shared.require_shared_store,
             clock=clock,
         )
-        faults = Faults(debug=debug)
+        errors = ErrorReporter(debug=debug)
         authorizer = Authorizer(authorize, self._threads)
         records = TaskRecords(self._shared.tasks, ring, self._fanout, self._limits, clock=clock)
-        background = BackgroundTools(self._registry, flows, faults, authorizer)
-        self._worker = Worker(records, background, self._admission, starts_by_itself=works)
+        background = BackgroundTools(self._registry, flows, errors, authorizer)
+        self._worker = Worker(records, background, self._admission, starts_by_itself=run_tasks)
         self._tasks = Tasks(records, self._fanout, self._admission, self._worker)
-        self._works = works
+        self._run_tasks = run_tasks
         dispatcher = Dispatcher(
             self._registry,
-            Tools(self._registry, flows, self._tasks, faults, authorizer),
-            TaskMethods(self._tasks, faults),
+            Tools(self._registry, flows, self._tasks, errors, authorizer),
+            TaskMethods(self._tasks, errors),
             flows,
             self._tasks,
-            faults,
+            errors,
             authorizer,
             Cursors(ring),
             self._fanout,
@@ -300,7 +300,7 @@ class MRTRServer:
             refusals=refusals,
         )
         # The endpoint looks at its headers itself, and needs a gate only where something stands before it.
-        self._stack = wrap(endpoint, auth, middleware, refusals) if auth or middleware else endpoint
+        self._stack = build_middleware_stack(endpoint, auth, middleware, refusals) if auth or middleware else endpoint
         pages = CallbackPages(
             self._registry.callbacks,
             self._callbacks,
@@ -310,7 +310,7 @@ class MRTRServer:
             body_bytes=self._limits.body_bytes,
             refusals=refusals,
         )
-        self._pages = wrap(pages, None, middleware, refusals)  # a browser has no bearer token
+        self._pages = build_middleware_stack(pages, None, middleware, refusals)  # a browser has no bearer token
 
     if not TYPE_CHECKING:  # which knows that they are not there
         __getattr__ = attributes_of(SERVER)
@@ -373,7 +373,7 @@ class MRTRServer:
         phase = "startup"
         self._hear_sigterm()
         try:
-            async with self._living(works=self._works and bool(self._registry.tasks)):
+            async with self._living(run_tasks=self._run_tasks and bool(self._registry.tasks)):
                 await send({"type": "lifespan.startup.complete"})
                 phase = "shutdown"
                 await receive()
@@ -388,7 +388,7 @@ class MRTRServer:
             self._hears_sigterm = False
 
     @asynccontextmanager
-    async def _living(self, *, works: bool) -> AsyncIterator[None]:
+    async def _living(self, *, run_tasks: bool) -> AsyncIterator[None]:
         """Enter `lifespan=`, and run tasks if this process works; at the end drain, and hand them back."""
         shutdown = self._shutdown
         self._admission.reopen()
@@ -399,7 +399,7 @@ class MRTRServer:
                 stack.push_async_exit(
                     lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self.name}: lifespan=", LIFESPAN)
                 )
-                if works:
+                if run_tasks:
                     self._worker.start()
                 try:
                     yield
@@ -446,11 +446,11 @@ class MRTRServer:
 
     # Tasks
 
-    def working(self) -> AbstractAsyncContextManager[None]:
+    def worker(self) -> AbstractAsyncContextManager[None]:
         """Run the tasks of the servers that share the store for as long as the block lasts, without serving requests.
 
-        It is what `mrtr-server worker` does, and the same with `works=False`. `lifespan=` is entered, and left at the
-        end. Tasks that have not ended then are handed back at their next boundary, and go on elsewhere.
+        It is what `mrtr-server worker` does, and the same with `run_tasks=False`. `lifespan=` is entered, and left at
+        the end. Tasks that have not ended then are handed back at their next boundary, and go on elsewhere.
 
         Raises:
             SetupError: there is nothing that this process could work on; the message says why.
@@ -458,7 +458,7 @@ class MRTRServer:
         if not self._registry.tasks:
             raise SetupError(f"{self.name}: no tool has tasks; they are for @app.tool(task=...)")
         self._shared.check_worker()
-        return self._living(works=True)
+        return self._living(run_tasks=True)
 
     def _hear_sigterm(self) -> None:
         self._hears_sigterm = True
@@ -528,7 +528,7 @@ class MRTRServer:
         those that are annotated with an ask or with `Depends`. What it returns becomes text or content if its
         annotation says so, and structured content otherwise.
 
-        Parameters:
+        Args:
             name: the function's name by default.
             title: a name for people.
             description: what the model reads; the docstring by default.
@@ -584,7 +584,7 @@ class MRTRServer:
             if task != "never":
                 first = goes_on if rounds_first is None else rounds_first
                 handler = replace(handler, task=TaskTerms(task == "required", first, ttl, poll, concurrency))
-                self._shared.runs_tasks(about.name, works=self._works)
+                self._shared.runs_tasks(about.name, run_tasks=self._run_tasks)
             elif goes_on:
                 logger.warning(
                     '%s: %r calls ctx.background() and has no tasks, so that does nothing; give it task="optional" or '
@@ -593,7 +593,7 @@ class MRTRServer:
                     about.name,
                 )
             if handler.single_use or handler.declares_confirmation:
-                self._shared.redeems(about.name, needed=single_use)
+                self._shared.require_shared_store(about.name, needed=single_use)
             tool = build_tool(
                 handler,
                 about,
@@ -650,7 +650,7 @@ class MRTRServer:
             about = described(function, name, title, description, icons, meta)
             handler = _compile(function, about.name, answer_within)
             if handler.declares_confirmation:
-                self._shared.redeems(about.name)
+                self._shared.require_shared_store(about.name)
             hook = compile_hook(about.name, authorize)
             prompt = build_prompt(handler, about, ignores_unknown=self._ignores_unknown, authorize=hook)
             self._registry.add_prompt(prompt)
@@ -681,7 +681,7 @@ class MRTRServer:
         It returns text, bytes, anything that goes to JSON, a `ResourceContents`, or a list of those. For a URI that
         names nothing it raises `NotFound`.
 
-        Parameters:
+        Args:
             uri: a fixed URI, or a template such as `weather://{city}`; `{+path}` matches slashes, too. Each variable
                 is a parameter of the function.
             name, title, description, icons, meta, answer_within, authorize: as for `tool`. The hook is given the URI
@@ -704,7 +704,7 @@ class MRTRServer:
             about = described(function, name, title, description, icons, meta)
             handler = _compile(function, about.name, answer_within)
             if handler.declares_confirmation:
-                self._shared.redeems(about.name)
+                self._shared.require_shared_store(about.name)
             resource = build_resource(
                 handler,
                 about,
@@ -727,7 +727,7 @@ class MRTRServer:
         It takes what has been typed so far, and if it likes a second parameter: the arguments that are known already,
         by name. It returns the values in the order of their rank, or a `Completion`. The first 100 are sent.
 
-        Parameters:
+        Args:
             argument: the argument's name.
             prompt: the prompt's name; or
             resource: the template's URI.
@@ -758,12 +758,12 @@ class MRTRServer:
     ) -> Registering:
         """Register a function that is called when a person is back from a page: at `{base_url}/callbacks/{name}`.
 
-        It takes the browser's request, and if it likes the `WayBack` over which the person came. What it returns is the
-        answer of the ask that gave the page, kept in the store for as long as the flow may last. If it returns a
+        It takes the browser's request, and if it likes the `CallbackLink` over which the person came. What it returns
+        is the answer of the ask that gave the page, kept in the store for as long as the flow may last. If it returns a
         Starlette response, that is sent, and the person is not done: a form of your own, or a redirect. `ToolError` is
         shown to the person, who may try again; `Refusal("decline")` is a no to the ask.
 
-        Parameters:
+        Args:
             name: names it in its address.
             methods: what it takes; with POST, a form that it returned can be sent to it.
             origins: from where else browsers may POST to it, such as `"https://login.example.com"` for a provider that

@@ -132,7 +132,7 @@ def choose(given: argparse.Namespace, directory: Path, stack: ExitStack) -> tupl
     url = ""
     if given.database == "postgresql":
         sys.path.insert(0, str(ROOT))
-        from tests.databases import running_postgresql
+        from tests.support.databases import running_postgresql
 
         url = stack.enter_context(running_postgresql()).url()
     return Tasks(directory, given.clients, given.tasks, url), f"{given.tasks} tasks on {given.database}"

@@ -25,7 +25,7 @@ STOP_PATIENCE = 20.0
 class Strikes:
     """What was done to the servers.
 
-    Parameters:
+    Args:
         terminated, killed: servers that were told to end, and that were ended.
         stuck: servers that did not end in time when they were told to.
     """
@@ -38,7 +38,7 @@ class Strikes:
 class Server:
     """A server process at a port of its own, again and again.
 
-    Parameters:
+    Args:
         port: where it listens.
         target: the import string of its application.
         environment: its variables.

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """How long a writer waits for the others, in seconds."""
 
 # The order is what a client meant to do; a flow that begins anew has the same one.
@@ -21,7 +21,7 @@ _TABLES = """
 class Ledger:
     """Writes and counts effects.
 
-    Parameters:
+    Args:
         path: the file.
     """
 
@@ -36,7 +36,7 @@ class Ledger:
     def write(self, intent: str, effect: str, key: str | None = None) -> str:
         """Have an effect, as a service that knows repetitions by their key, where they have one."""
         dawdle()
-        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
             database.execute("PRAGMA synchronous = OFF")  # processes are killed here, not machines
             with database:
                 try:
@@ -48,7 +48,7 @@ class Ledger:
 
     def count(self) -> "Counted":
         """Count what was done."""
-        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
 
             def number(query: str) -> int:
                 return int(database.execute(query).fetchone()[0])
@@ -67,7 +67,7 @@ class Ledger:
 class Counted:
     """What is in the ledger.
 
-    Parameters:
+    Args:
         effects: all of them.
         duplicated_effects: those that were there already, for the same intent.
         keyed_effects: those that gave a key.

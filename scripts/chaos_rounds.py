@@ -16,7 +16,7 @@ EFFECTS_OF_A_FLOW = 2
 class Rounds:
     """Clients who order one thing after the other, each in three rounds.
 
-    Parameters:
+    Args:
         directory: for the ledger and the store.
         clients: how many at once.
         seconds: how long new flows are started.

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 
-from chaos_ledger import PATIENCE, dawdle
+from chaos_ledger import TIMEOUT, dawdle
 
 # One sequence of numbers for all that happens, so that one can tell what came after what.
 _TABLES = """
@@ -24,7 +24,7 @@ _TABLES = """
 class TaskLedger:
     """Writes down what steps do, and what of it is recorded.
 
-    Parameters:
+    Args:
         path: the file, of SQLite.
     """
 
@@ -50,7 +50,7 @@ class TaskLedger:
         return receipt
 
     def _last(self) -> int:
-        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
             return int(database.execute("SELECT ifnull(max(number), 0) FROM events").fetchone()[0])
 
     def keep(self, intent: str, effect: str, receipt: int) -> None:
@@ -61,14 +61,14 @@ class TaskLedger:
         )
 
     def _write(self, statement: str, *values: object) -> int:
-        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
             database.execute("PRAGMA synchronous = OFF")  # processes are killed here, not machines
             with database:
                 return int(database.execute(statement, values).lastrowid or 0)
 
     def receipts(self) -> dict[str, str]:
         """Give the receipts that were kept for each intent, by the effects' names, as its task gives them."""
-        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
             found = database.execute("SELECT intent, receipt FROM kept ORDER BY intent, effect, receipt").fetchall()
         texts: dict[str, list[str]] = {}
         for intent, receipt in found:
@@ -77,7 +77,7 @@ class TaskLedger:
 
     def count(self) -> "Counted":
         """Count what was done."""
-        with closing(sqlite3.connect(self._path, timeout=PATIENCE)) as database:
+        with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
 
             def number(query: str) -> int:
                 return int(database.execute(query).fetchone()[0])
@@ -98,7 +98,7 @@ class TaskLedger:
 class Counted:
     """What is in the ledger.
 
-    Parameters:
+    Args:
         recorded_steps: steps whose result their task had.
         recorded_steps_run_twice: runs of such a step that began after that.
         interrupted_steps: runs that began before that, and whose server was killed, or taken for dead, in the middle.

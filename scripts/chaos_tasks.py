@@ -15,7 +15,7 @@ from chaos_wire import ANSWERS, Wire, think
 
 STEPS_OF_A_TASK = 4
 
-PATIENCE = 900.0
+TIMEOUT = 900.0
 """How long all tasks may take in all, in seconds. Tasks of one client, started one after the other, need far less."""
 
 STATUSES = "SELECT status, count(*) FROM mrtr_tasks GROUP BY status"
@@ -27,7 +27,7 @@ class Tasks:
     The tool is single-use, so a call that got no response can be sent again, and is the same task: tasks are counted by
     what their clients meant to start.
 
-    Parameters:
+    Args:
         directory: for the ledger, and for a database of SQLite.
         clients: how many at once.
         tasks: how many they start in all.
@@ -35,7 +35,7 @@ class Tasks:
     """
 
     target = "chaos_task_server:app"
-    patience = PATIENCE
+    patience = TIMEOUT
 
     def __init__(self, directory: Path, clients: int, tasks: int, database: str = "") -> None:
         self.problems: list[str] = []

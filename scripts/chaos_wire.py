@@ -27,7 +27,7 @@ class NoResponse(Exception):
 class Wire:
     """Sends requests, and sends again what got no response.
 
-    Parameters:
+    Args:
         port: where to.
         extensions: what the client can do besides asking a person.
     """

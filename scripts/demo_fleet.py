@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from examples.round_robin import Replica  # noqa: E402  found by the line above
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """How long a server may take to end when it is asked to, in seconds."""
 
 
@@ -30,7 +30,7 @@ class DemoFailed(Exception):
 class Running:
     """A server.
 
-    Parameters:
+    Args:
         replica: what the front knows of it.
         process: its process.
     """
@@ -43,7 +43,7 @@ class Running:
 async def running(number: int, target: str, directory: Path, **environment: str) -> AsyncIterator[Running]:
     """Run one server process, on a port that the system chooses, until the context ends.
 
-    Parameters:
+    Args:
         number: names it.
         target: the import string of its application, in that directory.
         directory: where it is.
@@ -85,7 +85,7 @@ async def end(process: Process) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await process.wait()
     except TimeoutError:
         pass

@@ -17,7 +17,7 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}, "extensions": {TASKS: {}}},
 }
 DATABASE_FILE = "tasks.db"
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """How long it may take in all, in seconds."""
 
 KILLED_AT = "people"
@@ -27,7 +27,7 @@ KILLED_AT = "people"
 class Client:
     """A client of the ratified protocol that takes tasks.
 
-    Parameters:
+    Args:
         port: where to.
     """
 
@@ -63,10 +63,10 @@ async def demo(key: str) -> None:
                 print(f"  http://127.0.0.1:{server.replica.port}/mcp   {server.replica.name}")
             front = await RoundRobin([server.replica for server in servers]).listen()
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await play(Client(front.sockets[0].getsockname()[1]), servers)
             except TimeoutError:
-                raise DemoFailed(f"The task did not end within {PATIENCE:g} s") from None
+                raise DemoFailed(f"The task did not end within {TIMEOUT:g} s") from None
             finally:
                 front.close()
 

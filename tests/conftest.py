@@ -1,4 +1,4 @@
-"""Fixtures that all tests share. What they hand out is in `serving.py`, `databases.py` and `wire.py` (messages)."""
+"""Fixtures that all tests share. What they hand out is in the package `support`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 from starlette.types import ASGIApp
 
-from .databases import PostgreSQL, running_postgresql
-from .serving import all_ended, ended, in_thread
-from .wire import Inspected, Wire
+from .support.databases import PostgreSQL, running_postgresql
+from .support.serving import all_ended, ended, in_thread
+from .support.wire import Inspected, Wire
 
 Serve = Callable[..., Wire]
 

@@ -14,12 +14,12 @@ from mrtr_server import errors
 from mrtr_server.errors import (
     InternalFault,
     InvalidRequest,
+    InvalidRequestState,
     MissingCapability,
     MRTRError,
     OverBudget,
     PayloadTooLarge,
     RequestError,
-    StateRefused,
     UnknownMethod,
     UnknownTarget,
     UnsupportedVersion,
@@ -89,7 +89,7 @@ REQUEST_ERRORS: list[RequestError] = [
     UnknownMethod("x" * 10_000),
     UnknownTarget("tool", "x" * 10_000),
     UnknownTarget("resource", "file:///a"),
-    StateRefused("expired"),
+    InvalidRequestState("expired"),
     OverBudget("too many", "rounds", 10, seen=11),
     UnsupportedVersion("x" * 10_000, ["2026-07-28"]),
     UnsupportedVersion("1999", []),
@@ -137,7 +137,7 @@ def test_a_missing_capability_is_named_in_the_text_since_most_clients_show_nothi
 
 
 def test_a_refused_state_says_why_to_the_log_alone() -> None:
-    expired, forged = StateRefused("expired"), StateRefused("forged or damaged")
+    expired, forged = InvalidRequestState("expired"), InvalidRequestState("forged or damaged")
     assert (expired.message, expired.data, str(expired)) == (forged.message, forged.data, str(forged))
     assert expired.reason == "expired"
 

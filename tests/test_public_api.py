@@ -18,11 +18,12 @@ import mrtr_server
 ROOT = Path(mrtr_server.__file__).parent
 
 NAMES = """
-    Annotations AudioContent BearerTokens Callback Caller Client Codec Completion Confirm Context Depends Elicit
-    Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent InProcessStore
-    InputRequired Inputs KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal PromptResult
-    ProtocolError Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled SealedCodec
-    SetupError SignedCodec State Store StoreUnavailable TextContent ToolAnnotations ToolError ToolResult WayBack
+    Annotations AudioContent BearerTokens Callback CallbackLink Caller Client Codec Completion Confirm Context Depends
+    Elicit Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent
+    InProcessStore InputRequired Inputs KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal
+    PromptResult ProtocolError Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled
+    SealedCodec SetupError SignedCodec State Store StoreUnavailable TaskRow TaskStore TextContent
+    ToolAnnotations ToolError ToolResult
 """
 LOADED_WHEN_ASKED_FOR = ["SQLStore"]
 """They need an extra. Type checkers see them as they see the others."""
@@ -153,8 +154,8 @@ class TestDocumentation:
 
 
 def documented_parameters(doc: str) -> set[str]:
-    """The names in the section `Parameters:`."""
-    section = re.search(r"^Parameters:\n((?: {4}.*\n?|\n)+)", doc, re.MULTILINE)
+    """The names in the section `Args:`."""
+    section = re.search(r"^Args:\n((?: {4}.*\n?|\n)+)", doc, re.MULTILINE)
     lines = section[1].splitlines() if section else []
     named = (re.match(r" {4}([a-z_]+(?:, [a-z_]+)*):", line) for line in lines)
     return {name for found in named if found for name in found[1].split(", ")}

@@ -18,9 +18,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from mrtr_server import (
-    Callback, Caller, Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon, IdempotencyKey,
-    ImageContent, InputRequired, Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound, Principal,
-    ResourceContents, Root, Roots, Sample, Sampled, State, TextContent, ToolAnnotations, ToolError, ToolResult, WayBack,
+    Callback, CallbackLink, Caller, Completion, Confirm, Context, Depends, Elicit, Elicited, ElicitUrl, Header, Icon,
+    IdempotencyKey, ImageContent, InputRequired, Inputs, KeyRing, Limits, ListRoots, Message, MRTRServer, NotFound,
+    Principal, ResourceContents, Root, Roots, Sample, Sampled, State, TextContent, ToolAnnotations, ToolError,
+    ToolResult,
 )
 
 app = MRTRServer("weather", keys=[bytes(32)], limits=Limits(rounds=5))
@@ -217,14 +218,14 @@ async def google(request: Request) -> GitHubLogin: ...
 
 
 @app.callback("key", methods=["GET", "POST"], page=lambda request: HTMLResponse("thanks"))
-def key(request: Request, back: WayBack) -> str | Response: ...
+def key(request: Request, back: CallbackLink) -> str | Response: ...
 
 
 @app.callback("done")
 async def done(request: Request) -> None: ...
 
 
-def google_url(back: WayBack) -> str:
+def google_url(back: CallbackLink) -> str:
     return f"https://example.com/?to={back.url}&state={back.state}&code_challenge={back.challenge}"
 
 

@@ -13,7 +13,7 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
     """Return origins as browsers write them (RFC 6454, section 6.2).
 
-    Parameters:
+    Args:
         where: the option, for errors.
         given: each such as `https://login.example.com`, or `null`.
 
@@ -42,7 +42,7 @@ def _origin(where: str, given: str) -> str:
 class BaseUrl:
     """The address under which browsers reach the server.
 
-    Parameters:
+    Args:
         given: the address of the application, with the path that it is mounted at; None for development, where it is
             wherever a request on loopback came to.
 
@@ -69,7 +69,7 @@ class BaseUrl:
     def at(self, host: str, root: str) -> str | None:
         """Give the address, without a slash at its end.
 
-        Parameters:
+        Args:
             host: the `Host` header of a request.
             root: the path that the application is mounted at.
 
@@ -83,7 +83,7 @@ class BaseUrl:
     def is_origin(self, origin: str, host: str) -> bool:
         """Check whether an `Origin` header is that of this address.
 
-        Parameters:
+        Args:
             origin: the header.
             host: the `Host` header of the same request, which is of this address.
         """

@@ -17,7 +17,7 @@ from ..crypto.codec import SealedCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.signing import Link, Links
-from ..errors import FlowError, LinkRefused, StateRefused, StoreUnavailable
+from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits
 from ..protocol.messages import JSON, Call, Principal
 from ..schema.arguments import Stored
@@ -59,10 +59,10 @@ class FlowRecord(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WayBack:
+class CallbackLink:
     """The way back from a page to the callback that waits for it.
 
-    Parameters:
+    Args:
         url: the callback's own address: the redirect URI that is registered with a provider, the same for everybody.
         state: the signed token that says who is back, and for what. A provider hands it back as its `state`.
         verifier: a secret of this link alone, for the exchange of a code (RFC 7636, `code_verifier`). Keep it out of
@@ -84,14 +84,14 @@ class WayBack:
         return urlsafe_b64encode(sha256(self.verifier.encode()).digest()).decode().rstrip("=")
 
 
-NOWHERE = WayBack("https://callback.invalid/", "state", "verifier")
+NOWHERE = CallbackLink("https://callback.invalid/", "state", "verifier")
 """A way back of nobody's: an address made with it has only what is the same for everybody."""
 
 
 class Callback(Generic[T_co]):
     """A function that is called when the person is back from a page: what `@app.callback` makes of one.
 
-    Parameters:
+    Args:
         name: names it, in its address and as an ask's default key.
         function: takes the request, and the way back if it has a second parameter.
         takes_way_back: whether it has.
@@ -139,7 +139,7 @@ class Report(JSON):
 class Reports(Generic[T]):
     """What is known of the pages that a person agreed to open.
 
-    Parameters:
+    Args:
         found: the reports that are there, by the ask's key and the digest of its question.
         unfinished: the same of those that are not.
         left: why the call waits for those no longer here, where it continues elsewhere; otherwise None.
@@ -153,7 +153,7 @@ class Reports(Generic[T]):
 class Callbacks:
     """Makes the ways back, and keeps what comes over them.
 
-    Parameters:
+    Args:
         known: the server's callbacks by name; more may come.
         ring: signs the links, and seals what is kept.
         store: where it is kept.
@@ -189,10 +189,12 @@ class Callbacks:
 
     # Links
 
-    def way_back(self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord) -> WayBack:
+    def callback_link(
+        self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord
+    ) -> CallbackLink:
         """Make the way back for an ask of a flow. It is the same in each round.
 
-        Parameters:
+        Args:
             callback: where it leads.
             key: the ask's key.
             question: the question's digest.
@@ -224,22 +226,22 @@ class Callbacks:
             )
         expires = math.ceil(flow.started + self._limits.flow_seconds)
         id = self._id(flow, key, question)
-        return _way_back(callback, base, self._links.make(name, id, owner(call.principal), expires))
+        return _callback_link(callback, base, self._links.seal(name, id, owner(call.principal), expires))
 
-    def open(self, callback: Callback[Any], token: str) -> Link:
+    def unseal_link(self, callback: Callback[Any], token: str) -> Link:
         """Read the token of a link that somebody opened.
 
         Raises:
             LinkRefused: it is none of this callback's, or too old.
         """
-        link = self._links.open(callback.name, token)
+        link = self._links.unseal(callback.name, token)
         if link.expires <= self._clock():
             raise LinkRefused("expired")
         return link
 
-    def way_back_of(self, callback: Callback[Any], link: Link, host: str, root: str) -> WayBack:
+    def callback_link_of(self, callback: Callback[Any], link: Link, host: str, root: str) -> CallbackLink:
         """Give the way back over which a browser came; `host` and `root` as in `BaseUrl.at`."""
-        return _way_back(callback, self._base.at(host, root) or "", link)
+        return _callback_link(callback, self._base.at(host, root) or "", link)
 
     def _id(self, flow: FlowRecord, key: str, question: str) -> str:
         return digest([KIND, self._audience, flow.flow, key, question])
@@ -249,7 +251,7 @@ class Callbacks:
     async def report(self, link: Link, report: JSON) -> bool:
         """Keep what a callback reports, unless there is a report already. Say whether it was kept.
 
-        Parameters:
+        Args:
             link: the link that was opened.
             report: in the shape of an answer.
 
@@ -275,8 +277,8 @@ class Callbacks:
         if sealed is None:
             return None
         try:
-            kept_for, report = from_json(self._codec.open(sealed.decode("ascii", "replace")))
-        except StateRefused as refused:
+            kept_for, report = from_json(self._codec.unseal(sealed.decode("ascii", "replace")))
+        except InvalidRequestState as refused:
             raise StoreUnavailable(f"What a callback reported does not open: {refused.reason}") from None
         if kept_for != id:
             raise StoreUnavailable("What a callback reported lies under another key than it was kept under")
@@ -287,7 +289,7 @@ class Callbacks:
     async def wait(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
         """Collect the reports for the pages that a person agreed to open; hold the call for those that are not there.
 
-        Parameters:
+        Args:
             flow: has the answers.
             should_yield: asked whether the call is to continue elsewhere, which ends the waiting: returns why, or
                 None; see `wake`, too.
@@ -338,8 +340,8 @@ def owner(principal: Principal | None) -> str:
     return "" if principal is None else digest([principal.issuer, principal.subject])
 
 
-def _way_back(callback: Callback[Any], base: str, link: Link) -> WayBack:
-    return WayBack(f"{base}{PATH}{callback.name}", link.token, link.secret)
+def _callback_link(callback: Callback[Any], base: str, link: Link) -> CallbackLink:
+    return CallbackLink(f"{base}{PATH}{callback.name}", link.token, link.secret)
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

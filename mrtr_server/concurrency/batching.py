@@ -21,12 +21,12 @@ class _Asked(Generic[K, V]):
     task: "asyncio.Task[None] | None" = None
 
 
-class Together(Generic[K, V]):
+class BatchLoader(Generic[K, V]):
     """Looks up one key at once, and those that are asked for meanwhile together, when that has ended.
 
     Every lookup begins after it was asked for, so that it finds what was written before.
 
-    Parameters:
+    Args:
         look_up: gives the values of some keys, without those that have none.
     """
 

@@ -29,7 +29,7 @@ TO_SPARE = 1.0
 def read_seconds(given: float | None, environment: Mapping[str, str] = os.environ) -> float:
     """Return how long a shutdown may take, in seconds.
 
-    Parameters:
+    Args:
         given: by the author; None takes `MRTR_SHUTDOWN_SECONDS`, or else the default.
         environment: where that is looked up.
 
@@ -53,7 +53,7 @@ class Shutdown:
     At first all that runs may come to its end or to a boundary. At the cut-off what still runs is cut off. What is left
     then is for the answers to that, for handing back tasks, and for closing what was open.
 
-    Parameters:
+    Args:
         seconds: how long it may take in all.
     """
 
@@ -89,7 +89,7 @@ class Shutdown:
     async def in_time(self, work: Awaitable[T], what: str, part: float = 1.0) -> T | None:
         """Wait for something that belongs to the end; it is cancelled where it takes too long.
 
-        Parameters:
+        Args:
             work: what is awaited.
             what: names it in the log.
             part: of the seconds that are left, how much it may have.

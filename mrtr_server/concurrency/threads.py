@@ -35,7 +35,7 @@ class Threads:
     A caller that is cancelled waits no longer. Its function runs on, if it has begun, and keeps its thread until it
     returns; but it keeps no process alive.
 
-    Parameters:
+    Args:
         limit: how many run at once; the others wait.
     """
 

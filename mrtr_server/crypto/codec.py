@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from ..errors import StateRefused
+from ..errors import InvalidRequestState
 from .keys import KEY_ID_BYTES, KeyRing
 
 NONCE_BYTES = 24
@@ -47,15 +47,15 @@ class Codec(Protocol):
         """Give the token for a payload."""
         ...
 
-    def open(self, token: str) -> bytes:
-        """Give the payload of a token, or raise `StateRefused` with the reason for the log."""
+    def unseal(self, token: str) -> bytes:
+        """Give the payload of a token, or raise `InvalidRequestState` with the reason for the log."""
         ...
 
 
 class XAES256GCM:
     """The AEAD itself, for one key.
 
-    Parameters:
+    Args:
         key: 32 bytes.
     """
 
@@ -86,7 +86,7 @@ class XAES256GCM:
 class SealedCodec:
     """The default codec: encrypted and authenticated under a key ring.
 
-    Parameters:
+    Args:
         ring: the first key seals, every key opens.
         purpose: what the tokens are for; a token of one purpose does not open for another.
     """
@@ -107,33 +107,33 @@ class SealedCodec:
         sealed = self._sealing.encrypt(nonce, payload, self._header)
         return b2a_base64(self._header + nonce + sealed, newline=False).translate(_TO_URL_SAFE, b"=").decode("ascii")
 
-    def open(self, token: str) -> bytes:
+    def unseal(self, token: str) -> bytes:
         """Give the payload of a token that this ring sealed for this purpose.
 
         Raises:
-            StateRefused: anything else; `reason` says which check failed, for the log.
+            InvalidRequestState: anything else; `reason` says which check failed, for the log.
         """
         raw = self._decode(token)
         if raw[:1] != _VERSION:
-            raise StateRefused("unknown token version")
+            raise InvalidRequestState("unknown token version")
         cipher = self._opening.get(raw[1:_HEADER_BYTES])
         if cipher is None:
-            raise StateRefused("sealed under a key that is not in the ring")
+            raise InvalidRequestState("sealed under a key that is not in the ring")
         body = _HEADER_BYTES + NONCE_BYTES
         try:
             return cipher.decrypt(raw[_HEADER_BYTES:body], raw[body:], raw[:_HEADER_BYTES])
         except InvalidTag:
-            raise StateRefused("forged or damaged") from None
+            raise InvalidRequestState("forged or damaged") from None
 
     def _decode(self, token: str) -> bytes:
         try:
             text = token.encode("ascii")
             raw = a2b_base64(text.translate(_TO_STANDARD) + b"=" * (-len(text) % 4), strict_mode=True)
         except ValueError:  # binascii's and Unicode's errors are ones
-            raise StateRefused("not Base64") from None
+            raise InvalidRequestState("not Base64") from None
         if len(raw) < _SHORTEST:
-            raise StateRefused("too short")
+            raise InvalidRequestState("too short")
         last = _LAST[len(text) % 4]
         if last is not None and text[-1:] not in last:
-            raise StateRefused("not canonical Base64")
+            raise InvalidRequestState("not canonical Base64")
         return raw

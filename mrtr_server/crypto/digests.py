@@ -38,7 +38,7 @@ def _shortest(number: int) -> int | float:
 def canonical(value: Any) -> bytes:
     """Write a JSON value in its canonical form.
 
-    Parameters:
+    Args:
         value: what a JSON parser gives: dict, list, str, int, float, bool, None.
 
     Returns:

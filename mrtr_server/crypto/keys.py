@@ -24,7 +24,7 @@ class KeyRing:
     The first key seals; every key opens. To rotate without losing a flow: append the new key on every replica, then
     put it first, then, after the longest life of what was sealed, take the old one out.
 
-    Parameters:
+    Args:
         keys: secrets of 32 bytes each, the sealing one first. Keep them as you keep a database password: who has one
             can read and make states for every user.
 
@@ -85,7 +85,7 @@ class KeyRing:
     def derive(self, purpose: str) -> list[tuple[bytes, bytes]]:
         """Derive the keys for one purpose.
 
-        Parameters:
+        Args:
             purpose: names what the keys are for; keys of different purposes have nothing in common.
 
         Returns:

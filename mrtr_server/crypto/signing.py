@@ -7,7 +7,7 @@ from itsdangerous import BadData
 from itsdangerous.encoding import base64_decode, base64_encode
 from itsdangerous.signer import Signer
 
-from ..errors import LinkRefused, StateRefused
+from ..errors import InvalidRequestState, LinkRefused
 from .keys import KeyRing
 
 
@@ -19,7 +19,7 @@ def _keys(ring: KeyRing, purpose: str) -> list[bytes]:
 class SignedCodec:
     """A codec whose states the client can read but not change. For debugging: never keep a secret in such a state.
 
-    Parameters:
+    Args:
         ring: the first key signs, every key verifies.
         purpose: what the tokens are for.
     """
@@ -31,17 +31,17 @@ class SignedCodec:
         """Sign a payload; the token shows it in Base64."""
         return self._signer.sign(base64_encode(payload)).decode("ascii")
 
-    def open(self, token: str) -> bytes:
-        """Give the payload of a token that this ring signed, or raise `StateRefused`."""
+    def unseal(self, token: str) -> bytes:
+        """Give the payload of a token that this ring signed, or raise `InvalidRequestState`."""
         try:
             encoded = self._signer.unsign(token)
             payload = base64_decode(encoded)
             signature = token.encode("ascii").rpartition(b".")[2]
             canonical = base64_encode(payload) == encoded and base64_encode(base64_decode(signature)) == signature
         except (BadData, UnicodeError):
-            raise StateRefused("forged or damaged") from None
+            raise InvalidRequestState("forged or damaged") from None
         if not canonical:
-            raise StateRefused("not canonical Base64")
+            raise InvalidRequestState("not canonical Base64")
         return payload
 
 
@@ -51,7 +51,7 @@ class Links:
     A token is `id.expires.owner.signature`. Its owner is in it under the key, so that it says nothing of a person. It
     is the same each time that it is made, while the first key of the ring stays.
 
-    Parameters:
+    Args:
         ring: the first key signs, every key verifies.
         audience: what the links belong to; those of another audience don't open.
     """
@@ -64,10 +64,10 @@ class Links:
             for _, key in ring.derive(f"callback of {audience}")
         ]
 
-    def make(self, callback: str, id: str, owner: str, expires: int) -> "Link":
+    def seal(self, callback: str, id: str, owner: str, expires: int) -> "Link":
         """Make a link.
 
-        Parameters:
+        Args:
             callback: the callback's name.
             id: names what the callback reports on; hex digits.
             owner: digest of who may open the link; empty where nobody is known.
@@ -77,7 +77,7 @@ class Links:
         signed = f"{id}.{expires}.{_sign(signer, 'owner', id, owner)}"
         return Link(f"{signed}.{_sign(signer, 'link', callback, signed)}", signer)
 
-    def open(self, callback: str, token: str) -> "Link":
+    def unseal(self, callback: str, token: str) -> "Link":
         """Read a link's token.
 
         Raises:
@@ -96,7 +96,7 @@ class Links:
 class Link:
     """A link whose signature is good.
 
-    Parameters:
+    Args:
         token: as it is in the link.
         signer: has the key that it is signed under.
     """

@@ -20,7 +20,7 @@ logger = logging.getLogger("mrtr_server")
 class Shared:
     """Takes the keys and the store that are given, or makes this process's own where that does no harm.
 
-    Parameters:
+    Args:
         name: the server's, for the log.
         keys, store, database, clock: as for `MRTRServer`.
 
@@ -74,10 +74,10 @@ class Shared:
         """Look whether the store that replicas share can be used; there is no need to look at one of our own."""
         return not self.store.shared or await self.watched.is_usable()
 
-    def redeems(self, name: str, *, needed: bool = False) -> None:
+    def require_shared_store(self, name: str, *, needed: bool = False) -> None:
         """Note that states of a tool, prompt or resource are redeemed once.
 
-        Parameters:
+        Args:
             name: its name.
             needed: whether its author asked for that, so that several workers without one store must not start. If not,
                 the log says once how far it goes.
@@ -99,12 +99,12 @@ class Shared:
                 DATABASE,
             )
 
-    def runs_tasks(self, tool: str, *, works: bool) -> None:
+    def runs_tasks(self, tool: str, *, run_tasks: bool) -> None:
         """Note that a tool's calls become tasks.
 
-        Parameters:
+        Args:
             tool: its name.
-            works: whether this process runs them.
+            run_tasks: whether this process runs them.
 
         Raises:
             SetupError: the store that was given keeps no tasks.
@@ -115,9 +115,9 @@ class Shared:
                 "mrtr_server.task_store.TaskStore"
             )
         self.keeps(f"the tasks of {tool!r}")
-        if not works and self._is_alone and not self.refusal:
+        if not run_tasks and self._is_alone and not self.refusal:
             self._refuse(
-                f"works=False leaves the tasks of {tool!r} to other processes, and there is no store that they share. "
+                f"run_tasks=False leaves the tasks of {tool!r} to other processes, and they share no store. "
                 f"Give them a database with {DATABASE} or database=, or a store="
             )
         if self.store.shared and not self._has_keys and not self.refusal and not self._told_of_keys:

@@ -24,7 +24,7 @@ def worker_count() -> int:
 def _count_in(module: Any, names: Mapping[str, Any]) -> int:
     """Return the number of workers that one frame knows of; 0 if none.
 
-    Parameters:
+    Args:
         module: the name of the frame's module.
         names: its local variables.
     """

@@ -11,7 +11,7 @@ from ..limits import Limits
 class Admission:
     """Lets calls in: all at once, unless the server is draining or has limits to hold.
 
-    Parameters:
+    Args:
         limits: its `max_concurrency` and `shed_above` count.
         shutdown: the end of the server.
     """
@@ -35,7 +35,7 @@ class Admission:
         return self.draining or self._in_flight >= self._shed_above
 
     @property
-    def sheds(self) -> bool:
+    def should_yield(self) -> bool:
         """Whether running calls are to go on elsewhere, from their next boundary."""
         return self.draining or self._in_flight > self._shed_above
 
@@ -46,7 +46,7 @@ class Admission:
         self.draining = True
         self.is_open = False
         for watching in tuple(self._watching):
-            watching.tell()
+            watching.notify()
 
     def shut_down(self) -> None:
         """Begin to drain, and to count the time that the server has for its end; as `drain`."""
@@ -63,13 +63,13 @@ class Admission:
     def on_drain(self, callback: Callable[[], object]) -> Iterator[None]:
         """Call a function on this event loop when draining begins, for as long as the block lasts.
 
-        Parameters:
+        Args:
             callback: what to call; at once if the server is draining already. It may be called twice.
         """
         watching = _Watching(asyncio.get_running_loop(), callback)
         self._watching.add(watching)
         if self.draining:
-            watching.tell()
+            watching.notify()
         try:
             yield
         finally:
@@ -80,7 +80,7 @@ class Admission:
     async def enter(self, may_leave: Callable[[], bool]) -> bool:
         """Wait for the turn of a call, the first to come being the first to run.
 
-        Parameters:
+        Args:
             may_leave: says whether the call may be handed back.
 
         Returns:
@@ -138,6 +138,6 @@ class _Watching:
         self._loop = loop
         self._callback = callback
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._callback)

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast, get_args, get_ori
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from ..errors import AnswerMisfit, SetupError
+from ..errors import InvalidAnswer, SetupError
 from ..protocol.content import blocks
 from ..protocol.messages import JSON, Question
 from ..schema.forms import Form, describe, form
@@ -31,7 +31,7 @@ class CallEnded(BaseException):
 class Refusal(CallEnded):
     """The person said no, and the handler did not say that it would branch on that.
 
-    Parameters:
+    Args:
         action: `"decline"` (an explicit no) or `"cancel"` (dismissed without a choice).
         confirming: whether it was a confirmation that was asked for.
     """
@@ -45,7 +45,7 @@ class Refusal(CallEnded):
 class Elicited(Generic[T]):
     """What a person did with a form, for a handler that branches on it: ask for `Elicited[Model]` instead of `Model`.
 
-    Parameters:
+    Args:
         action: `"accept"`, `"decline"` (an explicit no) or `"cancel"` (dismissed without a choice).
         content: the validated model if accepted, otherwise None.
     """
@@ -77,7 +77,7 @@ class _Answer(BaseModel):
 class Sampled(_Answer):
     """A message that the client's model wrote (Sampling, Creating Messages).
 
-    Parameters:
+    Args:
         role: who speaks; `"assistant"` as a rule.
         content: one content block, or several, as plain JSON.
         model: the model that wrote it.
@@ -120,7 +120,7 @@ class Roots(_Answer):
 class Ask(ABC, Generic[T]):
     """One thing that a server wants from the client; its answer is a `T`.
 
-    Parameters:
+    Args:
         key: names the ask within its flow, on the wire and in the journal; None for the ask's own default.
     """
 
@@ -150,11 +150,11 @@ class Ask(ABC, Generic[T]):
         """Give the ask as it goes to the client."""
 
     @abstractmethod
-    def read(self, raw: JSON) -> T:
+    def parse(self, raw: JSON) -> T:
         """Read an answer.
 
         Raises:
-            AnswerMisfit: it is not what was asked for.
+            InvalidAnswer: it is not what was asked for.
             Refusal: the person declined or dismissed the ask.
         """
 
@@ -162,7 +162,7 @@ class Ask(ABC, Generic[T]):
 class Elicit(Ask[T]):
     """Ask the person to fill in a form (Elicitation, Form Mode).
 
-    Parameters:
+    Args:
         message: why you ask, in words for the person. For a parameter, also a function that makes it: its parameters
             are filled by name with the call's arguments, earlier answers and dependencies.
         schema: a pydantic model whose fields are the form's; or `Elicited[Model]` to branch on decline and cancel.
@@ -197,8 +197,8 @@ class Elicit(Ask[T]):
         params = {"message": written(self.message), "requestedSchema": self._form.schema}
         return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)
 
-    def read(self, raw: JSON) -> T:
-        """Read an answer; see `Ask.read`."""
+    def parse(self, raw: JSON) -> T:
+        """Read an answer; see `Ask.parse`."""
         return cast(T, read_form(self._form, self.branches, raw))
 
 
@@ -207,7 +207,7 @@ class Confirm(Ask[bool]):
 
     From there on each state of the flow is redeemed once, so one yes lets the rest of the call run once.
 
-    Parameters:
+    Args:
         message: what will happen, in words for the person; for a parameter, also a function as for `Elicit`.
         key: see `Ask`; `confirm` by default.
     """
@@ -225,12 +225,12 @@ class Confirm(Ask[bool]):
         # A kind of its own: no answer to a form that looks the same can be taken for a yes.
         return Question(CONFIRMATION, "elicitation/create", params, "elicitation.form")
 
-    def read(self, raw: JSON) -> bool:
-        """Read an answer; see `Ask.read`. What is read is always True."""
+    def parse(self, raw: JSON) -> bool:
+        """Read an answer; see `Ask.parse`. What is read is always True."""
         content = accepted(raw, confirming=True)
         confirmed = content.get("confirm") if isinstance(content, dict) else None
         if not isinstance(confirmed, bool):
-            raise AnswerMisfit("confirm: Please answer yes or no.")
+            raise InvalidAnswer("confirm: Please answer yes or no.")
         if not confirmed:
             raise Refusal("decline", confirming=True)
         return True
@@ -239,7 +239,7 @@ class Confirm(Ask[bool]):
 class Sample(Ask[Sampled]):
     """Ask the client's model for a message (Sampling).
 
-    Parameters:
+    Args:
         messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
             `Message`, or plain JSON with `role` and `content`. For a parameter, also a function that gives them.
         max_tokens: how long the message may be, in tokens.
@@ -295,15 +295,15 @@ class Sample(Ask[Sampled]):
         """Give the same ask with these messages."""
         return super().filled({name: _conversation(messages) for name, messages in texts.items()})
 
-    def read(self, raw: JSON) -> Sampled:
-        """Read an answer; see `Ask.read`."""
+    def parse(self, raw: JSON) -> Sampled:
+        """Read an answer; see `Ask.parse`."""
         return read_model(Sampled, raw)
 
 
 class ListRoots(Ask["list[Root]"]):
     """Ask for the client's roots (Roots).
 
-    Parameters:
+    Args:
         key: see `Ask`; `roots` by default.
     """
 
@@ -314,8 +314,8 @@ class ListRoots(Ask["list[Root]"]):
         """Give the ask as it goes to the client."""
         return Question("roots", "roots/list", {}, "roots")
 
-    def read(self, raw: JSON) -> list[Root]:
-        """Read an answer; see `Ask.read`."""
+    def parse(self, raw: JSON) -> list[Root]:
+        """Read an answer; see `Ask.parse`."""
         return list(read_model(Roots, raw).roots)
 
 
@@ -327,16 +327,16 @@ def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
         if branches:
             return Elicited(cast(Action, refusal.action))
         raise
-    value = elicited.read(content)
+    value = elicited.validate(content)
     return Elicited("accept", value) if branches else value
 
 
 def read_model(model: type[M], raw: JSON) -> M:
-    """Read an answer that is no form. Raises `AnswerMisfit`."""
+    """Read an answer that is no form. Raises `InvalidAnswer`."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise AnswerMisfit(describe(error)) from None
+        raise InvalidAnswer(describe(error)) from None
 
 
 def written(text: Any) -> Any:
@@ -369,12 +369,12 @@ _CONFIRMATION: JSON = {
 
 
 def accepted(raw: JSON, *, confirming: bool = False) -> Any:
-    """Give the content of an accepted answer; raises as `Ask.read` does for any other."""
+    """Give the content of an accepted answer; raises as `Ask.parse` does for any other."""
     action = raw.get("action")
     if action in ("decline", "cancel"):
         raise Refusal(action, confirming=confirming)
     if action != "accept":
-        raise AnswerMisfit("The answer has no action.")
+        raise InvalidAnswer("The answer has no action.")
     return raw.get("content", {})
 
 

@@ -24,7 +24,7 @@ Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
 class Hook:
     """A function that says who may.
 
-    Parameters:
+    Args:
         function: takes the caller, and the name or URI.
         name: what it is for, in errors.
         is_async: whether it runs on the loop; otherwise in a thread.
@@ -45,7 +45,7 @@ Verdict = bool | BaseException
 def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
     """Compile what was given as `authorize=`.
 
-    Parameters:
+    Args:
         where: what it was given to, for errors.
         authorize: the function; None for no hook.
 
@@ -79,7 +79,7 @@ class Authorizer:
     Whatever goes wrong in a hook is a no, and in the log; and so is whatever else than True or False it returns, such
     as a coroutine that nobody has awaited.
 
-    Parameters:
+    Args:
         authorize: the server's own hook.
         threads: runs hooks that are plain functions.
 
@@ -98,7 +98,7 @@ class Authorizer:
     async def require(self, caller: Caller, method: str, kind: str, asked: Asked) -> None:
         """Check that a caller may use something.
 
-        Parameters:
+        Args:
             caller: who calls.
             method: what for, for the log.
             kind: what it is, as for `UnknownTarget`.

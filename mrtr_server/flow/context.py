@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel
 
-from ..callbacks.service import Callback, WayBack
+from ..callbacks.service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
 from ..protocol.messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
@@ -49,7 +49,7 @@ class Context:
     def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Ongoing[Any]:
         """Ask the person to fill in a form.
 
-        Parameters:
+        Args:
             message: why you ask, in words for the person.
             schema: a pydantic model whose fields are the form's; `Elicited[Model]` to branch on decline and cancel.
             key: names the ask; the model's name in snake case by default, then with `_2`, `_3`.
@@ -64,7 +64,7 @@ class Context:
 
         One yes lets what comes after it run once: see `Confirm`.
 
-        Parameters:
+        Args:
             message: what will happen, in words for the person.
             key: names the ask; `confirm` by default, then `confirm_2`.
 
@@ -79,7 +79,7 @@ class Context:
     def elicit_url(
         self,
         message: str,
-        url: Callable[[WayBack], str] | None = None,
+        url: Callable[[CallbackLink], str] | None = None,
         *,
         callback: Callback[T],
         key: str | None = None,
@@ -89,10 +89,10 @@ class Context:
     ) -> Ongoing[Any]:
         """Ask the person to open a page, for what must not pass through the client.
 
-        Parameters:
+        Args:
             message: why, in words for the person.
-            url: the page, absolute. With a callback: a function that makes it from the `WayBack`, the same page each
-                time; left out, the page is the callback itself.
+            url: the page, absolute. With a callback: a function that makes it from the `CallbackLink`, the same page
+                each time; left out, the page is the callback itself.
             callback: what `@app.callback` made, which is called when the person is back from the page.
             key: names the ask; the callback's name by default, `open_url` without one.
 
@@ -155,7 +155,7 @@ class Context:
     def ask(self, /, *asks: Ask[Any], **named: Ask[Any]) -> Ongoing[Any]:
         """Ask several things in one round.
 
-        Parameters:
+        Args:
             asks: `Elicit(...)`, `Confirm(...)`, `ElicitUrl(...)`, `Sample(...)`, `ListRoots()`, in any mix.
             named: the same by key; either all asks have a name here, or none.
 
@@ -211,7 +211,7 @@ class Context:
         comes after it twice, unless the tool is `single_use`. A function with a parameter of type `IdempotencyKey` is
         handed the step's key.
 
-        Parameters:
+        Args:
             function: sync (it runs in a thread) or async; it must not ask or run steps itself.
             args, kwargs: its arguments. They must be the same in every round, or the flow ends with an error.
             key: names the step; the function's name by default, then with `_2`, `_3`. A lambda needs one.
@@ -249,7 +249,7 @@ class Context:
 
         It never waits for the client: where that reads slowly, newer progress takes the place of older.
 
-        Parameters:
+        Args:
             progress: grows with each note.
             total: what `progress` will be at the end, if that is known.
             message: what is being done, in words for the person; in a task, its status.
@@ -264,7 +264,7 @@ class Context:
     def status(self, message: str) -> Awaitable[None]:
         """Say what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
 
-        Parameters:
+        Args:
             message: in words for the person; nothing secret. In the foreground it goes nowhere.
         """
         if self._round.task is not None:
@@ -276,7 +276,7 @@ class Context:
 
         It never waits for the client: where that reads too slowly, messages are dropped.
 
-        Parameters:
+        Args:
             data: text or plain JSON; nothing secret.
             level: how severe it is.
             logger: names the part of the server that speaks.

@@ -24,7 +24,7 @@ class YieldReason(Enum):
 class Completed:
     """The handler returned.
 
-    Parameters:
+    Args:
         result: what it returned; what is made of that is the method's matter.
     """
 
@@ -35,7 +35,7 @@ class Completed:
 class Asking:
     """The client has to answer first.
 
-    Parameters:
+    Args:
         questions: by key; at least one.
     """
 
@@ -46,7 +46,7 @@ class Asking:
 class Yielded:
     """The flow continues in another round, here or elsewhere, without a question.
 
-    Parameters:
+    Args:
         why: what it continues elsewhere for.
     """
 
@@ -57,7 +57,7 @@ class Yielded:
 class Backgrounded:
     """The flow becomes a task.
 
-    Parameters:
+    Args:
         journal: what it has done so far.
     """
 
@@ -68,7 +68,7 @@ class Backgrounded:
 class Refused:
     """The person said no to what the handler can't do without.
 
-    Parameters:
+    Args:
         refusal: how they said it.
     """
 
@@ -79,7 +79,7 @@ class Refused:
 class Failed:
     """There is no result.
 
-    Parameters:
+    Args:
         error: what the handler raised; `MissingCapability`, if the client can't do what has to be asked of it; or a
             `FlowError`, if the handler's code made a mistake.
     """

@@ -14,7 +14,7 @@ from .resolver import Asked, Declared
 class TaskTerms:
     """How a tool's calls become tasks.
 
-    Parameters:
+    Args:
         required: whether they always do, so that a client that takes none is refused.
         rounds_first: whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once.
         ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less; None for the
@@ -34,7 +34,7 @@ class TaskTerms:
 class Handler:
     """A decorated function, ready to be run in rounds.
 
-    Parameters:
+    Args:
         function: the function.
         name: what it was registered as, for logs and errors.
         is_async: whether it is, or wraps, an `async def`.

@@ -25,7 +25,7 @@ class IdempotencyKey(str):
 def idempotency_key(flow: str, step: str, function: str, arguments: dict[str, str]) -> IdempotencyKey:
     """Make the key of a step.
 
-    Parameters:
+    Args:
         flow: the flow's id.
         step: the step's key.
         function: the full name of its function.

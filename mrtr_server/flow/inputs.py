@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 class InputRequired:
     """What a pure function returns to ask: the asks by key, as keywords or as one mapping.
 
-    Parameters:
+    Args:
         asks: the asks by key; the way to use a key that is no Python name, or is `state`.
         state: the handler's own state for its next run; left out, what it kept before stays.
         keywords: the asks by key.
@@ -49,7 +49,7 @@ class InputRequired:
 class State(Generic[T]):
     """A pure function's own state, typed. Read `value`; keep another by returning `InputRequired(..., state=...)`.
 
-    Parameters:
+    Args:
         value: what was kept in an earlier round; None in the first.
     """
 
@@ -68,7 +68,7 @@ class Inputs:
     In a unit test make one yourself: `Inputs()`, or `Inputs({"github_login": GitHubLogin(name="octocat")})`; a
     `Sampled`, a list of `Root`, True for a confirmation, and `Elicited("decline")` are answers, too.
 
-    Parameters:
+    Args:
         answers: the answers by key.
     """
 
@@ -86,7 +86,7 @@ class Inputs:
     def get(self, key: str, asked: Any, /) -> Any:
         """Give the answer for a key, or None while there is no accepted one.
 
-        Parameters:
+        Args:
             key: the key that the ask has in `InputRequired`.
             asked: the model of the form, `Elicited[Model]`, `Sampled` or `Roots`; or the ask itself, which also checks
                 that the message is the one that the person read. For `Confirm` and `ElicitUrl` it must be the ask.

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import canonical, digest, digest_bytes
-from ..errors import OverBudget, StateRefused
+from ..errors import InvalidRequestState, OverBudget
 from ..limits import Limits
 from ..protocol.messages import JSON, Call
 
@@ -84,7 +84,7 @@ def _check_binding(sealed: list[str], expected: list[str]) -> None:
         parts = zip(BINDINGS, sealed, expected, strict=True)
         differing = [name for name, one, other in parts if not compare_digest(one.encode(), other.encode())]
         other = "other" if differing[0] == "arguments" else "another"
-        raise StateRefused(f"belongs to {other} {differing[0]}")
+        raise InvalidRequestState(f"belongs to {other} {differing[0]}")
 
 
 Answers = dict[str, JSON]
@@ -98,7 +98,7 @@ Where a pure function read an answer to a question that it had not asked yet, th
 class Step:
     """A step that has run.
 
-    Parameters:
+    Args:
         function: the full name of the function.
         arguments: a digest for each of its arguments, by name.
         result: what it returned, as JSON.
@@ -115,7 +115,7 @@ class Step:
 class Journal:
     """The record of one flow. It travels sealed with the client, or lies in the row of a task.
 
-    Parameters:
+    Args:
         started: when the flow began, in seconds since the epoch.
         flow_id: the flow's id, random; empty until `flow` is first read.
         rounds: how many rounds ended with a need for input.
@@ -193,7 +193,7 @@ class Journal:
     def count_round(self, asked: dict[str, str], limits: Limits, *, keeps_state: bool = False) -> None:
         """Note that a round ends.
 
-        Parameters:
+        Args:
             asked: the digests of its questions, by key; if there are none, the state is only handed over.
             limits: the budgets.
             keeps_state: whether the handler itself wants to be run again, with another state of its own. As long as
@@ -254,7 +254,7 @@ class Journal:
     def dump(self, bound_to: list[str], now: float, seconds: float, limits: Limits) -> bytes:
         """Write the journal as the payload of a sealed state.
 
-        Parameters:
+        Args:
             bound_to: what the state belongs to; see `binding`.
             now: seconds since the epoch.
             seconds: how long the state can be redeemed; the life of the whole flow may end it sooner.
@@ -301,12 +301,12 @@ class Journal:
         Only what a codec opened comes here, so it is what some version of this package sealed.
 
         Raises:
-            StateRefused: it is of another version, has expired, or belongs to another call.
+            InvalidRequestState: it is of another version, has expired, or belongs to another call.
         """
         try:
             fields = from_json(payload)
             if fields["v"] != _FORMAT:
-                raise StateRefused("sealed by another version of the format")
+                raise InvalidRequestState("sealed by another version of the format")
             _check_binding(fields["b"], bound_to)
             expires, started = fields["x"], fields["t"]
             newest, earlier = fields["a"], fields.get("e", {})
@@ -326,11 +326,11 @@ class Journal:
             # What an earlier release sealed has no such mark.
             journal.single_use = "c" in fields or _confirms(journal.asked.values()) or _confirms(answered)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise StateRefused("not a journal") from None
+            raise InvalidRequestState("not a journal") from None
         if expires <= now:
-            raise StateRefused("expired")
+            raise InvalidRequestState("expired")
         if started > now + LEEWAY:
-            raise StateRefused("from the future; the replicas' clocks disagree")
+            raise InvalidRequestState("from the future; the replicas' clocks disagree")
         return journal
 
     def _answers(self) -> dict[str, tuple[str, JSON]]:

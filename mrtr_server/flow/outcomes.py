@@ -7,10 +7,10 @@ from pydantic_core import from_json, to_json
 
 from .. import errors
 from ..errors import RequestError
-from ..protocol.messages import JSON, Complete, NeedsInput, Outcome, Question, Started, Task
+from ..protocol.messages import JSON, Complete, NeedsInput, Outcome, Question, Task, TaskCreated
 
 
-def write_outcome(outcome: Outcome | RequestError) -> bytes:
+def dump_outcome(outcome: Outcome | RequestError) -> bytes:
     """Write an outcome down.
 
     Raises:
@@ -19,8 +19,8 @@ def write_outcome(outcome: Outcome | RequestError) -> bytes:
     return to_json(_fields(outcome), inf_nan_mode="null")
 
 
-def read_outcome(written: bytes) -> Outcome | RequestError:
-    """Read what `write_outcome` wrote, also when it was another version of this package.
+def load_outcome(written: bytes) -> Outcome | RequestError:
+    """Read what `dump_outcome` wrote, also when it was another version of this package.
 
     Raises:
         ValueError: it is none of that.
@@ -34,7 +34,7 @@ def read_outcome(written: bytes) -> Outcome | RequestError:
             return NeedsInput(_questions(rest[0]), rest[1])
         if kind == "task":
             questions = _questions(rest[0].pop("questions"))
-            return Started(Task(**rest[0], questions=questions))
+            return TaskCreated(Task(**rest[0], questions=questions))
         return _error(*rest)
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError("not an outcome") from error
@@ -46,7 +46,7 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
             return ["complete", body, ttl, scope]
         case NeedsInput(questions, state):
             return ["input", _parts(questions), state]
-        case Started(task):
+        case TaskCreated(task):
             # As it was when it began; what came of it is for whoever asks for it.
             fields = {
                 each.name: getattr(task, each.name) for each in dataclasses.fields(task) if each.name != "outcome"

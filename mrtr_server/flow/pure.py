@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
-from ..errors import AnswerMisfit, FlowError, SetupError
+from ..errors import FlowError, InvalidAnswer, SetupError
 from ..protocol.messages import JSON
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
@@ -22,7 +22,7 @@ logger = logging.getLogger("mrtr_server")
 async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Threads) -> RoundEnd:
     """Run a handler that takes its arguments, `Inputs` and `State` alone.
 
-    Parameters:
+    Args:
         handler: what to run.
         arguments: what the client fills, validated.
         round_: the round; its journal is updated.
@@ -52,7 +52,7 @@ def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "Jo
 def conclude_result(handler: Handler, round_: Round, result: object, inputs: "JournalInputs | None" = None) -> RoundEnd:
     """Return how a round ends whose handler has returned.
 
-    Parameters:
+    Args:
         handler: the handler.
         round_: the round.
         result: what the handler returned; what it asks, if that is an `InputRequired`.
@@ -85,7 +85,7 @@ def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
 def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
     if required.state is not UNSET:
         try:
-            round_.journal.state = handler.stored_state.write(required.state)
+            round_.journal.state = handler.stored_state.dump(required.state)
         except PydanticSerializationError:
             round_.fail(FlowError("InputRequired(state=...) can't be kept as its declared type"))
             return
@@ -117,7 +117,7 @@ def _ask(required: InputRequired, round_: Round, inputs: "JournalInputs | None")
 class JournalInputs(Inputs):
     """The answers that a journal holds.
 
-    Parameters:
+    Args:
         round_: the round that reads them.
     """
 
@@ -142,7 +142,7 @@ class JournalInputs(Inputs):
         except Refusal as refusal:
             self._round.refuse(refusal)
             raise
-        except AnswerMisfit as misfit:
+        except InvalidAnswer as misfit:
             self.reasons[key] = misfit.reason
             self._round.journal.forget(key, question)
             return None
@@ -156,7 +156,7 @@ class JournalInputs(Inputs):
         round_ = self._round
         if not isinstance(asked, type) and isinstance(asked, Ask):
             question = asked.question()
-            return question.digest, round_.kept(key, question, asked.needs_state), asked.read
+            return question.digest, round_.kept(key, question, asked.needs_state), asked.parse
         kind, shape, read = reader(asked)
         found = round_.journal.newest_answer(key, kind, shape)
         if found is None:
@@ -170,7 +170,7 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
     if stored is UNSET:
         return State()
     try:
-        return State(handler.stored_state.read(stored))
+        return State(handler.stored_state.load(stored))
     except Exception as error:
         # Another version of the handler kept it; should that go on with the flow, it finds it unless we keep another.
         logger.warning(

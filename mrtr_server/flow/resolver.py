@@ -21,10 +21,10 @@ from .waiting import WaitingRound
 class Asked:
     """An ask that fills a parameter, or that `confirm=` makes.
 
-    Parameters:
+    Args:
         where: what it fills, for errors.
         ask: the ask; its texts may be functions.
-        read: reads an answer.
+        parse: parses an answer.
         made: the texts that are functions, by attribute, each with where its parameters come from.
         needs: what must be there first.
         question: the ask as it goes to the client, if it is the same in every call.
@@ -33,7 +33,7 @@ class Asked:
 
     where: str
     ask: Ask[Any]
-    read: Callable[[JSON], Any]
+    parse: Callable[[JSON], Any]
     made: Mapping[str, tuple[Callable[..., Any], "Sources"]]
     needs: tuple["Node", ...]
     question: Question | None
@@ -44,7 +44,7 @@ class Asked:
 class Dependency:
     """A function that makes a value.
 
-    Parameters:
+    Args:
         function: the function.
         is_async: whether it is, or wraps, an `async def`.
         yields: whether it is, or wraps, a generator.
@@ -72,7 +72,7 @@ Sources = Mapping[str, str | Node]
 class Declared:
     """What a handler declares, ready to be filled in rounds.
 
-    Parameters:
+    Args:
         nodes: all asks and dependencies, in the order in which they are asked and run: as they are declared, but each
             after those that it needs, and the ask of `confirm=` last.
         parameters: what fills which parameter of the handler.
@@ -98,14 +98,14 @@ class Declared:
         object.__setattr__(self, "may_park", any(each.is_async and each.context for each in dependencies))
         object.__setattr__(self, "has_teardown", any(each.yields for each in dependencies))
 
-    async def fill(
+    async def resolve(
         self, arguments: JSON, round_: WaitingRound, outlet: Outlet, threads: RunInThread, teardown: Teardown | None
     ) -> JSON | None:
         """Ask and run what is declared, one after another, up to the first failure.
 
         An ask that is open holds back the dependencies after it; the asks before those go out in one round.
 
-        Parameters:
+        Args:
             arguments: what the client fills, validated.
             round_: the round.
             outlet: takes the notes of dependencies.
@@ -122,23 +122,23 @@ class Declared:
         if self.rest is not None:  # a client may send whatever it likes there
             values[self.rest] = {name: value for name, value in arguments.items() if name not in self.parameters}
         round_.reserved = self.keys
-        filling = _Filling(values, round_, outlet, threads, teardown)
+        resolution = _Resolution(values, round_, outlet, threads, teardown)
         is_open = False
         for node in self.nodes:
             if isinstance(node, Dependency):
                 if is_open or round_.ending:
                     return None
-                await filling.run(node)
+                await resolution.run(node)
             elif any(need not in values for need in node.needs):  # which are open asks: a dependency would be there
                 is_open = True
-            elif not filling.ask(node):
+            elif not resolution.ask(node):
                 is_open = True
                 if round_.settled:
                     return None
         return None if is_open or round_.ending else {name: values[node] for name, node in self.parameters.items()}
 
 
-class _Filling:
+class _Resolution:
     """What is there so far in one round."""
 
     def __init__(
@@ -170,7 +170,7 @@ class _Filling:
             except SystemExit:  # would end the whole server
                 self._round.fail_with(RuntimeError("the function that makes a text called sys.exit()"))
                 return False
-        answer = self._round.answer(asked.key, ask, question, asked.read)
+        answer = self._round.answer(asked.key, ask, question, asked.parse)
         if answer is not OPEN:
             self._values[asked] = answer
         return answer is not OPEN

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..callbacks.service import Callbacks, Reports
-from ..errors import AnswerMisfit, FlowError, KeyConflict, MissingCapability, SetupError
+from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, SetupError
 from ..logs.tracebacks import format_stack
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask, Refusal
@@ -39,7 +39,7 @@ class Round:
 
     This is all that a pure function needs. A handler that may wait for an answer runs in a `WaitingRound`.
 
-    Parameters:
+    Args:
         call: the request.
         journal: what the flow remembers; updated as the round proceeds.
         name: what the handler is registered as, for the log.
@@ -138,7 +138,7 @@ class Round:
 
         What happened in the round counts before what the handler made of it, or an `except` could turn a no into a yes.
 
-        Parameters:
+        Args:
             own: how the handler ended.
         """
         if self.asked and self._gravity > _Gravity.ASKING:
@@ -176,7 +176,7 @@ class Round:
         """
         question = ask.question()
         key = self._claim(given_key, ask.default_key, question)
-        return self._answer(key, ask, question, ask.read)
+        return self._answer(key, ask, question, ask.parse)
 
     def _answer(self, key: str, ask: Ask[Any], question: Question, read: Callable[[JSON], Any]) -> Any:
         raw = self.kept(key, question, ask.needs_state)
@@ -186,7 +186,7 @@ class Round:
             except Refusal as refusal:
                 self.refuse(refusal)
                 return OPEN
-            except AnswerMisfit as misfit:
+            except InvalidAnswer as misfit:
                 question = question.because(misfit.reason)
         self.journal.forget(key, question.digest)
         self._send(key, ask, question)
@@ -209,7 +209,7 @@ class Round:
     def require(self, key: str, ask: Ask[Any], question: Question, read: Iterable[str] = (), reason: str = "") -> None:
         """Ask what a pure function has returned, whether it was answered before or not.
 
-        Parameters:
+        Args:
             key, ask: the ask, and its key.
             question: the ask as it goes to the client.
             read: the digests of further questions whose answers the function has read under that key.
@@ -236,7 +236,7 @@ class Round:
             return question
         if self._callbacks is None:
             raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
-        back = self._callbacks.way_back(ask.callback, key, question.digest, self.call, self.journal)
+        back = self._callbacks.callback_link(ask.callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
         return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
 

@@ -28,7 +28,7 @@ SETTLE_TICKS = 5
 END_TICKS = 20
 """How many turns of the loop a cancellation has to go down to every ask that is open, through all that awaits it."""
 
-PATIENCE = 5.0
+WIND_DOWN_SECONDS = 5.0
 """How long a cancelled handler may take to end, in seconds."""
 
 
@@ -41,7 +41,7 @@ def run(
 ) -> Coroutine[Any, Any, RoundEnd]:
     """Run a handler from the top.
 
-    Parameters:
+    Args:
         handler: what to run.
         arguments: what the client fills, validated.
         round_: the round; its journal is updated.
@@ -105,8 +105,8 @@ async def _fill_and_call(
 ) -> object:
     """Call a handler once all of its declared parameters are there; otherwise the round ends without it."""
     in_thread = threads if teardown is None else teardown.in_thread
-    filled = await declared.fill(arguments, round_, outlet, in_thread, teardown)
-    return None if filled is None else await call_function(handler, {**keywords, **filled}, in_thread)
+    resolved = await declared.resolve(arguments, round_, outlet, in_thread, teardown)
+    return None if resolved is None else await call_function(handler, {**keywords, **resolved}, in_thread)
 
 
 async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs: JournalInputs | None) -> RoundEnd:
@@ -238,7 +238,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
             await asyncio.sleep(0)
         if not task.done() and all(parked.done() for parked in round_.parked):
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(WIND_DOWN_SECONDS):
                     while not (task.done() or round_.in_teardown):
                         await round_.changed()
         if round_.in_teardown:

@@ -9,11 +9,11 @@ from typing import assert_never
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
 from ..crypto.codec import Codec
-from ..errors import Busy, NothingDone, OverBudget, StateRefused, StoreUnavailable
+from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, StoreUnavailable
 from ..limits import Limits
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, Question
 from ..storage.lease import Lease
-from ..storage.watched import nothing_done
+from ..storage.watched import not_executed
 from .admission import Admission
 from .asks import Refusal
 from .endings import (
@@ -46,18 +46,18 @@ Opened = tuple[Journal, list[str]]
 """The flow that a call belongs to, and what its states are bound to."""
 
 
-class Flows:
+class RoundService:
     """Runs rounds: opens the state, runs the handler, seals what it leaves.
 
-    Parameters:
-        codec: seals and opens journals.
+    Args:
+        codec: seals and unseals journals.
         redeemer: sees that states are redeemed once, where they must be.
         threads: runs plain functions.
         limits: what a flow may use.
         admission: says what runs here and now.
         callbacks: knows what pages have reported.
         audience: what states are bound to.
-        redeems: takes note of a handler whose states are redeemed once from now on, by its name.
+        require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: gives the time in seconds since the epoch.
     """
 
@@ -71,12 +71,12 @@ class Flows:
         callbacks: Callbacks,
         *,
         audience: str,
-        redeems: Callable[[str], None],
+        require_shared_store: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._codec = codec
         self._redeemer = redeemer
-        self._redeems = redeems
+        self._require_shared_store = require_shared_store
         self._threads = threads
         self._limits = limits
         self._admission = admission
@@ -94,7 +94,7 @@ class Flows:
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
 
-        Parameters:
+        Args:
             handler: what the call is of.
             call: the request.
             run: runs the round; takes what `run` below takes as `opened` and `lease`.
@@ -105,7 +105,7 @@ class Flows:
         """
         if call.state is None:
             return run(None, None)
-        opened = self.open(handler, call)  # what does not open is not redeemed
+        opened = self.open_state(handler, call)  # what does not open is not redeemed
         journal, _ = opened
         if not (handler.single_use or journal.single_use):
             return run(opened, None)
@@ -124,12 +124,12 @@ class Flows:
     ) -> CallEnd:
         """Run one round.
 
-        Parameters:
+        Args:
             handler: what to run.
             arguments: what the client fills, validated.
             call: the request.
             outlet: takes the notes that the handler sends on its way.
-            opened: what `open` gave, if it has been called before.
+            opened: what `open_state` returned, if it has been called before.
             lease: of a round whose state is redeemed once: while it is in doubt, nothing new begins.
             may_become_task: whether the flow may become a task.
 
@@ -155,7 +155,7 @@ class Flows:
             end = conclude_result(handler, Round(call, journal, handler.name, callbacks=self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
-            journal, bound_to = opened or self.open(handler, call)
+            journal, bound_to = opened or self.open_state(handler, call)
             unsealed = handler.single_use and call.state is None
             end = await self._run_round(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
@@ -215,7 +215,7 @@ class Flows:
         try:
             return await self._reported(journal, should_yield)
         except StoreUnavailable as error:
-            raise nothing_done(error, "What a page reported can't be known") from None
+            raise not_executed(error, "What a page reported can't be known") from None
 
     async def _reported(self, journal: Journal, should_yield: ShouldYield) -> Reports[YieldReason]:
         """Wait for what pages report; what is still open then is asked again, unless the flow continues elsewhere."""
@@ -225,7 +225,7 @@ class Flows:
                 journal.forget(key, question)
         return reports
 
-    def open(self, handler: Handler, call: Call) -> Opened:
+    def open_state(self, handler: Handler, call: Call) -> Opened:
         """Open the flow that a call belongs to: that of its state, or a new one.
 
         Raises:
@@ -242,11 +242,11 @@ class Flows:
             return Journal(self._clock()), bound_to
         try:
             if not isinstance(call.state, str):
-                raise StateRefused("not a string")
+                raise InvalidRequestState("not a string")
             if len(call.state) > self._longest_state:
-                raise StateRefused("too large")
-            journal = Journal.load(self._codec.open(call.state), bound_to, self._clock())
-        except StateRefused as refused:
+                raise InvalidRequestState("too large")
+            journal = Journal.load(self._codec.unseal(call.state), bound_to, self._clock())
+        except InvalidRequestState as refused:
             logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
         journal.deliver(call.answers or {})
@@ -254,7 +254,7 @@ class Flows:
 
     def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
-        journal, bound_to = self.open(handler, call)
+        journal, bound_to = self.open_state(handler, call)
         return self._seal(handler, journal, bound_to, {})
 
     async def run_task(
@@ -269,7 +269,7 @@ class Flows:
     ) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
-        Parameters:
+        Args:
             handler, arguments, call, outlet: as for `run`.
             journal: what the flow remembers.
             task: the task.
@@ -312,7 +312,7 @@ class Flows:
                 return YieldReason.STATE_FIRST
             if lease is not None and lease.in_doubt:  # better over budget than twice
                 return YieldReason.LEASE_IN_DOUBT
-            return YieldReason.BUSY if self._admission.sheds and self._may_leave(call, journal) else None
+            return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
 
         return WaitingRound(
             call,
@@ -349,10 +349,10 @@ class Flows:
             task=task,
         )
 
-    def _in_doubt(self, handler: Handler) -> NothingDone:
+    def _in_doubt(self, handler: Handler) -> NotExecuted:
         reference = secrets.token_hex(4)
         logger.error("%r did not begin, since its lease ran out before (reference %s)", handler.name, reference)
-        return NothingDone(reference)
+        return NotExecuted(reference)
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:
@@ -381,5 +381,5 @@ class Flows:
             logger.warning("%s %r: %s", bound_to[2], handler.name, error.message)
             raise
         if journal.single_use:
-            self._redeems(handler.name)
+            self._require_shared_store(handler.name)
         return NeedsInput(questions, self._codec.seal(payload))

@@ -12,13 +12,13 @@ from hmac import compare_digest
 from ..concurrency.shutdown import Shutdown
 from ..crypto.codec import SealedCodec
 from ..crypto.digests import canonical, digest_bytes
-from ..errors import InternalFault, NothingDone, RequestError, StateRefused, StoreUnavailable
+from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestError, StoreUnavailable
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.lease import Lease
-from ..storage.watched import nothing_done
+from ..storage.watched import not_executed
 from .journal import LEEWAY
-from .outcomes import read_outcome, write_outcome
+from .outcomes import dump_outcome, load_outcome
 
 logger = logging.getLogger("mrtr_server")
 
@@ -41,7 +41,7 @@ Run = Callable[[Lease], Awaitable[Outcome]]
 class _Delivery:
     """A state as it came, with the answers that came with it.
 
-    Parameters:
+    Args:
         call: the request.
         state, answers: their digests.
         expires: when the state can be redeemed no longer, in seconds since the epoch.
@@ -64,7 +64,7 @@ class _Delivery:
 class Redeemer:
     """Sees that each sealed state is redeemed once, on all replicas that share a store.
 
-    Parameters:
+    Args:
         store: knows what has been redeemed.
         codec: seals the outcomes that are recorded; of a purpose of its own.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
@@ -83,7 +83,7 @@ class Redeemer:
 
         A client that leaves does not end what has begun: it runs to its end, and is recorded.
 
-        Parameters:
+        Args:
             call: the request; its state has been opened.
             expires: when the state can be redeemed no longer, in seconds since the epoch.
             run: runs the handler; called at most once.
@@ -111,7 +111,7 @@ class Redeemer:
     async def finish(self, shutdown: Shutdown) -> None:
         """Wait for the rounds whose clients have gone, since they are to be recorded.
 
-        Parameters:
+        Args:
             shutdown: the end of the server; it says how long.
         """
         loop = asyncio.get_running_loop()
@@ -132,15 +132,15 @@ class Redeemer:
             try:
                 redemption = await self._redeem(delivery)
             except StoreUnavailable as error:
-                return delivery.came or nothing_done(error, f"{delivery.call.target!r} was not run without its store")
+                return delivery.came or not_executed(error, f"{delivery.call.target!r} was not run without its store")
             if redemption.verdict == "recorded":
-                return self._open(delivery, redemption.outcome)
+                return self._unseal(delivery, redemption.outcome)
             if redemption.verdict == "spent":
                 return _refused(delivery, "redeemed already, with other answers")
             if delivery.left and delivery.came is None:  # nothing has begun
                 await self._release(delivery, redemption)
-                return StateRefused("its client left")
-            if redemption.verdict == "granted" and isinstance(delivery.came, NothingDone):
+                return InvalidRequestState("its client left")
+            if redemption.verdict == "granted" and isinstance(delivery.came, NotExecuted):
                 await self._release(delivery, redemption)
                 return delivery.came
             if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
@@ -173,7 +173,7 @@ class Redeemer:
                 if granted.attempt > 1:
                     _warn(delivery, "a replica stopped in the middle of this round; it is run again")
                 delivery.came, delivery.sealed = await self._outcome(delivery, lease)
-            if isinstance(delivery.came, NothingDone):  # which is no outcome; another replica may have a better one
+            if isinstance(delivery.came, NotExecuted):  # which is no outcome; another replica may have a better one
                 await self._release(delivery, granted)
                 return False
             return await self._record(delivery, granted.token, lease)
@@ -231,17 +231,17 @@ class Redeemer:
 
     def _seal(self, delivery: _Delivery, came: RoundResult) -> bytes:
         # With the digests, so that nobody who can write to the store gives a state another one's outcome.
-        return self._codec.seal(_bound(delivery) + write_outcome(came)).encode()
+        return self._codec.seal(_bound(delivery) + dump_outcome(came)).encode()
 
-    def _open(self, delivery: _Delivery, sealed: bytes) -> RoundResult:
+    def _unseal(self, delivery: _Delivery, sealed: bytes) -> RoundResult:
         try:
-            opened = self._codec.open(sealed.decode())
+            opened = self._codec.unseal(sealed.decode())
             bound = _bound(delivery)
             if not compare_digest(opened[: len(bound)], bound):
-                raise StateRefused("recorded for another delivery")
-            return read_outcome(opened[len(bound) :])
-        except (StateRefused, ValueError) as error:
-            why = error.reason if isinstance(error, StateRefused) else str(error)
+                raise InvalidRequestState("recorded for another delivery")
+            return load_outcome(opened[len(bound) :])
+        except (InvalidRequestState, ValueError) as error:
+            why = error.reason if isinstance(error, InvalidRequestState) else str(error)
             reference = secrets.token_hex(4)
             logger.error(
                 "%r: a recorded outcome does not open (reference %s): %s", delivery.call.target, reference, why
@@ -253,9 +253,9 @@ def _bound(delivery: _Delivery) -> bytes:
     return f"{delivery.state} {delivery.answers} ".encode()
 
 
-def _refused(delivery: _Delivery, reason: str) -> StateRefused:
+def _refused(delivery: _Delivery, reason: str) -> InvalidRequestState:
     logger.warning("%s %r: refused a requestState: %s", delivery.call.method, delivery.call.target, reason)
-    return StateRefused(reason)
+    return InvalidRequestState(reason)
 
 
 def _warn(delivery: _Delivery, what: str, error: Exception | None = None) -> None:

@@ -47,7 +47,7 @@ ALIKE = "~"
 class Planned:
     """A step as it was called, before anything of it has run.
 
-    Parameters:
+    Args:
         function: with its arguments.
         named: the function's full name.
         digests: a digest for each argument, by name.
@@ -87,7 +87,7 @@ class Branch:
 class Steps:
     """The steps of one round.
 
-    Parameters:
+    Args:
         journal: holds the steps of earlier rounds, and takes those of this one.
         threads: runs plain functions.
         main: the handler's own task.
@@ -175,7 +175,7 @@ class Steps:
                 )
             if record.arguments == planned.digests:
                 try:
-                    result = stored.read(record.result)
+                    result = stored.load(record.result)
                 except Exception as error:  # another version of the handler recorded it
                     if not planned.rerun:
                         raise _misfit(key, error) from None
@@ -215,8 +215,8 @@ class Steps:
         except SystemExit as error:  # would end the whole server
             raise RuntimeError(f"The step {key!r} called sys.exit()") from error
         try:
-            written = stored.write(value)
-            value = stored.read(written)
+            written = stored.dump(value)
+            value = stored.load(written)
         except Exception as error:  # of the type's own code, too; the step is no failed one, to be tried again
             message = f"The step {key!r} returned what can't be kept as its declared type: {_why(error)}"
             raise FlowError(message) from None

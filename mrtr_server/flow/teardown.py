@@ -24,7 +24,7 @@ class Teardown:
     All of it is entered and left in the task that the handler runs in, so that context variables, timeouts and task
     groups work across the `yield`. A plain generator runs in threads, in one context of its own.
 
-    Parameters:
+    Args:
         round_: the round.
         threads: runs plain functions.
     """
@@ -50,7 +50,7 @@ class Teardown:
     async def enter(self, dependency: Callee, keywords: Mapping[str, Any]) -> Any:
         """Call a function that yields, and return the value that it yields; or what else it has been wrapped to return.
 
-        Parameters:
+        Args:
             dependency: the function.
             keywords: its arguments.
 
@@ -68,7 +68,7 @@ class Teardown:
     async def leave(self, error: BaseException | None) -> None:
         """Resume all that was entered, in reverse order.
 
-        Parameters:
+        Args:
             error: what the round ended with, which is thrown in; None if it ended normally.
 
         Raises:

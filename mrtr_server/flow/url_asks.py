@@ -6,9 +6,9 @@ from typing import Any, TypeVar, cast, overload
 
 from pydantic import ValidationError
 
-from ..callbacks.service import KIND, NOWHERE, Callback, Report, WayBack
+from ..callbacks.service import KIND, NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
-from ..errors import AnswerMisfit, FlowError, SetupError
+from ..errors import FlowError, InvalidAnswer, SetupError
 from ..protocol.messages import JSON, Question
 from ..schema.forms import describe
 from .asks import Ask, Text, accepted, written
@@ -25,10 +25,10 @@ class ElicitUrl(Ask[T]):
 
     Without a callback, an accepted answer says that the person agreed to open the page, not that they are done there.
 
-    Parameters:
+    Args:
         message: why, in words for the person; for a parameter, also a function as for `Elicit`.
-        url: the page, absolute; likewise. With a callback: a function that makes it from the `WayBack`, the same page
-            each time; left out, the page is the callback itself.
+        url: the page, absolute; likewise. With a callback: a function that makes it from the `CallbackLink`, the same
+            page each time; left out, the page is the callback itself.
         callback: what `@app.callback` made; the answer is what it returns once the person is back.
         key: see `Ask`; the callback's name by default, `open_url` without one.
 
@@ -45,7 +45,7 @@ class ElicitUrl(Ask[T]):
     def __init__(
         self: "ElicitUrl[A]",
         message: Text,
-        url: Callable[[WayBack], str] | None = None,
+        url: Callable[[CallbackLink], str] | None = None,
         *,
         callback: Callback[A],
         key: str | None = None,
@@ -83,14 +83,14 @@ class ElicitUrl(Ask[T]):
         shape = digest([self.callback.name, self._address(self.callback, NOWHERE)])
         return Question(KIND, "elicitation/create", params, "elicitation.url", shape)
 
-    def leading(self, question: Question, back: WayBack) -> Question:
+    def leading(self, question: Question, back: CallbackLink) -> Question:
         """Give the ask's question with the page's address, which leads back by this way."""
         assert self.callback is not None  # noqa: S101  nothing leads back without one
         led = copy(question)  # which others may be asked at the same time, by links of their own
         led.params = {**question.params, "url": self._address(self.callback, back)}
         return led
 
-    def _address(self, callback: Callback[Any], back: WayBack) -> str:
+    def _address(self, callback: Callback[Any], back: CallbackLink) -> str:
         if self.url is None:
             return back.link
         try:
@@ -102,15 +102,15 @@ class ElicitUrl(Ask[T]):
             raise FlowError(f"The url= for the callback {callback.name!r} returned a {kind}, and not a string")
         return address
 
-    def read(self, raw: JSON) -> T:
-        """Read an answer; see `Ask.read`. Without a callback, what is read is always True."""
+    def parse(self, raw: JSON) -> T:
+        """Read an answer; see `Ask.parse`. Without a callback, what is read is always True."""
         content = accepted(raw)
         if self.callback is None:
             return cast(T, True)
         if not isinstance(raw, Report):  # the client's word is not enough
-            raise AnswerMisfit(UNFINISHED)
+            raise InvalidAnswer(UNFINISHED)
         try:
-            return cast(T, self.callback.stored.read(content))
+            return cast(T, self.callback.stored.load(content))
         except ValidationError as error:  # another version of the callback reported it
             raise FlowError(
                 f"What the callback {self.callback.name!r} reported is not of its declared type any more: "

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads
 from ..errors import FlowError, MisplacedCall
-from ..logs.tracebacks import Place, format_place, place_of_call
+from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call
 from .asks import Ask, CallEnded
 from .endings import YieldReason
@@ -62,7 +62,7 @@ class Stop(Enum):
 class WaitingRound(Round):
     """What happens in a round whose handler may wait.
 
-    Parameters:
+    Args:
         call, journal, name, takes_early, callbacks, reports: as for `Round`.
         threads: runs plain functions.
         should_yield: asked at each boundary; what it answers once, holds.
@@ -101,7 +101,7 @@ class WaitingRound(Round):
         self._threads = threads
         self._should_yield = should_yield
         self._may_become_task = may_become_task
-        self._unawaited: dict[int, Place] = {}
+        self._unawaited: dict[int, CallSite] = {}
 
     # What the runner watches
 
@@ -136,11 +136,11 @@ class WaitingRound(Round):
     def check_awaited(self) -> None:
         """End the flow if the handler returned without having awaited all that it called."""
         if self._unawaited and not self.asked and not self.ending:
-            place = next(iter(self._unawaited.values()))
-            call = f"ctx.{place[-1].co_name}"
+            site = next(iter(self._unawaited.values()))
+            call = f"ctx.{site[-1].co_name}"
             self.fail(
                 MisplacedCall(
-                    f"{call}() was called but never awaited; write `await {call}(...)`: {format_place(place)}"
+                    f"{call}() was called but never awaited; write `await {call}(...)`: {format_call_site(site)}"
                 )
             )
 
@@ -189,9 +189,9 @@ class WaitingRound(Round):
     def awaited(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Return the coroutine of an ask or a step, and note whether it is awaited."""
         self._awaitables += 1
-        self._unawaited[self._awaitables] = place = place_of_call()
+        self._unawaited[self._awaitables] = site = call_site()
         coroutine: Any = self._counted(self._awaitables, work)
-        coroutine.__qualname__ = place[-1].co_qualname  # for Python's own warning of what is never awaited
+        coroutine.__qualname__ = site[-1].co_qualname  # for Python's own warning of what is never awaited
         return cast(Coroutine[Any, Any, Any], coroutine)
 
     async def _counted(self, number: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -35,7 +35,7 @@ class _Window:
 class RefusalLog:
     """Logs refusals: each different one once a minute, at most 16 of a kind; the others are counted.
 
-    Parameters:
+    Args:
         clock: gives the time in seconds, from any beginning.
     """
 
@@ -46,7 +46,7 @@ class RefusalLog:
     def note(self, message: str, *values: str) -> None:
         """Log a refusal, unless there have been enough of its kind.
 
-        Parameters:
+        Args:
             message: names the kind, and says what to set; with a `%r` for each value.
             values: what the request had; they may be anything.
         """
@@ -66,7 +66,7 @@ class RefusalLog:
     def note_lacking(self, what: str, client: str, error: MissingCapability) -> None:
         """Log that a client can't do what a request needs.
 
-        Parameters:
+        Args:
             what: the request.
             client: what the client calls itself; empty if it is not known.
             error: has the capabilities.

@@ -26,11 +26,11 @@ _FOLDERS = ("site-packages", "dist-packages")
 _MOST_NAMES = 4
 
 
-Place = tuple[CodeType, int, CodeType]
+CallSite = tuple[CodeType, int, CodeType]
 """A call: the code that it stands in and its line, and the function of ours that was called there."""
 
 
-def place_of_call() -> Place:
+def call_site() -> CallSite:
     """Return where code outside this package called into it, to get here."""
     frame = sys._getframe(1)
     called = frame.f_code
@@ -39,9 +39,9 @@ def place_of_call() -> Place:
     return code, frame.f_lineno, called
 
 
-def format_place(place: Place) -> str:
+def format_call_site(site: CallSite) -> str:
     """Return a place as a traceback has it."""
-    code, line, _ = place
+    code, line, _ = site
     return f'File "{code.co_filename}", line {line}, in {code.co_name}'
 
 
@@ -57,7 +57,7 @@ def format_failure(error: BaseException) -> str:
     Of its traceback, and of those of the exceptions that led to it, the author's calls are shown, and in one line
     which others were left out. Where no call is the author's, all are shown.
 
-    Parameters:
+    Args:
         error: the failure.
     """
     failure = traceback.TracebackException.from_exception(error, compact=True)
@@ -85,7 +85,7 @@ class AuthorsFirst(logging.Filter):
 class _Cut(traceback.StackSummary):
     """The author's calls of a traceback.
 
-    Parameters:
+    Args:
         calls: all of its calls.
         own: names of installed packages that are the author's.
     """

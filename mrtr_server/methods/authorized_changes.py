@@ -13,7 +13,7 @@ Select = Callable[[list[Change]], Coroutine[Any, Any, list[Change]]]
 class AuthorizedChanges:
     """A subscription whose listener is asked about again before each delivery.
 
-    Parameters:
+    Args:
         changes: the subscription.
         select: asks.
     """

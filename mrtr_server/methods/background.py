@@ -9,14 +9,14 @@ from ..flow.authorization import Authorizer
 from ..flow.endings import Asking, Backgrounded, Completed, Failed, Refused, Yielded
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..flow.service import Flows
+from ..flow.service import RoundService
 from ..flow.waiting import ShouldYield
 from ..protocol.messages import Call, Complete
 from ..registration.registry import Registry, Tool
 from ..schema.arguments import ArgumentsMisfit
 from ..schema.results import failed
 from ..tasks.execution import TaskEnd, TaskRun
-from .failures import Faults, problems
+from .failures import ErrorReporter, problems
 from .tool_results import tool_result
 
 logger = logging.getLogger("mrtr_server")
@@ -25,17 +25,17 @@ logger = logging.getLogger("mrtr_server")
 class BackgroundTools:
     """Runs rounds of tasks; see `TaskTools`.
 
-    Parameters:
+    Args:
         registry: has the tools.
         flows: runs the rounds.
-        faults: notes what goes wrong on our side.
+        errors: notes what goes wrong on our side.
         authorizer: knows who may call what.
     """
 
-    def __init__(self, registry: Registry, flows: Flows, faults: Faults, authorizer: Authorizer) -> None:
+    def __init__(self, registry: Registry, flows: RoundService, errors: ErrorReporter, authorizer: Authorizer) -> None:
         self._registry = registry
         self._flows = flows
-        self._faults = faults
+        self._errors = errors
         self._authorizer = authorizer
 
     @property
@@ -56,7 +56,7 @@ class BackgroundTools:
         if self._authorizer.guards(tool.authorize):
             await self._check_caller(tool, call)
         try:
-            arguments = tool.arguments.read(call.arguments)
+            arguments = tool.arguments.validate(call.arguments)
         except ArgumentsMisfit as misfit:  # the tool has changed since
             return Complete(failed(problems(call.target, misfit)))
         end = await self._flows.run_task(tool.handler, arguments, call, journal, run, run, should_yield)
@@ -64,7 +64,7 @@ class BackgroundTools:
             case Asking() | Yielded() | Backgrounded():
                 return end
             case Completed() | Refused() | Failed():
-                return tool_result(tool, call, end, self._faults)
+                return tool_result(tool, call, end, self._errors)
             case unknown:
                 assert_never(unknown)
 

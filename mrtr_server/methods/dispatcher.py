@@ -11,12 +11,12 @@ from ..errors import (
     Declined,
     FlowError,
     InvalidParams,
+    InvalidRequestState,
     MissingCapability,
     NotFound,
     OverBudget,
     ProtocolError,
     RequestError,
-    StateRefused,
     StoreUnavailable,
     ToolError,
     UnknownMethod,
@@ -25,7 +25,7 @@ from ..errors import (
 from ..flow.authorization import Authorizer
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import Handler
-from ..flow.service import Flows, Opened
+from ..flow.service import Opened, RoundService
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length
 from ..protocol.messages import (
     JSON,
@@ -51,7 +51,7 @@ from ..storage.pubsub import Fanout
 from ..tasks.notifications import with_tasks
 from ..tasks.service import Tasks
 from .authorized_changes import AuthorizedChanges
-from .failures import Faults, problems, refused
+from .failures import ErrorReporter, problems, refused
 from .tasks import TaskMethods
 from .tools import Tools
 
@@ -77,13 +77,13 @@ _MOST_EACH = 1000
 class Dispatcher:
     """Answers calls. It knows no version of the protocol and no transport.
 
-    Parameters:
+    Args:
         registry: what can be called.
         tools: calls tools.
         task_methods: answers what clients ask about tasks.
         flows: runs the rounds of what may ask.
         tasks: knows the tasks that somebody listens to.
-        faults: notes what goes wrong on our side.
+        errors: notes what goes wrong on our side.
         authorizer: knows who may use what.
         cursors: seals positions in lists.
         fanout: carries change notifications.
@@ -100,9 +100,9 @@ class Dispatcher:
         registry: Registry,
         tools: Tools,
         task_methods: TaskMethods,
-        flows: Flows,
+        flows: RoundService,
         tasks: Tasks,
-        faults: Faults,
+        errors: ErrorReporter,
         authorizer: Authorizer,
         cursors: Cursors,
         fanout: Fanout,
@@ -118,7 +118,7 @@ class Dispatcher:
         self._flows = flows
         self._task_methods = task_methods
         self._tasks = tasks
-        self._faults = faults
+        self._errors = errors
         self._authorizer = authorizer
         self._cursors = cursors
         self._fanout = fanout
@@ -150,7 +150,7 @@ class Dispatcher:
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
 
-        Parameters:
+        Args:
             call: the request, read and checked by its dialect.
             outlet: takes the notes that the handler sends on its way.
 
@@ -165,7 +165,7 @@ class Dispatcher:
             raise UnknownMethod(call.method)
         if call.state is not None and call.method not in STATE_METHODS:
             logger.warning("%s: refused a requestState: this method gives none", call.method)
-            raise StateRefused("this method gives none")
+            raise InvalidRequestState("this method gives none")
         return method(call, outlet)
 
     # Requests that may ask
@@ -246,7 +246,7 @@ class Dispatcher:
             return UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target)
         if isinstance(error, ToolError):
             return ProtocolError(str(error) or "The request failed.")
-        return self._faults.of(call, error)
+        return self._errors.report(call, error)
 
     # Lists and the rest
 
@@ -257,7 +257,7 @@ class Dispatcher:
             if cursor is not None:
                 if isinstance(cursor, str):
                     check_length(cursor, LONGEST_NAME, "cursor")
-                offset = self._cursors.read(listing, cursor)
+                offset = self._cursors.unseal(listing, cursor)
                 if offset is None:
                     raise InvalidParams("The cursor is not one of this list; start again without it")
                 start = offset
@@ -270,7 +270,7 @@ class Dispatcher:
                 entries, end = await self._allowed_page(call, records, start)
             body: JSON = {listing: entries}
             if end is not None:
-                body["nextCursor"] = self._cursors.make(listing, end)
+                body["nextCursor"] = self._cursors.seal(listing, end)
             return Complete(body, self._list_ttl, self._list_scope if shared else "private")
 
         return list_entries
@@ -308,7 +308,7 @@ class Dispatcher:
         except ToolError as error:
             raise ProtocolError(str(error) or "The request failed.") from None
         except Exception as error:
-            raise self._faults.of(call, error) from None
+            raise self._errors.report(call, error) from None
 
     async def _discover(self, call: Call, outlet: Outlet) -> Outcome:
         registry, later = self._registry, self._registers_later
@@ -340,7 +340,7 @@ class Dispatcher:
             return Listening(await with_tasks(changes, lambda id: self._tasks.peek(id, principal)))
         except BaseException as error:
             changes.close()
-            if isinstance(error, StoreUnavailable | StateRefused):
+            if isinstance(error, StoreUnavailable | InvalidRequestState):
                 raise self._task_methods.fault(call, error) from None
             raise
 

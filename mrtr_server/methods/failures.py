@@ -29,17 +29,17 @@ _NOT_CONFIRMED = {
 }
 
 
-class Faults:
+class ErrorReporter:
     """Notes mistakes on our side in the log.
 
-    Parameters:
+    Args:
         debug: whether clients see what went wrong inside.
     """
 
     def __init__(self, *, debug: bool) -> None:
         self._debug = debug
 
-    def of(self, call: Call, error: Exception) -> RequestError:
+    def report(self, call: Call, error: Exception) -> RequestError:
         """Note what went wrong under a reference, unless it is noted; give what the client sees of it."""
         if isinstance(error, StoreUnavailable) and error.reference:
             return Unavailable(error.reference)

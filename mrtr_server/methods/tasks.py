@@ -4,31 +4,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ..errors import InvalidParams, MissingCapability, RequestError, StateRefused, StoreUnavailable
-from ..protocol.messages import NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, Seen
+from ..errors import InvalidParams, InvalidRequestState, MissingCapability, RequestError, StoreUnavailable
+from ..protocol.messages import NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskStatusResult
 from ..tasks.questions import Questions
 from ..tasks.service import AnswerMapper, Tasks
-from .failures import Faults
+from .failures import ErrorReporter
 
 
 class TaskMethods:
     """Answers the methods about tasks. Each raises `RequestError` for what can't be answered.
 
-    Parameters:
+    Args:
         tasks: the tasks.
-        faults: notes what goes wrong on our side.
+        errors: notes what goes wrong on our side.
     """
 
-    def __init__(self, tasks: Tasks, faults: Faults) -> None:
+    def __init__(self, tasks: Tasks, errors: ErrorReporter) -> None:
         self._tasks = tasks
-        self._faults = faults
+        self._errors = errors
 
     async def get(self, call: Call, outlet: Outlet) -> Outcome:
         """Answer `tasks/get`: how a task is doing; with answers, what has come of them."""
         with self._about(call):
             await self._take_answers(call)
             see = self._tasks.see if call.answers is None else self._tasks.see_what_comes_of_it
-            return Seen(await see(call))
+            return TaskStatusResult(await see(call))
 
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
         """Answer `tasks/result`: what a task asks, or what it came to."""
@@ -75,11 +75,11 @@ class TaskMethods:
         self._tasks.wake_worker()  # it may have begun in a process that is no more
         try:
             yield
-        except (StoreUnavailable, StateRefused) as error:
+        except (StoreUnavailable, InvalidRequestState) as error:
             raise self.fault(call, error) from None
 
-    def fault(self, call: Call, error: StoreUnavailable | StateRefused) -> RequestError:
+    def fault(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
         """Note why a task can't be looked at; its id may be all that protects it, so the log does not have it."""
-        if isinstance(error, StateRefused):
+        if isinstance(error, InvalidRequestState):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
-        return self._faults.of(replace(call, target=""), error)
+        return self._errors.report(replace(call, target=""), error)

@@ -7,39 +7,41 @@ from ..flow.endings import Completed, Failed, Refused
 from ..protocol.messages import Call, Complete
 from ..registration.registry import Tool
 from ..schema.results import failed
-from .failures import Faults, refused
+from .failures import ErrorReporter, refused
 
 
-def tool_result(tool: Tool, call: Call, end: Completed | Refused | Failed, faults: Faults) -> Complete | RequestError:
+def tool_result(
+    tool: Tool, call: Call, end: Completed | Refused | Failed, errors: ErrorReporter
+) -> Complete | RequestError:
     """Return the result of a tool, or the error where no result can say what went wrong.
 
-    Parameters:
+    Args:
         tool: the tool.
         call: the request.
         end: how its round ended.
-        faults: notes what goes wrong on our side.
+        errors: notes what goes wrong on our side.
     """
     match end:
         case Completed(result):
             try:
                 return Complete(tool.write(result))
             except Exception as error:
-                return tool_failure(call, error, faults)
+                return tool_failure(call, error, errors)
         case Failed(error):
-            return tool_failure(call, error, faults)
+            return tool_failure(call, error, errors)
         case Refused(refusal):
             return Complete(failed(refused(refusal)))
         case unknown:
             assert_never(unknown)
 
 
-def tool_failure(call: Call, error: Exception, faults: Faults) -> Complete | RequestError:
+def tool_failure(call: Call, error: Exception, errors: ErrorReporter) -> Complete | RequestError:
     """Return the result of a tool that has failed, or the error where no result can say that."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, ToolError):
         return Complete(failed(str(error) or "The tool failed."))
-    fault = faults.of(call, error)
+    fault = errors.report(call, error)
     if isinstance(fault, Unavailable):  # to try again may help, and that is the client's to know
         return fault
     return Complete(failed(fault.message))

@@ -7,34 +7,36 @@ from ..errors import MissingCapability, RequestError, StoreUnavailable, UnknownT
 from ..flow.authorization import Authorizer
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.journal import Journal
-from ..flow.service import Flows, Opened
-from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, Started
+from ..flow.service import Opened, RoundService
+from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
 from ..registration.registry import Registry, Tool
 from ..schema.arguments import ArgumentsMisfit
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
 from ..storage.lease import Lease
 from ..tasks.service import Tasks
-from .failures import Faults, problems
+from .failures import ErrorReporter, problems
 from .tool_results import tool_failure, tool_result
 
 
 class Tools:
     """Calls tools.
 
-    Parameters:
+    Args:
         registry: has the tools.
         flows: runs their rounds.
         tasks: starts tasks.
-        faults: notes what goes wrong on our side.
+        errors: notes what goes wrong on our side.
         authorizer: knows who may call what.
     """
 
-    def __init__(self, registry: Registry, flows: Flows, tasks: Tasks, faults: Faults, authorizer: Authorizer) -> None:
+    def __init__(
+        self, registry: Registry, flows: RoundService, tasks: Tasks, errors: ErrorReporter, authorizer: Authorizer
+    ) -> None:
         self._registry = registry
         self._flows = flows
         self._tasks = tasks
-        self._faults = faults
+        self._errors = errors
         self._authorizer = authorizer
 
     async def call(self, call: Call, outlet: Outlet) -> Outcome:
@@ -63,7 +65,7 @@ class Tools:
             outcome = await self._flows.deliver(tool.handler, call, partial(self._run, tool, arguments, call, outlet))
         except Exception as error:
             return self._failed(call, error)
-        if isinstance(outcome, Started) and call.task is None:
+        if isinstance(outcome, TaskCreated) and call.task is None:
             raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
         return outcome
 
@@ -80,7 +82,7 @@ class Tools:
             )
             match end:
                 case Completed() | Refused() | Failed():
-                    result = tool_result(tool, call, end, self._faults)
+                    result = tool_result(tool, call, end, self._errors)
                     if isinstance(result, RequestError):
                         raise result
                     return result
@@ -96,7 +98,7 @@ class Tools:
     async def _start(self, tool: Tool, call: Call, opened: Opened | None) -> Outcome:
         if tool.handler.single_use and call.state is None:  # or a repetition of this request would be another task
             return self._flows.hand_over(tool.handler, call)
-        journal, _ = opened or self._flows.open(tool.handler, call)
+        journal, _ = opened or self._flows.open_state(tool.handler, call)
         return await self._start_task(tool, call, journal)
 
     async def _start_task(self, tool: Tool, call: Call, journal: Journal) -> Outcome:
@@ -105,13 +107,13 @@ class Tools:
         self._tasks.wake_worker()
         once = tool.handler.single_use or journal.single_use
         try:
-            return Started(await self._tasks.start(terms, call, journal, once=once))
+            return TaskCreated(await self._tasks.start(terms, call, journal, once=once))
         except StoreUnavailable as error:
-            raise self._faults.of(call, error) from None
+            raise self._errors.report(call, error) from None
 
     def _failed(self, call: Call, error: Exception) -> Complete:
         """Return the result of a tool that could not be run. Raises the errors that are no results."""
-        result = tool_failure(call, error, self._faults)
+        result = tool_failure(call, error, self._errors)
         if isinstance(result, RequestError):
             raise result
         return result

@@ -128,7 +128,7 @@ class ResourceLink(Content):
 class ToolResult(Wire):
     """A tool's result in full, for what a plain return value does not say.
 
-    Parameters:
+    Args:
         content: blocks for the model; plain strings are taken as text.
         structured_content: any JSON value.
         is_error: whether the call failed.

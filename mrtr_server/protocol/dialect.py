@@ -87,7 +87,7 @@ class Reply:
 class Surface:
     """What a dialect must know of the server.
 
-    Parameters:
+    Args:
         info: the server's name, version and so on, in the shape of `Implementation`.
         versions: the protocol versions that are served, the preferred one first.
         header_parameters: gives the parameters of a tool that headers mirror.
@@ -104,7 +104,7 @@ class Surface:
 class Envelope:
     """A JSON-RPC message with the protocol's headers.
 
-    Parameters:
+    Args:
         message: the whole message.
         method: its method; empty for a response, which answers a request of ours.
         id: its id; None for a notification.
@@ -138,7 +138,7 @@ def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
 class Dialect(ABC):
     """One wire form: from an envelope to a call, from an outcome to bytes.
 
-    Parameters:
+    Args:
         surface: what to know of the server.
     """
 
@@ -174,27 +174,27 @@ class Dialect(ABC):
         """Say whether a message is of this wire form."""
 
     @abstractmethod
-    def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request and give the call in it. Raises `RequestError`."""
 
     @abstractmethod
-    def write(self, call: Call, outcome: Outcome) -> bytes:
+    def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Give the JSON-RPC response that carries an outcome. Raises `RequestError` where a task came to one."""
 
     def reply(self, call: Call, outcome: Outcome) -> Reply:
         """Give the HTTP response that carries an outcome."""
-        return Reply(200, self.write(call, outcome))
+        return Reply(200, self.dump_outcome(call, outcome))
 
     def error(self, request_id: str | int | None, error: RequestError) -> Reply:
         """Give the response that carries an error. The id is left out where it could not be read, and never null."""
-        status, written = self.write_error(error)
+        status, written = self.dump_error(error)
         body: JSON = {"jsonrpc": "2.0", "error": written}
         if request_id is not None:
             body["id"] = request_id
         later = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),) if isinstance(error, Busy) else ()
         return Reply(status, to_json(body), later)
 
-    def write_error(self, error: RequestError) -> tuple[int, JSON]:
+    def dump_error(self, error: RequestError) -> tuple[int, JSON]:
         """Give an error's HTTP status, and the JSON-RPC error object."""
         status, code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
         written: JSON = {"code": code, "message": error.message}
@@ -272,7 +272,7 @@ def read_envelope(
 ) -> Envelope:
     """Read a body as a JSON-RPC message.
 
-    Parameters:
+    Args:
         body: the HTTP body.
         headers: the HTTP headers, by lower-case name.
         repeated: the name of a header of the protocol that was there twice.
@@ -410,7 +410,7 @@ def decode_header(value: bytes) -> str | None:
 def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> HeaderMismatch | None:
     """Check that the headers say what the body says (Streamable HTTP, Server Validation).
 
-    Parameters:
+    Args:
         envelope: the request.
         surface: knows which parameters headers mirror.
         required: whether they must be there; those that are there must match in every dialect.

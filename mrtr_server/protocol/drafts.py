@@ -48,11 +48,11 @@ from .messages import (
     Outcome,
     Principal,
     Question,
-    Redeemed,
-    Seen,
-    Started,
     Task,
+    TaskCreated,
     TaskOffer,
+    TaskResult,
+    TaskStatusResult,
 )
 
 _TASK_METHODS = {
@@ -99,7 +99,7 @@ class SepDraftDialect(Dialect):
             return False
         return not names_version(envelope)
 
-    def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Give the call in a request. Headers are not required, but must match where they are there."""
         if envelope.method in _TASK_METHODS or not envelope.method:
             check_method(envelope, required=False)
@@ -178,7 +178,7 @@ class SepDraftDialect(Dialect):
         """Give the response that carries an outcome; a response is accepted without one."""
         return Reply(202, b"") if call.method == "tasks/respond" else super().reply(call, outcome)
 
-    def write(self, call: Call, outcome: Outcome) -> bytes:
+    def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Give the response that carries an outcome, with nothing added to what the drafts print.
 
         Raises:
@@ -193,17 +193,17 @@ class SepDraftDialect(Dialect):
             return result(call, self._hinted(outcome.body) if call.method == "tools/list" else outcome.body)
         if isinstance(outcome, Acknowledged):
             return result(call, _related(outcome.task_id) if outcome.task is None else _seen(outcome.task))
-        if isinstance(outcome, Redeemed):
+        if isinstance(outcome, TaskResult):
             return result(call, _redeemed(outcome))
-        assert isinstance(outcome, Started | Seen)  # noqa: S101  read() lets no other method through
-        if isinstance(outcome, Seen) or outcome.task.first_ask:
+        assert isinstance(outcome, TaskCreated | TaskStatusResult)  # noqa: S101  load_call() lets no other method through
+        if isinstance(outcome, TaskStatusResult) or outcome.task.first_ask:
             return result(call, _seen(outcome.task))
         created = f"Task has been created for {call.target} tool invocation."
         return result(call, {"task": _task(outcome.task, created)})
 
-    def write_error(self, error: RequestError) -> tuple[int, JSON]:
+    def dump_error(self, error: RequestError) -> tuple[int, JSON]:
         """Give an error's HTTP status, and the JSON-RPC error object."""
-        status, written = super().write_error(error)
+        status, written = super().dump_error(error)
         if isinstance(error, MissingCapability) and error.data == _LACKS_TASKS:
             written["message"] = "This call can only become a task: send it with params.task"
         return status, written
@@ -220,7 +220,7 @@ def _hint(tool: JSON) -> JSON:
     return {**tool, "annotations": {**tool.get("annotations", {}), "taskHint": "always"}}
 
 
-def _redeemed(redeemed: Redeemed) -> JSON:
+def _redeemed(redeemed: TaskResult) -> JSON:
     task = redeemed.task
     if isinstance(task.outcome, RequestError):
         raise task.outcome

@@ -20,7 +20,7 @@ _EXAMPLE = 'region: Annotated[str, Header("Region")]'
 class HeaderParameter:
     """One parameter that a header mirrors.
 
-    Parameters:
+    Args:
         header: the whole header's name, in lower case.
         path: the chain of property names that leads to the value.
         kind: `"string"`, `"integer"` or `"boolean"`.
@@ -34,7 +34,7 @@ class HeaderParameter:
 def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
     """Collect the parameters that headers mirror, and check the rules for them (Streamable HTTP, Schema Extension).
 
-    Parameters:
+    Args:
         where: the tool's name, for errors.
         schema: the tool's input schema.
 

@@ -6,7 +6,7 @@ def has_more_values(body: bytes, most: int) -> bool:
 
     A number of values costs many times its bytes once it is parsed, and each is then looked at more than once.
 
-    Parameters:
+    Args:
         body: what is to be parsed; it need not be JSON.
         most: how many values are allowed, an empty array or object counting twice.
 

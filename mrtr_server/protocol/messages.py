@@ -23,7 +23,7 @@ STATE_METHODS = ASKING_METHODS | {"tasks/result", "tasks/answer"}
 class Principal:
     """The authenticated caller that a flow belongs to.
 
-    Parameters:
+    Args:
         subject: who it is, as the issuer names them; never a display name.
         issuer: who says so; empty where there is one issuer only.
         client_id: the application that acts for the subject; empty where it is not known.
@@ -41,7 +41,7 @@ NO_SCOPES: frozenset[str] = frozenset()
 class Caller:
     """Who calls, as `authorize=` is told.
 
-    Parameters:
+    Args:
         principal: on whose behalf; None without authentication.
         user: what the authentication layer made of the credentials; None without one. In a task it has the identity
             alone, see `Context.user`.
@@ -57,7 +57,7 @@ class Caller:
 class Client:
     """The client behind a request, as it describes itself. Fine for display, never for a security decision.
 
-    Parameters:
+    Args:
         info: its `Implementation`: name, version and so on, as sent; any of it may be missing.
         capabilities: what it declared, in the shape of `ClientCapabilities`; None where the dialect has no
             declarations and everything counts as supported.
@@ -79,7 +79,7 @@ class Client:
     def supports(self, capability: str) -> bool:
         """Say whether the client declared a capability.
 
-        Parameters:
+        Args:
             capability: `"elicitation"` (forms), `"elicitation.form"`, `"elicitation.url"`, `"sampling"`,
                 `"sampling.tools"`, `"sampling.context"`, `"roots"`, or any dotted path into its capabilities.
 
@@ -113,7 +113,7 @@ NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}
 class TaskOffer:
     """The client takes a task in place of a result.
 
-    Parameters:
+    Args:
         ttl: how long it would like the task to be kept, in seconds; None to leave that to the server.
         first_ask: whether it would rather wait for the first ask, or the end, than be told that work has begun.
     """
@@ -126,7 +126,7 @@ class TaskOffer:
 class Question:
     """An ask as it goes to the client.
 
-    Parameters:
+    Args:
         kind: `"form"`, `"confirm"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
@@ -161,7 +161,7 @@ class Question:
 class Call:
     """One request, read and checked by its dialect.
 
-    Parameters:
+    Args:
         method: the protocol's method.
         target: the tool's or prompt's name, or the resource's URI; empty for other methods.
         arguments: the arguments of a tool or prompt, as sent.
@@ -211,7 +211,7 @@ class Call:
 class Complete:
     """The request is done.
 
-    Parameters:
+    Args:
         body: the method's own result fields.
         ttl: how long a client may keep it, in seconds; None where the method has no such hint.
         scope: who may share a kept one.
@@ -226,7 +226,7 @@ class Complete:
 class NeedsInput:
     """The request is to be sent again.
 
-    Parameters:
+    Args:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
         state: the sealed journal.
     """
@@ -239,7 +239,7 @@ class NeedsInput:
 class Discovery:
     """What the server can do.
 
-    Parameters:
+    Args:
         capabilities: in the shape of `ServerCapabilities`.
         instructions: how a model should use the server; empty for none.
         ttl: how long a client may keep it, in seconds.
@@ -256,7 +256,7 @@ class Discovery:
 class Listening:
     """The request stays open and carries changes.
 
-    Parameters:
+    Args:
         changes: yields what has changed; its `close` ends the subscription.
     """
 
@@ -270,7 +270,7 @@ TaskStatus = Literal["working", "input_required", "completed", "failed", "cancel
 class Task:
     """A flow in the background, as its client may see it (Tasks).
 
-    Parameters:
+    Args:
         id: names it; unguessable.
         status: where it is.
         created, updated: in seconds since the epoch.
@@ -297,24 +297,24 @@ class Task:
 
 
 @dataclass(slots=True)
-class Started:
+class TaskCreated:
     """The request goes on as a task."""
 
     task: Task
 
 
 @dataclass(slots=True)
-class Seen:
+class TaskStatusResult:
     """How a task is doing."""
 
     task: Task
 
 
 @dataclass(slots=True)
-class Redeemed:
+class TaskResult:
     """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result.
 
-    Parameters:
+    Args:
         task: the task.
         state: what the client is to come again with at once, since the task still works; empty otherwise.
     """
@@ -327,7 +327,7 @@ class Redeemed:
 class Acknowledged:
     """A message about a task has arrived.
 
-    Parameters:
+    Args:
         task_id: the task.
         task: how it is doing since, for a dialect that says so; None where nobody has looked.
     """
@@ -336,7 +336,7 @@ class Acknowledged:
     task: Task | None = None
 
 
-Outcome = Complete | NeedsInput | Discovery | Listening | Started | Seen | Redeemed | Acknowledged
+Outcome = Complete | NeedsInput | Discovery | Listening | TaskCreated | TaskStatusResult | TaskResult | Acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,7 @@ Note = Progress | LogMessage
 class Change:
     """Something changed on the server.
 
-    Parameters:
+    Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
             task.
         uri: the resource, or the id of the task.

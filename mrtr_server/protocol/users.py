@@ -11,7 +11,7 @@ from .messages import NO_SCOPES, Principal
 def principal_of(user: Any) -> Principal | None:
     """Give the principal that an authenticated user stands for.
 
-    Parameters:
+    Args:
         user: Starlette's `request.user`, or None where nothing authenticates. Its `identity` counts, never its display
             name; `issuer` and `client_id` count where it has them.
 
@@ -38,7 +38,7 @@ def principal_of(user: Any) -> Principal | None:
 def scopes_of(credentials: Any) -> frozenset[str]:
     """Return what credentials are good for; nothing where nobody authenticates.
 
-    Parameters:
+    Args:
         credentials: Starlette's `request.auth`, or None.
     """
     scopes = getattr(credentials, "scopes", None)
@@ -48,7 +48,7 @@ def scopes_of(credentials: Any) -> frozenset[str]:
 class RecordedUser(BaseUser):
     """The user of a request that has become a task: who it was, as far as can be kept.
 
-    Parameters:
+    Args:
         identity: that of the user; None for one who had none.
         display_name: that of the user.
         issuer, client_id: those of the principal.
@@ -99,7 +99,7 @@ class RecordedUser(BaseUser):
         return f"RecordedUser({self._identity!r})"
 
 
-def write_user(user: Any) -> list[Any] | None:
+def dump_user(user: Any) -> list[Any] | None:
     """Return what a task keeps of the user of its request, as JSON; None where nothing authenticates."""
     if user is None:
         return None
@@ -110,8 +110,8 @@ def write_user(user: Any) -> list[Any] | None:
     return [identity, str(name or ""), who.issuer, who.client_id, bool(getattr(user, "is_authenticated", False))]
 
 
-def read_user(written: Any) -> RecordedUser | None:
-    """Return the user that `write_user` wrote down."""
+def load_user(written: Any) -> RecordedUser | None:
+    """Return the user that `dump_user` wrote down."""
     if written is None:
         return None
     *parts, is_authenticated = written

@@ -41,11 +41,11 @@ from .messages import (
     NeedsInput,
     Outcome,
     Principal,
-    Seen,
-    Started,
     Subscription,
     Task,
+    TaskCreated,
     TaskOffer,
+    TaskStatusResult,
 )
 
 VERSION = "2026-07-28"
@@ -82,7 +82,7 @@ class ModernDialect(Dialect):
         header = envelope.headers.get(VERSION_HEADER)
         return header is not None and header.strip(b" \t") not in HANDSHAKE_VERSIONS
 
-    def read(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         params = envelope.params
         if not envelope.method:
@@ -137,7 +137,7 @@ class ModernDialect(Dialect):
             mismatch=mismatch,
         )
 
-    def write(self, call: Call, outcome: Outcome) -> bytes:
+    def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Give the response that carries an outcome."""
         if isinstance(outcome, NeedsInput):
             body: JSON = {"resultType": "input_required"}
@@ -151,9 +151,9 @@ class ModernDialect(Dialect):
                 body["cacheScope"] = outcome.scope
         elif isinstance(outcome, Discovery):
             body = self._discovery(outcome)
-        elif isinstance(outcome, Seen):
+        elif isinstance(outcome, TaskStatusResult):
             body = {"resultType": "complete", **self._detailed(outcome.task)}
-        elif isinstance(outcome, Started):
+        elif isinstance(outcome, TaskCreated):
             body = {"resultType": "task", **_task(outcome.task)}
         elif isinstance(outcome, Acknowledged):
             body = {"resultType": "complete"}
@@ -174,7 +174,7 @@ class ModernDialect(Dialect):
         elif isinstance(task.outcome, Complete):  # just as the call itself would have returned it
             body["result"] = {"resultType": "complete", **task.outcome.body}
         elif task.outcome is not None:
-            body["error"] = self.write_error(task.outcome)[1]
+            body["error"] = self.dump_error(task.outcome)[1]
         return body
 
     def _discovery(self, discovery: Discovery) -> JSON:

@@ -35,7 +35,7 @@ class Depends:
     on at the end of the round, before the result or the state goes out: normally, or with the error, the no (`Refusal`)
     or the cancellation that ended the round.
 
-    Parameters:
+    Args:
         function: sync (it runs in a thread) or async.
 
     Raises:
@@ -53,7 +53,7 @@ class Depends:
 class Declaration:
     """A parameter that is annotated with an ask or with `Depends`.
 
-    Parameters:
+    Args:
         name: the parameter's.
         where: the parameter and its function, for errors.
         type: its annotation, without None and without the mark.
@@ -71,7 +71,7 @@ class Declaration:
 def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
     """Say what a parameter declares; None if it is an ordinary one.
 
-    Parameters:
+    Args:
         where: the function, for errors.
         parameter: the parameter, with its annotation resolved.
 
@@ -120,7 +120,7 @@ def compile_declared(
 ) -> Declared | None:
     """Compile what a handler declares.
 
-    Parameters:
+    Args:
         handler: its name, for errors.
         declarations: its declared parameters.
         arguments: the parameters that the client fills.
@@ -281,7 +281,7 @@ def _bound(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable
     """Fit an ask to the type of its parameter; give it with what reads its answers, and its default key."""
     where, wanted, otherwise = declaration.where, declaration.type, declaration.otherwise
     ask, default_key = mark, declaration.name
-    read: Callable[[JSON], Any] = mark.read
+    read: Callable[[JSON], Any] = mark.parse
     may_be_declined = False
     if isinstance(mark, Elicit):
         if mark.schema not in (UNSET, wanted):
@@ -290,7 +290,7 @@ def _bound(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable
             bound: Elicit[Any] = Elicit(cast(Any, mark.message), wanted, key=mark.key)
         except SetupError as error:
             raise SetupError(f"{where}: {error}") from error
-        ask, read, default_key = bound, bound.read, bound.default_key
+        ask, read, default_key = bound, bound.parse, bound.default_key
         may_be_declined = not bound.branches
     elif isinstance(mark, Confirm):
         _check_type(where, wanted, mark, bool)
@@ -300,7 +300,7 @@ def _bound(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable
     elif isinstance(mark, Sample):
         _check_type(where, wanted, mark, Sampled, str)
         if wanted is str:
-            read = lambda raw: mark.read(raw).text  # noqa: E731
+            read = lambda raw: mark.parse(raw).text  # noqa: E731
     elif isinstance(mark, ListRoots):
         _check_type(where, wanted, mark, list[Root])
     if otherwise is UNSET:

@@ -69,7 +69,7 @@ _TYPES = {
 def refuse_foreign_marks(where: str, parameters: Iterable[Parameter]) -> None:
     """Refuse parameters whose default or annotation is a mark of another framework.
 
-    Parameters:
+    Args:
         where: the function, for errors.
         parameters: its parameters, with resolved annotations.
 
@@ -84,7 +84,7 @@ def refuse_foreign_marks(where: str, parameters: Iterable[Parameter]) -> None:
 def refuse_foreign_types(where: str, parameters: Iterable[Parameter]) -> None:
     """Refuse parameters whose type tells another framework to fill them.
 
-    Parameters:
+    Args:
         where: the function, for errors.
         parameters: those that a client or the arguments of a call fill, with resolved annotations.
 

@@ -28,7 +28,7 @@ def compile_handler(
 ) -> Handler:
     """Read a function's signature.
 
-    Parameters:
+    Args:
         function: a function, a method, or an object with `__call__`.
         name: what it is registered as.
         namespace: the local names where it was defined, for annotations that are strings.

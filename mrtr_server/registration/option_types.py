@@ -14,7 +14,7 @@ from ..protocol.content import Icon
 class _Kind(NamedTuple):
     """What an option takes.
 
-    Parameters:
+    Args:
         fits: says whether a value is of that kind.
         example: what may be given, as an author writes it.
     """
@@ -74,13 +74,13 @@ _SERVER = {
         _has("authenticate"),
         'a Starlette AuthenticationBackend; for fixed tokens BearerTokens({"token": "user"})',
     ),
-    "codec": _Kind(_has("seal", "open"), "a Codec, which seals and opens"),
+    "codec": _Kind(_has("seal", "unseal"), "a Codec, which seals and unseals"),
     "fanout": _Kind(_has("publish", "subscribe"), "a Fanout, which publishes and subscribes"),
     **dict.fromkeys(("identify", "lifespan", "clock"), _Kind(callable, "a function")),
     "middleware": _Kind(_several(Middleware), "a list of Starlette's Middleware(Class, option=...)"),
     "page_size": _Kind(_is_count, "a number of entries"),
     **dict.fromkeys(("list_ttl", "lame_duck"), _SECONDS),
-    **dict.fromkeys(("works", "debug", "ready_needs_store"), _FLAG),
+    **dict.fromkeys(("run_tasks", "debug", "ready_needs_store"), _FLAG),
 }
 _REGISTERED = {
     **_SHARED,
@@ -93,7 +93,7 @@ _REGISTERED = {
 
 _NEVER_NONE = {
     *("name", "version", "instructions", "icons", "path", "page_size", "list_ttl"),
-    *("middleware", "lame_duck", "works", "debug", "ready_needs_store", "clock"),
+    *("middleware", "lame_duck", "run_tasks", "debug", "ready_needs_store", "clock"),
 }
 
 

@@ -32,7 +32,7 @@ LISTINGS = ("tools", "prompts", "resources", "resourceTemplates")
 class Tool:
     """A tool, ready to be called and listed.
 
-    Parameters:
+    Args:
         names: the arguments that a new call may have; None where that is for its schema to say, or nobody minds.
         authorize: says who may call it; None for whoever the server lets.
     """
@@ -62,7 +62,7 @@ class Prompt:
 class Resource:
     """A resource or a template of resources, ready to be read and listed.
 
-    Parameters:
+    Args:
         template: what its URI is matched against; None for a fixed one.
         ttl: how long a client may keep what was read, in seconds.
         scope: who may share what was kept.

@@ -32,7 +32,7 @@ _OURS = {
 class Signature:
     """What a function takes and gives.
 
-    Parameters:
+    Args:
         parameters: its parameters, with resolved annotations; `Parameter.empty` where there is none.
         returns: its resolved return annotation; `Parameter.empty` if there is none.
         is_async: whether it is, or wraps, an `async def`.
@@ -48,7 +48,7 @@ class Signature:
 def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, may_yield: bool = False) -> Signature:
     """Read a function's signature.
 
-    Parameters:
+    Args:
         function: a function, a method, a class, or an object with `__call__`.
         where: what it is, for errors.
         namespace: the local names where it is used, for annotations that are strings.
@@ -87,7 +87,7 @@ def own_type(annotation: Any) -> tuple[str | None, Any]:
 def refuse_unannotated(where: str, parameter: Parameter) -> None:
     """Refuse a parameter that has one of our names and no annotation: it would not get what its name says.
 
-    Parameters:
+    Args:
         where: the function, for errors.
         parameter: one that no mark and none of our types fills.
 

@@ -82,7 +82,7 @@ class Header:
     Use it as `region: Annotated[str, Header("Region")]`: clients then send `Mcp-Param-Region`, and the server
     refuses a call in which header and body differ. Never mark a secret with it: every proxy on the way reads headers.
 
-    Parameters:
+    Args:
         name: the part of the header's name after `Mcp-Param-`.
     """
 
@@ -131,7 +131,7 @@ class Arguments(Protocol):
 
     schema: dict[str, Any]
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Validate raw arguments and give them as keyword arguments, or raise `ArgumentsMisfit`."""
         ...
 
@@ -139,7 +139,7 @@ class Arguments(Protocol):
 class SignatureArguments:
     """Arguments that a signature describes.
 
-    Parameters:
+    Args:
         where: the handler's name, for errors.
         parameters: the parameters that the client fills, with resolved annotations; `**kwargs: Any` for whatever else
             the client sends.
@@ -175,7 +175,7 @@ class SignatureArguments:
         """The names of parameters that no argument reaches."""
         self._validate = self._adapter.validator.validate_python
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Validate raw arguments; what the signature does not name is dropped, unless it takes the rest."""
         if self.is_open and not self.reserved.isdisjoint(raw):
             raw = {name: value for name, value in raw.items() if name not in self.reserved}
@@ -266,7 +266,7 @@ def _reason(error: Exception) -> str:
 class Structured:
     """Results of a declared type: their schema, and the way to JSON.
 
-    Parameters:
+    Args:
         where: the handler's name, for errors.
         annotation: the type of the results.
 
@@ -284,7 +284,7 @@ class Structured:
                 "a model, a dataclass or what JSON has"
             ) from error
 
-    def write(self, value: Any) -> Any:
+    def dump(self, value: Any) -> Any:
         """Check a result against its type and give it as plain JSON. Raises `FlowError`, without the value."""
         try:
             return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
@@ -298,18 +298,18 @@ class Structured:
 class Stored:
     """Values that go to JSON and come back as their declared type: step results, and handlers' own state.
 
-    Parameters:
+    Args:
         annotation: the declared type; `Any` for plain JSON.
     """
 
     def __init__(self, annotation: Any) -> None:
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
-    def write(self, value: Any) -> Any:
+    def dump(self, value: Any) -> Any:
         """Give a value as plain JSON. Raises pydantic's `PydanticSerializationError` where it is none."""
         return self._adapter.dump_python(value, mode="json", warnings="error", round_trip=True)
 
-    def read(self, stored: Any) -> Any:
+    def load(self, stored: Any) -> Any:
         """Give the value back as its type. Raises pydantic's `ValidationError`.
 
         It shares nothing with what is stored, so that a handler can change what it got.

@@ -10,7 +10,7 @@ from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError,
 from pydantic.alias_generators import to_snake
 
 from ..crypto.digests import digest
-from ..errors import AnswerMisfit, SetupError
+from ..errors import InvalidAnswer, SetupError
 from .arguments import TitleFreeSchema, problems_of
 from .patterns import refuse_backtracking
 
@@ -43,7 +43,7 @@ _UNSAYABLE = {
 class Form:
     """The form of one model.
 
-    Parameters:
+    Args:
         model: its fields are the form's fields.
 
     Raises:
@@ -77,24 +77,24 @@ class Form:
         self.shape = digest({"requestedSchema": self.schema})
         self._needs_nulls = always - required
 
-    def read(self, content: Any) -> BaseModel:
+    def validate(self, content: Any) -> BaseModel:
         """Validate the content of an accepted answer; fields that the form does not have are dropped.
 
         Raises:
-            AnswerMisfit: it does not fit; the reason names each field.
+            InvalidAnswer: it does not fit; the reason names each field.
         """
         if not isinstance(content, dict):
-            raise AnswerMisfit("The form came back empty.")
+            raise InvalidAnswer("The form came back empty.")
         known = {name: value for name, value in content.items() if name in self.schema["properties"]}
         for name in self._needs_nulls - known.keys():
             known[name] = None
         try:
             return self.model.model_validate(known)
         except ValidationError as error:
-            raise AnswerMisfit(describe(error)) from None
+            raise InvalidAnswer(describe(error)) from None
         except Exception as error:  # a validator of the author's; its message and traceback may hold the answer
             logger.error("A validator of %s failed on an answer with %s", self.model.__name__, type(error).__name__)
-            raise AnswerMisfit("The answer can't be used.") from None
+            raise InvalidAnswer("The answer can't be used.") from None
 
 
 def describe(error: ValidationError) -> str:
@@ -175,7 +175,7 @@ def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
 def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
     """Take what says of a text that it is a choice, and return it as forms have it: `enum`, or titled options.
 
-    Parameters:
+    Args:
         where: the field, for errors.
         field: its schema; `enum`, `enumNames`, `oneOf` and `anyOf` are taken out of it.
         keyword: what the titled options go under.

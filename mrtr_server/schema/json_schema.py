@@ -75,7 +75,7 @@ class JSONSchema:
 
     `format` is an annotation, whatever the dialect: nothing is held to it.
 
-    Parameters:
+    Args:
         where: the tool's name, for errors.
         schema: 2020-12 unless its `$schema` says otherwise.
 
@@ -111,7 +111,7 @@ class JSONSchema:
     def _explain(self, pointer: str, value: Any, path: Path, above: frozenset[str]) -> Iterator[Problem]:
         """Find why a value does not fit a part of the schema, as far inside as can be told.
 
-        Parameters:
+        Args:
             pointer: the JSON pointer of the part.
             value: does not fit it.
             path: of the value.

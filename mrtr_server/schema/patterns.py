@@ -13,7 +13,7 @@ def refuse_backtracking(where: str, schema: Any) -> None:
     pydantic does that with a pattern that was compiled, and with each of a model that asks for it. All others are
     matched by an engine that needs a time in proportion to the text.
 
-    Parameters:
+    Args:
         where: what the type is of, for errors.
         schema: pydantic's core schema of the type.
 

@@ -10,7 +10,7 @@ from .arguments import ArgumentsMisfit
 class RawArguments:
     """Arguments that a raw schema describes. The schema is served as it is.
 
-    Parameters:
+    Args:
         where: the tool's name, for errors.
         schema: a JSON Schema of type object; 2020-12 unless its `$schema` says otherwise.
         parameter: the handler's parameter that takes all arguments as one dictionary; None to give each by name.
@@ -32,7 +32,7 @@ class RawArguments:
 
             self._problems = JSONSchema(where, self.schema).problems
 
-    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Validate raw arguments and return them as keyword arguments, or raise `ArgumentsMisfit`."""
         if self._problems is not None and (problems := self._problems(raw)):
             raise ArgumentsMisfit(problems)

@@ -29,7 +29,7 @@ _JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
 def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
     """Compile how a tool's results are written.
 
-    Parameters:
+    Args:
         where: the tool's name, for errors.
         returns: its return annotation.
 
@@ -57,7 +57,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if isinstance(value, ToolResult):
             return _in_full(value)
         _refuse_unawaited(value)
-        return _structured(structured.write(value))
+        return _structured(structured.dump(value))
 
     return structured.schema, write
 

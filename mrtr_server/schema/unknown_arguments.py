@@ -17,7 +17,7 @@ LONGEST_COMPARED = 64
 class ArgumentNames:
     """The names that the arguments of a call may have.
 
-    Parameters:
+    Args:
         arguments: what reads them.
         own: the parameters that the server fills.
     """
@@ -53,7 +53,7 @@ class ArgumentNames:
 def read_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Validate raw arguments, and check that there are no others.
 
-    Parameters:
+    Args:
         arguments: reads them.
         names: those that there may be; None for any, which are then dropped.
         raw: as sent.
@@ -62,9 +62,9 @@ def read_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mappi
         ArgumentsMisfit: some do not fit, or are unknown; it has the problems of both kinds.
     """
     if names is None or names.known.issuperset(raw) or not (unknown := names.unknown(raw)):
-        return arguments.read(raw)
+        return arguments.validate(raw)
     try:
-        arguments.read(raw)
+        arguments.validate(raw)
     except ArgumentsMisfit as misfit:
         unknown += misfit.problems
     raise ArgumentsMisfit(unknown)

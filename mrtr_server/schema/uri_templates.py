@@ -12,7 +12,7 @@ _VARIABLE = re.compile(r"(\+?)([A-Za-z_][A-Za-z0-9_]*)")
 class UriTemplate:
     """A template that a URI can be matched against.
 
-    Parameters:
+    Args:
         template: simple expressions `{name}`, which match up to the next slash, and reserved ones `{+name}`, which
             match everything. A value ends where the text that follows its expression first comes.
 

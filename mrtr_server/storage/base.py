@@ -16,7 +16,7 @@ from .tasks import InProcessTasks
 class Redemption:
     """What a store says about the delivery of a sealed state.
 
-    Parameters:
+    Args:
         verdict: `"granted"`: this delivery runs, and no other may until its lease ends. `"running"`: another delivery
             runs now. `"recorded"`: it has been run; `outcome` is what came of it. `"spent"`: it was redeemed with
             other answers.
@@ -45,7 +45,7 @@ class Store(Protocol):
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
         """Take a delivery of a sealed state, atomically.
 
-        Parameters:
+        Args:
             state: digest of the state.
             answers: digest of the answers that came with it.
             lease: how long a grant holds unless it is renewed. A grant whose lease ended without an outcome was that of
@@ -104,7 +104,7 @@ class InProcessStore(InProcessTasks):
 
     Any number of event loops and threads may use it at once. What it keeps is gone when the process ends.
 
-    Parameters:
+    Args:
         clock: gives the time in seconds.
         most_records: how many redeemed states, and how many values, it holds at once. When that many have not expired
             it refuses more, since to forget one would let it be redeemed again.
@@ -123,8 +123,8 @@ class InProcessStore(InProcessTasks):
         super().__init__(clock, most_bytes)
         self._clock = clock
         self._lock = Lock()
-        self._redeemed: _Shelf[_Record] = _Shelf(most_records, most_bytes)
-        self._values: _Shelf[bytes] = _Shelf(most_records, most_bytes)
+        self._redeemed: _ExpiringDict[_Record] = _ExpiringDict(most_records, most_bytes)
+        self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes)
 
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
         """Take a delivery of a sealed state, atomically. See `Store.redeem`."""
@@ -198,7 +198,7 @@ class InProcessStore(InProcessTasks):
 T = TypeVar("T")
 
 
-class _Shelf(Generic[T]):
+class _ExpiringDict(Generic[T]):
     """Items that expire. Those that have are removed when one is added, so that there is no timer."""
 
     def __init__(self, most: int, most_bytes: int) -> None:

@@ -13,7 +13,7 @@ ENVIRONMENT = "MRTR_DATABASE_URL"
 def store_of(database: str | None = None, environment: Mapping[str, str] = os.environ) -> Store | None:
     """Make the store of a database's URL. What it needs is loaded only where there is one.
 
-    Parameters:
+    Args:
         database: the URL; None takes `MRTR_DATABASE_URL`.
         environment: where that is looked up.
 

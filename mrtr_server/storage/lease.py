@@ -6,7 +6,7 @@ import time
 class Lease:
     """A replica's right to run the round of a state that is redeemed once, or a worker's to run a task.
 
-    Parameters:
+    Args:
         seconds: how long it holds unless it is renewed.
         since: when it was asked for, by the monotonic clock.
     """

@@ -37,7 +37,7 @@ class InProcessFanout:
     def publish(self, change: Change) -> None:
         """Tell every listener that wants it about a change."""
         for listener in tuple(self._listeners_to.get(change, ())):
-            listener.tell(change)
+            listener.notify(change)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening. Must be called on the event loop that waits for the changes."""
@@ -71,7 +71,7 @@ class _Listener:
         self._changed = asyncio.Event()
         self._closed = False
 
-    def tell(self, change: Change) -> None:
+    def notify(self, change: Change) -> None:
         try:
             self._loop.call_soon_threadsafe(self._add, change)
         except RuntimeError:  # its loop has ended without closing it

@@ -17,7 +17,7 @@ from ..protocol.messages import TaskStatus
 class TaskRow:
     """A task as it is stored. What its flow holds is sealed before it comes here.
 
-    Parameters:
+    Args:
         id: names it.
         owner: digest of the principal that it belongs to; empty for nobody's.
         name: the tool.
@@ -74,7 +74,7 @@ class TaskStore(Protocol):
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
         """Keep a new task. When this returns, every replica finds it, and it survives a crash.
 
-        Parameters:
+        Args:
             row: the task.
             seconds: how long its lease holds, if it has one.
 
@@ -90,7 +90,7 @@ class TaskStore(Protocol):
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         """Change fields of a task, atomically, if it still has the version of `row`.
 
-        Parameters:
+        Args:
             row: the task as it was.
             seconds: how long the lease holds that is among the changes, from now on; None to leave its end as it is.
             changes: the fields, by name.
@@ -109,7 +109,7 @@ class TaskStore(Protocol):
         Each gets the lease, its end, one attempt more, and its next version. No other claim gets it before the lease
         has ended.
 
-        Parameters:
+        Args:
             lease: names who takes them.
             seconds: how long the lease holds.
             most: how many to take.
@@ -138,7 +138,7 @@ class TaskStore(Protocol):
 class InProcessTasks:
     """Tasks in this process's memory. They are gone when it ends.
 
-    Parameters:
+    Args:
         clock: gives the time in seconds.
         most_bytes: what they may hold together before no more are started.
     """

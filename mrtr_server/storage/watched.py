@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
 from typing import Any, TypeVar
 
-from ..errors import NothingDone, StoreUnavailable
+from ..errors import NotExecuted, StoreUnavailable
 from .base import Redemption, Store
 from .tasks import TaskRow, TaskStore
 
 logger = logging.getLogger("mrtr_server")
 
-LOOK_EVERY = 1.0
+POLL_INTERVAL = 1.0
 """How long what is known of the store is good enough for who asks for readiness, in seconds."""
 
 QUIET = 2.0
@@ -32,7 +32,7 @@ class Outage:
     It is over when each method that failed has worked again; or has not been called for a while, and something was
     written meanwhile. (A disk that is full can be read, and a standby, too.)
 
-    Parameters:
+    Args:
         name: the server's, for the log.
     """
 
@@ -101,7 +101,7 @@ def _nothing(_: object) -> bool:
 class WatchedStore:
     """A store whose outages are noticed.
 
-    Parameters:
+    Args:
         store: the store.
         outage: takes notice.
     """
@@ -110,7 +110,7 @@ class WatchedStore:
         self.shared = store.shared
         self._store = store
         self._outage = outage
-        self._looked = -LOOK_EVERY
+        self._looked = -POLL_INTERVAL
         self._looking: asyncio.Task[None] | None = None
         outage.look = self._look_soon
 
@@ -157,7 +157,7 @@ class WatchedStore:
         looking = self._looking
         if looking is None or looking.done() or looking.get_loop().is_closed():
             looking = self._looking = None
-            if time.monotonic() >= self._looked + LOOK_EVERY:
+            if time.monotonic() >= self._looked + POLL_INTERVAL:
                 self._looked = time.monotonic()
                 looking = self._looking = asyncio.create_task(self._look())
         return looking
@@ -177,7 +177,7 @@ class WatchedStore:
 class WatchedTasks:
     """A store of tasks whose outages are noticed.
 
-    Parameters:
+    Args:
         store: the store.
         outage: takes notice.
     """
@@ -221,14 +221,14 @@ class WatchedTasks:
         await _watched(self._outage, "wait_for_tasks", work, _nothing)
 
 
-def nothing_done(error: StoreUnavailable, what: str) -> NothingDone:
+def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:
     """Return the error for a request that was not begun, since the store can't tell whether it was done already.
 
-    Parameters:
+    Args:
         error: what the store said; it goes to the log unless it is there already.
         what: was not done, for the log.
     """
     if not error.reference:
         error.reference = secrets.token_hex(4)
         logger.error("%s (reference %s): %s", what, error.reference, error)
-    return NothingDone(error.reference)
+    return NotExecuted(error.reference)

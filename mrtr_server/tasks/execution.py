@@ -6,7 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, assert_never
 
-from ..errors import MissingCapability, ProtocolError, RequestError, StateRefused, StoreUnavailable, UnknownTarget
+from ..errors import (
+    InvalidRequestState,
+    MissingCapability,
+    ProtocolError,
+    RequestError,
+    StoreUnavailable,
+    UnknownTarget,
+)
 from ..flow.endings import Asking, Backgrounded, Yielded, YieldReason
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
@@ -49,7 +56,7 @@ class TaskTools(Protocol):
     async def run(self, call: Call, journal: Journal, run: "TaskRun", should_yield: ShouldYield) -> TaskEnd:
         """Run a round of a task.
 
-        Parameters:
+        Args:
             call: the request that it came from.
             journal: what its flow remembers.
             run: the task.
@@ -69,7 +76,7 @@ class TaskTools(Protocol):
 class TaskRun:
     """One round of a task: its background, and its outlet.
 
-    Parameters:
+    Args:
         records: the rows of the tasks.
         row: the task, as it was claimed.
         lease: the worker's right to run it.
@@ -161,7 +168,7 @@ class TaskRun:
                 self._saying.cancel()
             changed = await self._change(changes, patient=patient)
         if changed:
-            self._records.tell(self.row.id)
+            self._records.notify(self.row.id)
 
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
         """Change the task while it is ours; say whether it was.
@@ -192,7 +199,7 @@ class TaskRun:
             self._tried.clear()
             if message != self._said:
                 self._said = message
-                self._records.tell(self.row.id)
+                self._records.notify(self.row.id)
             return True
         return False
 
@@ -215,7 +222,7 @@ class TaskRun:
 class Executor:
     """Runs rounds of tasks, and records how they end.
 
-    Parameters:
+    Args:
         records: the rows of the tasks.
         tools: the tools.
         leave_to_others: notes that this worker is to claim a task no more for a while, for so many seconds if they are
@@ -232,7 +239,7 @@ class Executor:
     async def execute(self, run: TaskRun, turn: asyncio.Semaphore, should_yield: ShouldYield) -> None:
         """Run a round of a task, or hand the task back.
 
-        Parameters:
+        Args:
             run: the task.
             turn: held while it runs.
             should_yield: asked whether this worker is to run no more of it.
@@ -243,7 +250,7 @@ class Executor:
                     await run.leave()
                 else:
                     await self._run_round(run, should_yield)
-        except StateRefused as refused:
+        except InvalidRequestState as refused:
             self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
             self._leave_to_others(run.row)
             await run.leave()
@@ -278,9 +285,9 @@ class Executor:
                 limits.lease_seconds,
             )
             raise ProtocolError("The task was given up: it could not be run to its end")
-        call = records.sealed.call(row)
-        run.journal = journal = records.sealed.journal(row, records.now())
-        journal.deliver(records.sealed.questions(row).answers)
+        call = records.sealed.unseal_call(row)
+        run.journal = journal = records.sealed.unseal_journal(row, records.now())
+        journal.deliver(records.sealed.unseal_questions(row).answers)
 
         def run_should_yield() -> YieldReason | None:
             return YieldReason.LEASE_IN_DOUBT if run.lease.in_doubt else should_yield()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from ..errors import StateRefused, StoreUnavailable
+from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.messages import Change, Subscription, Task
 
 logger = logging.getLogger("mrtr_server")
@@ -21,7 +21,7 @@ Look = Callable[[str], Awaitable[Task | None]]
 async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
     """Let a subscription tell of tasks: of those that its listener may see, each as it is.
 
-    Parameters:
+    Args:
         changes: the subscription; it runs already, so that nothing is missed meanwhile.
         look: gives a task.
     """
@@ -67,7 +67,7 @@ class TaskChanges:
             except StoreUnavailable:  # of which the log has a line; who listens is told later
                 late.append(change)
                 continue
-            except StateRefused as refused:
+            except InvalidRequestState as refused:
                 logger.error("Who listens to a task is not told, since it does not open: %s", refused.reason)
                 continue
             if task is not None and self._last.get(task.id) != _seen(task):

@@ -20,7 +20,7 @@ _REQUIRED = {"sampling/createMessage": "content", "roots/list": "roots"}
 class Questions:
     """What a task has asked, and what was answered.
 
-    Parameters:
+    Args:
         open: the questions that wait for their answer, by a key that the task never uses again.
         names: the key that the handler knows each by.
         answers: the answers since the handler was last run, by that key.
@@ -77,14 +77,14 @@ class Questions:
             raise InvalidParams(f"The task has {len(self.names)} questions open, so an answer must name its own")
         return self.by_name(dict(zip(self.names.values(), answers.values(), strict=True)))
 
-    def write(self) -> bytes:
+    def dump(self) -> bytes:
         """Write them down."""
         open_ = {key: (q.kind, q.method, q.params, q.needs, q.shape) for key, q in self.open.items()}
         return to_json([open_, self.names, self.answers, self.used])
 
     @classmethod
-    def read(cls, written: bytes) -> "Questions":
-        """Read what `write` wrote."""
+    def load(cls, written: bytes) -> "Questions":
+        """Read what `dump` returned."""
         open_, names, answers, used = from_json(written)
         return cls({key: Question(*parts) for key, parts in open_.items()}, names, answers, used)
 

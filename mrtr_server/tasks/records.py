@@ -13,7 +13,7 @@ from ..limits import Limits
 from ..protocol.messages import Change, Complete, Question
 from ..storage.pubsub import Fanout
 from ..storage.tasks import TaskRow, TaskStore
-from .sealing import Place, SealedTasks
+from .sealing import RowBinding, SealedTasks
 
 logger = logging.getLogger("mrtr_server")
 
@@ -24,7 +24,7 @@ NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""
 class TaskRecords:
     """Reads and writes the rows of tasks, for whoever runs them and for whoever answers their clients.
 
-    Parameters:
+    Args:
         store: where they are.
         ring: seals what they hold.
         fanout: tells those who listen.
@@ -79,7 +79,7 @@ class TaskRecords:
     ) -> dict[str, Any]:
         """Return the changes that let a task wait for answers.
 
-        Parameters:
+        Args:
             row: the task.
             journal: what its flow remembers.
             asked: what it asks, by the key that the handler knows.
@@ -88,12 +88,12 @@ class TaskRecords:
         Raises:
             OverBudget: the journal is too large.
         """
-        questions, now = self.sealed.questions(row), self.now()
+        questions, now = self.sealed.unseal_questions(row), self.now()
         questions.ask(asked)
         return {
             "status": "input_required",
             "journal": self.seal_journal(row, journal),
-            "questions": self.sealed.seal_questions(place_of(row), questions.write()),
+            "questions": self.sealed.seal_questions(place_of(row), questions.dump()),
             "deadline": min(row.created + row.ttl, now + answer_within),
             "attempts": 0,
         }
@@ -115,14 +115,14 @@ class TaskRecords:
         """Change a task, and tell who listens; return it as it is then, or None if it was changed before."""
         changed = await self.store.change_task(row, **changes, updated=self.now())
         if changed is not None:
-            self.tell(row.id)
+            self.notify(row.id)
         return changed
 
-    def tell(self, id: str) -> None:
+    def notify(self, id: str) -> None:
         """Tell those who listen that a task has changed."""
         self._fanout.publish(Change("task", id))
 
 
-def place_of(row: TaskRow) -> Place:
+def place_of(row: TaskRow) -> RowBinding:
     """Return where what a task holds belongs."""
-    return Place(row.id, row.owner)
+    return RowBinding(row.id, row.owner)

@@ -8,12 +8,12 @@ from pydantic_core import from_json, to_json
 
 from ..crypto.codec import SealedCodec
 from ..crypto.keys import KeyRing
-from ..errors import OverBudget, RequestError, StateRefused
+from ..errors import InvalidRequestState, OverBudget, RequestError
 from ..flow.journal import Journal
-from ..flow.outcomes import read_outcome, write_outcome
+from ..flow.outcomes import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
 from ..protocol.messages import JSON, Call, Client, Complete, Principal
-from ..protocol.users import read_user, write_user
+from ..protocol.users import dump_user, load_user
 from ..storage.tasks import TaskRow
 from .questions import Questions
 
@@ -28,7 +28,7 @@ _NO_END = 1e10
 """In seconds. A journal in a task ends with its task, and not by itself."""
 
 
-class Place(NamedTuple):
+class RowBinding(NamedTuple):
     """Where something sealed belongs, so that who can write to the database can't put one task's into another's."""
 
     id: str
@@ -38,9 +38,9 @@ class Place(NamedTuple):
 class SealedTasks:
     """Seals what tasks hold, each bound to its task, column and principal, and opens it.
 
-    What does not open raises `StateRefused`.
+    What does not open raises `InvalidRequestState`.
 
-    Parameters:
+    Args:
         ring: the key ring.
         limits: what a flow may use.
     """
@@ -57,69 +57,72 @@ class SealedTasks:
         """
         return [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
 
-    def seal_call(self, place: Place, call: Call) -> bytes:
+    def seal_call(self, binding: RowBinding, call: Call) -> bytes:
         """Seal the request that a task comes from: what its handler may need of it. Raises `OverBudget`."""
-        return self._seal(place, "call", _write_call(call))
+        return self._seal(binding, "call", _dump_call(call))
 
-    def call(self, row: TaskRow) -> Call:
+    def unseal_call(self, row: TaskRow) -> Call:
         """Give the request that a task came from."""
-        return _read_call(from_json(self._open(row, "call", row.call)))
+        return _load_call(from_json(self._unseal(row, "call", row.call)))
 
-    def seal_journal(self, place: Place, journal: Journal, now: float) -> bytes:
+    def seal_journal(self, binding: RowBinding, journal: Journal, now: float) -> bytes:
         """Seal what a flow remembers. Raises `OverBudget` if that is too much."""
-        return self._seal(place, "journal", journal.dump(_BOUND_TO, now, _NO_END, self._limits))
+        return self._seal(binding, "journal", journal.dump(_BOUND_TO, now, _NO_END, self._limits))
 
-    def journal(self, row: TaskRow, now: float) -> Journal:
+    def unseal_journal(self, row: TaskRow, now: float) -> Journal:
         """Give what a task's flow remembers."""
-        return Journal.load(self._open(row, "journal", row.journal), _BOUND_TO, now)
+        return Journal.load(self._unseal(row, "journal", row.journal), _BOUND_TO, now)
 
-    def seal_questions(self, place: Place, written: bytes) -> bytes:
-        """Seal what a task has asked, as `Questions.write` gives it."""
-        return self._seal(place, "questions", written)
+    def seal_questions(self, binding: RowBinding, written: bytes) -> bytes:
+        """Seal what a task has asked, as `Questions.dump` gives it."""
+        return self._seal(binding, "questions", written)
 
-    def questions(self, row: TaskRow) -> Questions:
+    def unseal_questions(self, row: TaskRow) -> Questions:
         """Give what a task has asked."""
-        return Questions.read(self._open(row, "questions", row.questions)) if row.questions else Questions()
+        return Questions.load(self._unseal(row, "questions", row.questions)) if row.questions else Questions()
 
-    def seal_outcome(self, place: Place, outcome: Complete | RequestError) -> bytes:
+    def seal_outcome(self, binding: RowBinding, outcome: Complete | RequestError) -> bytes:
         """Seal what came of a task. Raises `ValueError` if there is something in it that is not JSON."""
-        return self._seal(place, "outcome", write_outcome(outcome))
+        return self._seal(binding, "outcome", dump_outcome(outcome))
 
-    def outcome(self, row: TaskRow) -> Complete | RequestError | None:
+    def unseal_outcome(self, row: TaskRow) -> Complete | RequestError | None:
         """Give what came of a task; None if nothing has."""
         if row.status not in ("completed", "failed"):
             return None
-        found = read_outcome(self._open(row, "outcome", row.outcome))
+        found = load_outcome(self._unseal(row, "outcome", row.outcome))
         return found if isinstance(found, Complete | RequestError) else None
 
-    def seal_wait(self, place: Place) -> str:
+    def seal_wait(self, binding: RowBinding) -> str:
         """Seal a state for a client that is to come again for a result. It says nothing, and grants nothing."""
-        return self._codec.seal(_bound(place, "wait"))
+        return self._codec.seal(_bound(binding, "wait"))
 
-    def check_wait(self, place: Place, state: Any) -> None:
-        """Check that a state is one that `seal_wait` gave for this task and principal. Raises `StateRefused`."""
+    def check_wait(self, binding: RowBinding, state: Any) -> None:
+        """Check that a state is one that `seal_wait` gave for this task and principal. Raises `InvalidRequestState`."""
         if not isinstance(state, str):
-            raise StateRefused("not a string")
+            raise InvalidRequestState("not a string")
         if len(state) > _LONGEST_WAIT:
-            raise StateRefused("too large")
-        if not compare_digest(self._codec.open(state), _bound(place, "wait")):
-            raise StateRefused("it belongs to another task or principal")
+            raise InvalidRequestState("too large")
+        if not compare_digest(self._codec.unseal(state), _bound(binding, "wait")):
+            raise InvalidRequestState("it belongs to another task or principal")
 
-    def _seal(self, place: Place, column: str, payload: bytes) -> bytes:
-        return self._codec.seal(_bound(place, column) + payload).encode("ascii")
+    def _seal(self, binding: RowBinding, column: str, payload: bytes) -> bytes:
+        return self._codec.seal(_bound(binding, column) + payload).encode("ascii")
 
-    def _open(self, row: TaskRow, column: str, sealed: bytes) -> bytes:
-        opened, bound = self._codec.open(sealed.decode("ascii", "replace")), _bound(Place(row.id, row.owner), column)
+    def _unseal(self, row: TaskRow, column: str, sealed: bytes) -> bytes:
+        opened, bound = (
+            self._codec.unseal(sealed.decode("ascii", "replace")),
+            _bound(RowBinding(row.id, row.owner), column),
+        )
         if not compare_digest(opened[: len(bound)], bound):
-            raise StateRefused(f"the {column} belongs to another task, column or principal")
+            raise InvalidRequestState(f"the {column} belongs to another task, column or principal")
         return opened[len(bound) :]
 
 
-def _bound(place: Place, column: str) -> bytes:
-    return to_json([place.id, place.owner, column]) + b"\n"
+def _bound(binding: RowBinding, column: str) -> bytes:
+    return to_json([binding.id, binding.owner, column]) + b"\n"
 
 
-def _write_call(call: Call) -> bytes:
+def _dump_call(call: Call) -> bytes:
     who = call.principal
     about: JSON = {
         "method": call.method,
@@ -127,7 +130,7 @@ def _write_call(call: Call) -> bytes:
         "meta": call.params.get("_meta"),
         "client": [call.client.info, call.client.capabilities],
         "principal": None if who is None else [who.subject, who.issuer, who.client_id],
-        "user": write_user(call.user),
+        "user": dump_user(call.user),
         "scopes": sorted(call.scopes),
         "host": call.headers.get(b"host", b"").decode("latin-1"),
         "root": call.root,
@@ -143,7 +146,7 @@ def _named_by(who: list[str] | None) -> list[Any] | None:
     return None if who is None else [who[0], "", who[1], who[2], True]
 
 
-def _read_call(fields: JSON) -> Call:
+def _load_call(fields: JSON) -> Call:
     who = fields["principal"]
     return Call(
         method=fields["method"],
@@ -152,7 +155,7 @@ def _read_call(fields: JSON) -> Call:
         arguments=fields["arguments"],
         client=Client(*fields["client"]),
         principal=None if who is None else Principal(*who),
-        user=read_user(fields["user"] if "user" in fields else _named_by(who)),
+        user=load_user(fields["user"] if "user" in fields else _named_by(who)),
         scopes=frozenset(fields.get("scopes", ())),
         headers={b"host": fields["host"].encode("latin-1")},
         root=fields["root"],

@@ -10,16 +10,16 @@ from hmac import compare_digest
 from typing import Any
 
 from ..crypto.digests import digest
-from ..errors import Busy, OverBudget, StateRefused, StoreUnavailable, UnknownTarget
+from ..errors import Busy, InvalidRequestState, OverBudget, StoreUnavailable, UnknownTarget
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..protocol.messages import JSON, Call, Principal, Redeemed, Task, TaskOffer
+from ..protocol.messages import JSON, Call, Principal, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
 from .records import NOTHING_LEFT, TaskRecords, place_of
-from .sealing import ID_BYTES, Place
+from .sealing import ID_BYTES, RowBinding
 from .waiting import TaskWaiting
 from .worker import Reservation, Worker
 
@@ -43,7 +43,7 @@ AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
 class Tasks:
     """Starts tasks, and answers what clients ask about them.
 
-    Parameters:
+    Args:
         records: the rows of the tasks.
         fanout: tells of changes.
         admission: says whether the server is draining.
@@ -54,7 +54,7 @@ class Tasks:
         self, records: TaskRecords, fanout: Fanout, admission: Admission, worker: Worker | None = None
     ) -> None:
         self._records = records
-        self._store = records.store
+        self.store = records.store
         self._sealed = records.sealed
         self._limits = records.limits
         self._worker = worker
@@ -74,7 +74,7 @@ class Tasks:
     async def start(self, terms: TaskTerms, call: Call, journal: Journal | None, *, once: bool = False) -> Task:
         """Make a task of a call. It is there for every replica when this returns.
 
-        Parameters:
+        Args:
             terms: the tool's.
             call: the request.
             journal: what its rounds have left; None if there were none.
@@ -94,12 +94,12 @@ class Tasks:
         journal = journal or Journal(now)
         names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FLAT if offer.first_ask else "") + name for name in names]
-        place = Place(ids[0], _owner(call.principal))
+        binding = RowBinding(ids[0], _owner(call.principal))
         most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
-            id=place.id,
-            owner=place.owner,
+            id=binding.id,
+            owner=binding.owner,
             name=call.target,
             status="working",
             message="",
@@ -109,11 +109,11 @@ class Tasks:
             poll=self._limits.poll_seconds if terms.poll is None else terms.poll,
             deadline=now + ttl,
             expires=now + ttl + RETENTION,
-            call=self._sealed.seal_call(place, call),
-            journal=self._sealed.seal_journal(place, journal, now),
+            call=self._sealed.seal_call(binding, call),
+            journal=self._sealed.seal_journal(binding, journal, now),
         )
         # A replica whose ring begins with another key may have started the same one.
-        found = [found for id in ids[1:] if (found := await self._store.find_task(id))]
+        found = [found for id in ids[1:] if (found := await self.store.find_task(id))]
         if found:
             (row,) = found
         else:
@@ -126,19 +126,19 @@ class Tasks:
         """Keep a new task, and give it; or the one that is there already."""
         with self._reserve(row.name) as reservation:
             if reservation is None:
-                is_new = await self._store.add_task(row)
+                is_new = await self.store.add_task(row)
             else:
                 row = replace(row, lease=reservation.lease, attempts=1)
-                is_new = await self._store.add_task(row, seconds=reservation.seconds)
+                is_new = await self.store.add_task(row, seconds=reservation.seconds)
                 if is_new:
-                    reservation.take(row)
-        return row if is_new else await self._store.find_task(row.id) or row
+                    reservation.run(row)
+        return row if is_new else await self.store.find_task(row.id) or row
 
     async def _settled(self, row: TaskRow) -> TaskRow:
         """Wait until a task has asked or ended, for a while."""
 
         async def find() -> TaskRow:
-            return await self._store.find_task(row.id) or row
+            return await self.store.find_task(row.id) or row
 
         try:
             return await self._waiting.until_settled(row, find, min(self._limits.first_ask_seconds, row.ttl))
@@ -159,7 +159,7 @@ class Tasks:
         row = await self._find(call.target, _owner(call.principal))
         return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
 
-    async def redeem(self, call: Call) -> Redeemed:
+    async def redeem(self, call: Call) -> TaskResult:
         """Give what a task has for its client: what it asks, or what it came to. Waits for either.
 
         Raises:
@@ -170,13 +170,13 @@ class Tasks:
         if row.status == "working" and not self._waiting.has_room:
             raise Busy(AGAIN_AFTER)
         row = await self._until_settled(row, self._limits.result_wait_seconds)
-        return Redeemed(self.view(row), self._sealed.seal_wait(place_of(row)) if row.status == "working" else "")
+        return TaskResult(self.view(row), self._sealed.seal_wait(place_of(row)) if row.status == "working" else "")
 
     def check_wait(self, call: Call) -> None:
-        """Check the state that a request for a result was given to come again with. Raises `StateRefused`."""
+        """Check the state that a request for a result was given to come again with. Raises `InvalidRequestState`."""
         try:
-            self._sealed.check_wait(Place(call.target, _owner(call.principal)), call.state)
-        except StateRefused as refused:  # without the task's id, which may be all that protects it
+            self._sealed.check_wait(RowBinding(call.target, _owner(call.principal)), call.state)
+        except InvalidRequestState as refused:  # without the task's id, which may be all that protects it
             logger.warning("%s: refused a requestState: %s", call.method, refused.reason)
             raise
 
@@ -193,7 +193,7 @@ class Tasks:
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
         """Take answers to what a task has open; others are ignored.
 
-        Parameters:
+        Args:
             call: the request.
             answers: by key.
             map_answers: gives them by the task's keys, where they come by others; see `Questions.by_name`.
@@ -209,10 +209,10 @@ class Tasks:
             row = await self._find(call.target, _owner(call.principal))
             if row.status != "input_required":
                 return
-            questions = self._sealed.questions(row)
+            questions = self._sealed.unseal_questions(row)
             if not questions.take(answers if map_answers is None else map_answers(questions, answers)):
                 return
-            written = questions.write()
+            written = questions.dump()
             if len(written) > self._limits.state_bytes:
                 message = f"The answers are over {self._limits.state_bytes} bytes"
                 raise OverBudget(message, "state_bytes", self._limits.state_bytes)
@@ -233,7 +233,7 @@ class Tasks:
             leased = {"lease": reservation.lease, "seconds": reservation.seconds, "attempts": row.attempts + 1}
             changed = await self._records.change(row, **changes, **leased)
             if changed is not None:
-                reservation.take(changed)
+                reservation.run(changed)
             return changed
 
     async def cancel(self, call: Call) -> Task:
@@ -250,7 +250,7 @@ class Tasks:
                 return cancelled
 
     async def _find(self, id: str, owner: str) -> TaskRow:
-        row = await self._store.find_task(id) if len(id) <= _LONGEST_ID else None
+        row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
         # For anyone but its owner it does not exist.
         if row is None or not compare_digest(row.owner.encode(), owner.encode()):
             raise UnknownTarget("task", id)
@@ -259,8 +259,8 @@ class Tasks:
     # For clients
 
     def view(self, row: TaskRow) -> Task:
-        """Give a task as its client may see it. Raises `StateRefused` if what it holds does not open."""
-        questions = self._sealed.questions(row) if row.status == "input_required" else Questions()
+        """Give a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
+        questions = self._sealed.unseal_questions(row) if row.status == "input_required" else Questions()
         return Task(
             id=row.id,
             status=row.status,
@@ -271,7 +271,7 @@ class Tasks:
             message=row.message,
             questions=questions.open,
             names=questions.names,
-            outcome=self._sealed.outcome(row),
+            outcome=self._sealed.unseal_outcome(row),
             first_ask=row.id.startswith(_FLAT),
         )
 

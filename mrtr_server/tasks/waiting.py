@@ -23,7 +23,7 @@ again, for as long as no other replica is there to take it."""
 class TaskWaiting:
     """Lets requests wait until a task asks or ends.
 
-    Parameters:
+    Args:
         fanout: tells of changes.
         admission: says whether the server is draining.
         most: how many requests may wait at once.
@@ -43,7 +43,7 @@ class TaskWaiting:
     async def until_settled(self, row: TaskRow, find: Callable[[], Awaitable[TaskRow]], seconds: float) -> TaskRow:
         """Wait until a task asks or ends; or until the time is over, or the server begins to drain.
 
-        Parameters:
+        Args:
             row: the task.
             find: gives it as it is by then.
             seconds: how long to wait at most.

@@ -20,10 +20,10 @@ from .records import TaskRecords
 
 logger = logging.getLogger("mrtr_server")
 
-LOOK_EVERY = 1.0
+POLL_INTERVAL = 1.0
 """How often a worker looks for tasks that nobody has told it of, in seconds."""
 
-HEARD_EVERY = 0.5
+HEARTBEAT_INTERVAL = 0.5
 """How often it says that it is alive, and hears what was cancelled, in seconds."""
 
 NOT_HERE_FOR = 2.0
@@ -41,7 +41,7 @@ _MOST_OVERDUE = 100
 class Worker:
     """Runs tasks in this process, several at once, on each event loop that it is started on.
 
-    Parameters:
+    Args:
         records: the rows of the tasks.
         tools: the tools whose tasks it runs.
         admission: says whether the server is draining.
@@ -51,9 +51,9 @@ class Worker:
     def __init__(
         self, records: TaskRecords, tools: TaskTools, admission: Admission, *, starts_by_itself: bool = True
     ) -> None:
-        self._start = partial(_AtWork, records, tools, admission)
+        self._start = partial(_LoopWorker, records, tools, admission)
         self._starts_by_itself = starts_by_itself
-        self._at_work: dict[asyncio.AbstractEventLoop, _AtWork] = {}
+        self._loop_workers: dict[asyncio.AbstractEventLoop, _LoopWorker] = {}
 
     def wake(self) -> None:
         """Start to work on this event loop if there may be a task, unless only others are to run it."""
@@ -63,31 +63,31 @@ class Worker:
     def start(self) -> None:
         """Start to work on this event loop, unless it does already."""
         loop = asyncio.get_running_loop()
-        if loop in self._at_work:
+        if loop in self._loop_workers:
             return
-        for other in [each for each in self._at_work if each.is_closed()]:
-            del self._at_work[other]
-        self._at_work[loop] = self._start()
+        for other in [each for each in self._loop_workers if each.is_closed()]:
+            del self._loop_workers[other]
+        self._loop_workers[loop] = self._start()
 
     def reserve(self, tool: str) -> AbstractContextManager["Reservation | None"]:
         """Keep a place for a task of a tool that is about to be stored, if there is one on this event loop."""
-        at_work = self._at_work.get(asyncio.get_running_loop())
-        return nullcontext() if at_work is None else at_work.reserve(tool)
+        loop_worker = self._loop_workers.get(asyncio.get_running_loop())
+        return nullcontext() if loop_worker is None else loop_worker.reserve(tool)
 
     async def close(self) -> None:
         """Hand the tasks back: those that come to a boundary in time from there, the others from their last step."""
         loop = asyncio.get_running_loop()
-        if loop in self._at_work:
+        if loop in self._loop_workers:
             try:
-                await self._at_work[loop].close()
+                await self._loop_workers[loop].close()
             finally:
-                del self._at_work[loop]
+                del self._loop_workers[loop]
 
 
 class Reservation:
     """A place that is kept for one task: it is stored as taken, so that nobody need claim it.
 
-    Parameters:
+    Args:
         lease: names who takes it.
         seconds: how long that is to hold.
         take: begins the task.
@@ -101,12 +101,12 @@ class Reservation:
         self._until = time.monotonic() + seconds
         self._take = take
 
-    def take(self, row: TaskRow) -> None:
+    def run(self, row: TaskRow) -> None:
         """Run the task, which has been stored."""
         self._take(row, self._until)
 
 
-class _AtWork:
+class _LoopWorker:
     """A worker on one event loop."""
 
     def __init__(self, records: TaskRecords, tools: TaskTools, admission: Admission) -> None:
@@ -130,7 +130,7 @@ class _AtWork:
         # Not in the context of the request that happened to come first.
         loop, context = asyncio.get_running_loop(), Context()
         self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
-        self._heard = loop.create_task(self._again_and_again(self._be_heard, "renewed"), context=context)
+        self._heard = loop.create_task(self._again_and_again(self._heartbeat, "renewed"), context=context)
 
     async def close(self) -> None:
         """See `Worker.close`."""
@@ -169,7 +169,7 @@ class _AtWork:
                 await asyncio.sleep(AGAIN_AFTER)
             except Exception as error:
                 logger.error("Tasks could not be %s", what, exc_info=error)
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(POLL_INTERVAL)
 
     # Claiming
 
@@ -224,9 +224,9 @@ class _AtWork:
         """Wait until there may be tasks of these tools, or room for others."""
         waits: list[Coroutine[Any, Any, object]] = []
         if tools:
-            waits.append(self._records.store.wait_for_tasks(LOOK_EVERY, tools=tools, without=list(self._left)))
+            waits.append(self._records.store.wait_for_tasks(POLL_INTERVAL, tools=tools, without=list(self._left)))
         if full or not tools:
-            waits.append(_within(LOOK_EVERY, self._ended.wait()))
+            waits.append(_within(POLL_INTERVAL, self._ended.wait()))
         if len(waits) == 1:
             await waits[0]
             return
@@ -300,10 +300,10 @@ class _AtWork:
 
     # What happens meanwhile
 
-    async def _be_heard(self) -> None:
+    async def _heartbeat(self) -> None:
         before = time.monotonic()
-        await asyncio.sleep(HEARD_EVERY)
-        stood_still = time.monotonic() - before - HEARD_EVERY
+        await asyncio.sleep(HEARTBEAT_INTERVAL)
+        stood_still = time.monotonic() - before - HEARTBEAT_INTERVAL
         if stood_still > self._limits.lease_seconds:
             logger.error(
                 "The event loop stood still for %.1f s, longer than the lease of %g s, so that other workers may have "
@@ -314,7 +314,7 @@ class _AtWork:
         ids = list(self._running)
         if ids:
             await self._renew(ids)
-        if time.monotonic() - self._looked >= LOOK_EVERY:
+        if time.monotonic() - self._looked >= POLL_INTERVAL:
             self._looked = time.monotonic()
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._records.expire, overdue))  # at once, or who is cancelled waits for them

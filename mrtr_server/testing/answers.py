@@ -17,7 +17,7 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 class Answer:
     """An answer as it goes over the wire. Make one yourself for what no well-behaved client sends.
 
-    Parameters:
+    Args:
         raw: the value in `inputResponses`.
     """
 
@@ -41,7 +41,7 @@ def _plain(content: BaseModel | Mapping[str, Any]) -> JSON:
 def accept(content: BaseModel | Mapping[str, Any] | None = None, /, **fields: Any) -> Answer:
     """Answer as a person who filled in a form, or agreed to open a page.
 
-    Parameters:
+    Args:
         content: an instance of the form's model, or the fields by name.
         fields: the fields by name.
     """
@@ -66,7 +66,7 @@ no = accept(confirm=False)
 def sampled(text: str, *, model: str = "test-model") -> Answer:
     """Answer as the client's model.
 
-    Parameters:
+    Args:
         text: what it wrote.
         model: its name.
     """
@@ -76,7 +76,7 @@ def sampled(text: str, *, model: str = "test-model") -> Answer:
 def roots(*uris: str) -> Answer:
     """Answer with the directories and files that the client works in.
 
-    Parameters:
+    Args:
         uris: their URIs, such as `"file:///home/ann/project"`.
     """
     return Answer({"roots": [{"uri": uri} for uri in uris]})
@@ -90,7 +90,7 @@ def is_function(answer: object) -> TypeGuard[Callable[[Asked], Given]]:
 def write(answer: Answerable, asked: Asked | None) -> Any:
     """Give an answer as it goes over the wire.
 
-    Parameters:
+    Args:
         answer: what the test gave.
         asked: what it answers; None if it was not asked, which then counts as a form.
     """

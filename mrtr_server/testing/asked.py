@@ -16,7 +16,7 @@ _KINDS: dict[str, Literal["sample", "roots"]] = {"sampling/createMessage": "samp
 class Asked:
     """One thing that the server asked for.
 
-    Parameters:
+    Args:
         key: names it on the wire.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters, as sent.
@@ -62,7 +62,7 @@ class Asked:
 class Asks(dict[str, Asked]):
     """What was asked, by key; a key that was not asked fails the test with all that were.
 
-    Parameters:
+    Args:
         asked: what was asked.
         reply: describes itself in the message; left out, the message lists what was asked.
     """

@@ -31,7 +31,7 @@ class Calls(Session[One, Many]):
 
         Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
 
-        Parameters:
+        Args:
             tool: its name.
             arguments: its arguments.
             answers: by key; see `Flow.answer`. A list has the answers to questions that come under one key in turn.
@@ -61,7 +61,7 @@ class Calls(Session[One, Many]):
     def request(self, method: str, params: Mapping[str, Any] = NONE) -> One:
         """Send any other request, such as `tools/list`.
 
-        Parameters:
+        Args:
             method: the protocol's method.
             params: its parameters, without `_meta`.
 
@@ -75,7 +75,7 @@ class Calls(Session[One, Many]):
     def flow(self, tool: str, arguments: Mapping[str, Any] = NONE, /, **named: Any) -> Flow[One, Many]:
         """Make the flow of a tool call, to walk round by round. Nothing is sent yet.
 
-        Parameters:
+        Args:
             tool: its name.
             arguments: its arguments.
             named: arguments, too.
@@ -101,7 +101,7 @@ class Client(Calls[Reply, list[Reply]]):
     has bound to its loop stays good from test to test. Where a loop runs already, in an `async def` test, use
     `AsyncClient`.
 
-    Parameters:
+    Args:
         servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
         token: the bearer token of the user.
         headers: HTTP headers of every request.

@@ -39,7 +39,7 @@ class Flow(Generic[One, Many]):
     `state`, `arguments`, `token` and `headers` are what the next round is sent with; change them between rounds as you
     like. A round that is refused leaves the flow where it was.
 
-    Parameters:
+    Args:
         client: who sends it.
         method: the protocol's method.
         target: the tool's or prompt's name, or the resource's URI.
@@ -83,7 +83,7 @@ class Flow(Generic[One, Many]):
     def start(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
         """Send the call for the first time.
 
-        Parameters:
+        Args:
             answers: by key, for a client that answers before it is asked; as a rule none.
             named: answers by key, too.
 
@@ -98,7 +98,7 @@ class Flow(Generic[One, Many]):
 
         Fails the test if a key is not asked: `send` is for that.
 
-        Parameters:
+        Args:
             answers: by key: fields of a form or an instance of its model, `accept(...)`, `decline`, `cancel`, `yes`,
                 `no`, `sampled(...)`, `roots(...)`, or a function of what is asked that gives one.
             named: answers by key, too.
@@ -115,7 +115,7 @@ class Flow(Generic[One, Many]):
     def send(self, answers: Mapping[str, Answerable] = NONE, /, *, wait: bool = True) -> One:
         """Send a round with whatever answers, asked for or not, and whatever state the flow has.
 
-        Parameters:
+        Args:
             answers: by key; see `answer`.
             wait: whether to wait, in a task, for what comes of the answers. If not, the task may be looked at, waited
                 for or cancelled while it works on them.
@@ -130,7 +130,7 @@ class Flow(Generic[One, Many]):
 
         Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
 
-        Parameters:
+        Args:
             answers: by key; see `answer`. A list has the answers to questions that come under one key in turn.
             named: answers by key, too.
 
@@ -170,7 +170,7 @@ class Flow(Generic[One, Many]):
     def replay(self, reply: Reply | None = None) -> One:
         """Send the request behind a reply again, byte for byte. The flow stays where it is.
 
-        Parameters:
+        Args:
             reply: one of this flow's, or of another; the last one if left out.
 
         Returns:
@@ -189,7 +189,7 @@ class Flow(Generic[One, Many]):
     def race(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> Many:
         """Send the next round to all servers of the flow at once, byte for byte the same; twice, if there is only one.
 
-        Parameters:
+        Args:
             answers: by key; see `answer`. Here, too, a key that is not asked fails the test.
             named: answers by key, too.
 
@@ -204,7 +204,7 @@ class Flow(Generic[One, Many]):
     def tamper(self, change: Callable[[str], str] = flipped) -> None:
         """Let the state be changed on its way to the server, in the next round only.
 
-        Parameters:
+        Args:
             change: gives the changed state; by default one character in the middle is another.
         """
         if self.state is None:
@@ -214,7 +214,7 @@ class Flow(Generic[One, Many]):
     def move_to(self, *servers: Server) -> None:
         """Send the next rounds to another replica, another version, or a server with other keys.
 
-        Parameters:
+        Args:
             servers: applications or URLs; several take turns.
         """
         self._servers = transports(servers, self._client._path, self._client._timeout)

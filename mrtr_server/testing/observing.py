@@ -14,7 +14,7 @@ _current: ContextVar["Seen | None"] = ContextVar("mrtr_server_testing_seen", def
 class Log:
     """What the server's log said; `"refused" in reply.log` looks for text in it.
 
-    Parameters:
+    Args:
         records: the records, in their order.
     """
 
@@ -42,7 +42,7 @@ _FORMATTER = logging.Formatter("%(levelname)s %(message)s")
 class Seen:
     """What was seen of one request, or of several.
 
-    Parameters:
+    Args:
         parts: what was seen of each, to be put together.
     """
 

@@ -44,7 +44,7 @@ class Task(NamedTuple):
 class Response:
     """An HTTP response.
 
-    Parameters:
+    Args:
         status: its status code.
         headers: by lower-case name.
         body: its body.
@@ -63,7 +63,7 @@ class Reply:
 
     What the reply does not have fails the test, with a message that says what came instead.
 
-    Parameters:
+    Args:
         request: what was sent.
         responses: what came back; of a call of several rounds, in each of them.
         before: what the flow was asked in earlier rounds.

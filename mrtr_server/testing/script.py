@@ -20,7 +20,7 @@ Answers = Mapping[str, Scripted]
 class Script:
     """The answers to one flow, each to be given once.
 
-    Parameters:
+    Args:
         answers: by key.
         defaults: by key, for what is not in `answers`; they may be given often, or not at all.
     """

@@ -11,7 +11,7 @@ S = TypeVar("S", bound=MRTRServer)
 class Clock:
     """A clock that stands still until it is moved: `replica(app, clock=clock)`.
 
-    Parameters:
+    Args:
         now: where it stands, in seconds since the epoch; the present time if left out.
     """
 
@@ -25,7 +25,7 @@ class Clock:
     def advance(self, seconds: float) -> None:
         """Move the clock.
 
-        Parameters:
+        Args:
             seconds: by how much; negative for a clock that is set back.
         """
         self.now += seconds
@@ -38,7 +38,7 @@ def replica(app: S, /, **settings: Any) -> S:
     nothing, it makes for itself, too; what is given to it, such as a store, it shares. Handlers that are registered
     later, on either, are on both.
 
-    Parameters:
+    Args:
         app: the application; it stays as it is.
         settings: keywords of `MRTRServer`, such as `keys=`, `clock=`, `limits=`, `auth=`.
     """
@@ -48,7 +48,7 @@ def replica(app: S, /, **settings: Any) -> S:
 def replicas(app: S, count: int, /, **settings: Any) -> list[S]:
     """Make several servers with the handlers of an application; see `replica`.
 
-    Parameters:
+    Args:
         app: the application.
         count: how many.
         settings: keywords of `MRTRServer`, the same for all.

@@ -74,7 +74,7 @@ class Session(ABC, Generic[One, Many]):
     ) -> Request:
         """Write a request.
 
-        Parameters:
+        Args:
             method: the protocol's method.
             params: its parameters, without `_meta`.
             server: where it goes.

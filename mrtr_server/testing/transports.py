@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Transport(ABC):
     """The way to one server.
 
-    Parameters:
+    Args:
         timeout: how long a reply may take, in seconds; None for as long as it takes.
     """
 
@@ -49,7 +49,7 @@ class Transport(ABC):
 class InProcess(Transport):
     """Calls an ASGI application.
 
-    Parameters:
+    Args:
         app: the application.
         path: where its endpoint is; None for a server's own path.
         timeout: see `Transport`.
@@ -103,7 +103,7 @@ class InProcess(Transport):
 class OverHTTP(Transport):
     """Posts to an endpoint, each time on a connection of its own.
 
-    Parameters:
+    Args:
         url: the endpoint.
         timeout: see `Transport`.
     """
@@ -150,7 +150,7 @@ def transports(servers: Iterable[Server], path: str | None, timeout: float | Non
 class Lifespan:
     """The life of an application between its startup and its shutdown.
 
-    Parameters:
+    Args:
         app: the application.
         timeout: how long either may take, in seconds.
     """

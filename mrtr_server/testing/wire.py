@@ -26,7 +26,7 @@ _INFO = {"name": "mrtr_server.testing", "version": __version__}
 class Request:
     """An HTTP request, ready to be sent, and to be sent again byte for byte.
 
-    Parameters:
+    Args:
         headers: its headers, by lower-case name.
         body: its body.
     """
@@ -39,7 +39,7 @@ class Request:
 class Caller:
     """The client that sends the requests, as it describes itself.
 
-    Parameters:
+    Args:
         dialect: the name of the wire form.
         capabilities: what it declares.
         log_level: the least severe messages that it wants; None for none.
@@ -55,7 +55,7 @@ def write(
 ) -> tuple[dict[str, str], bytes]:
     """Write a request.
 
-    Parameters:
+    Args:
         caller: who sends it.
         number: its id, and the token of its progress.
         method: the protocol's method.

@@ -16,7 +16,7 @@ logger = logging.getLogger("mrtr_server")
 class TokenUser(BaseUser):
     """A user who was known by a token.
 
-    Parameters:
+    Args:
         identity: names the user, and no other.
     """
 
@@ -42,7 +42,7 @@ class TokenUser(BaseUser):
 class BearerTokens(AuthenticationBackend):
     """A Starlette authentication backend with a fixed table of bearer tokens. For development and tests.
 
-    Parameters:
+    Args:
         users: the user's identity, by token.
         scopes: what every user may do.
 

@@ -72,7 +72,7 @@ def build_callback(
 ) -> Callback[Any]:
     """Compile a callback. Raises `SetupError` for what can't be one.
 
-    Parameters:
+    Args:
         handler: the function, and its name.
         methods: the HTTP methods that it takes: GET, POST.
         origins: from where browsers may POST to it, besides the server's own.
@@ -82,7 +82,7 @@ def build_callback(
     if not _NAME.fullmatch(name):
         raise SetupError(f"{name!r} is no name for a callback: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
     if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and if it likes the WayBack over which it came")
+        raise SetupError(f"{name}: a callback takes the request, and if it likes the CallbackLink over which it came")
     taken = frozenset({methods} if isinstance(methods, str) else methods)
     if not taken or taken - {"GET", "POST"}:
         raise SetupError(f"{name}: methods= of a callback are GET, POST, or both")
@@ -117,7 +117,7 @@ def _is_response(member: Any) -> bool:
 class CallbackPages:
     """Serves the callbacks to browsers.
 
-    Parameters:
+    Args:
         known: the server's callbacks by name; more may come.
         callbacks: reads the links, and keeps what is reported.
         threads: runs plain functions.
@@ -214,7 +214,7 @@ class CallbackPages:
         tokens = request.query_params.getlist("state") or await _posted_tokens(request)
         if len(tokens) != 1:
             raise LinkRefused(f"it has {len(tokens)} tokens")
-        link = self._callbacks.open(callback, tokens[0])
+        link = self._callbacks.unseal_link(callback, tokens[0])
         if (stranger := await self._refuse_stranger(callback, link, request)) is not None:
             return stranger
         if await self._callbacks.find(link.id) is not None:
@@ -227,7 +227,7 @@ class CallbackPages:
             return _page(200, text, "You can close this page.")
         if isinstance(value, Response):  # a form, or a redirect: there is more to come
             return value
-        report = {"action": "accept", "content": callback.stored.write(value)}
+        report = {"action": "accept", "content": callback.stored.dump(value)}
         kept = await self._callbacks.report(link, report)
         return await self._done(callback, request, "Done" if kept else "This is done already")
 
@@ -254,7 +254,7 @@ class CallbackPages:
         if not callback.takes_way_back:
             return await self._call(callback.function, request)
         root = request.scope.get("root_path", "")
-        back = self._callbacks.way_back_of(callback, link, request.headers.get("host", ""), root)
+        back = self._callbacks.callback_link_of(callback, link, request.headers.get("host", ""), root)
         return await self._call(callback.function, request, back)
 
     async def _done(self, callback: Callback[Any], request: Request, title: str) -> Response:

@@ -53,7 +53,7 @@ def running_request() -> "asyncio.Task[Any]":
 class Connection:
     """The way back to one client: plain JSON until there is something to stream, then a stream.
 
-    Parameters:
+    Args:
         dialect: writes the notes.
         headers: of the request; without `text/event-stream` in `Accept`, notes are dropped.
         admission: says whether the server is draining.

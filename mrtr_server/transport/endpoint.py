@@ -31,7 +31,7 @@ _LOOPBACK = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?
 class Endpoint:
     """The MCP endpoint: takes one POST, gives one reply or one stream.
 
-    Parameters:
+    Args:
         dispatcher: answers calls.
         info: the server's name, version and so on, in the shape of `Implementation`.
         header_parameters: gives the parameters of a tool that headers mirror.
@@ -185,7 +185,7 @@ class Endpoint:
                 return
             dialect = self._choose(envelope)
             user = scope.get("user")
-            call = dialect.read(envelope, principal_of(user), user)
+            call = dialect.load_call(envelope, principal_of(user), user)
             call.root = scope.get("root_path", "")
             if (credentials := scope.get("auth")) is not None:
                 call.scopes = scopes_of(credentials)

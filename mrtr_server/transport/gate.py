@@ -18,12 +18,12 @@ _ONCE = (b"host", b"authorization", b"content-length")
 """Headers of which nobody knows which one counts: for a proxy it may be the one, for a server the other."""
 
 
-def wrap(
+def build_middleware_stack(
     app: ASGIApp, auth: AuthenticationBackend | None, middleware: Sequence[Middleware], refusals: RefusalLog
 ) -> ASGIApp:
     """Put authentication and other middleware around an application, once; and outermost, the check of its headers.
 
-    Parameters:
+    Args:
         app: the application.
         auth: knows users by their credentials; whom it does not know gets a 401. None to let everybody through.
         middleware: Starlette middleware, the outermost first; around the authentication.
@@ -39,7 +39,7 @@ def wrap(
 def refuse_repeated(headers: Iterable[tuple[bytes, bytes]], refusals: RefusalLog) -> Response | None:
     """Return the refusal of a request that has a header twice which can be there once; None for any other.
 
-    Parameters:
+    Args:
         headers: of the request, one of them twice.
         refusals: logs what is turned away.
     """

@@ -13,7 +13,7 @@ RETRY_AFTER = 1
 class Probes:
     """Answers `health` and `ready`, in the folder that the endpoint is in.
 
-    Parameters:
+    Args:
         endpoint: the path of the MCP endpoint, without a slash at its end.
         ready: says why the server is not ready; nothing if it is.
         store: says whether the shared store can be used.

@@ -12,7 +12,7 @@ class InFlight:
 
     It does so twice: the first time lets a running step end, the second, halfway to the end, does not.
 
-    Parameters:
+    Args:
         shutdown: the end of the server.
     """
 

@@ -31,7 +31,7 @@ _SSE_HEADERS = [
 class ResponseWriter:
     """Writes one response.
 
-    Parameters:
+    Args:
         receive, send: of the ASGI application.
         seconds: how long the client may leave unread what was written before, in seconds. It is disconnected then, and
             what is still written goes nowhere.

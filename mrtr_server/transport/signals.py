@@ -25,7 +25,7 @@ def drain_on_sigterm(admission: Admission, lame_duck: float) -> None:
 
     Nothing happens where there is none, as without a web server, and outside of the main thread.
 
-    Parameters:
+    Args:
         admission: what is to drain. It is held weakly.
         lame_duck: how long after the signal the handler is called, in seconds; a second signal calls it at once.
     """
@@ -58,7 +58,7 @@ def _is_dispatched_by_the_loop(handler: Handler) -> bool:
 class _Chain:
     """A signal handler that goes before another one.
 
-    Parameters:
+    Args:
         following: the one that was there.
     """
 

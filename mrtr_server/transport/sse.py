@@ -31,7 +31,7 @@ class EventStream:
     What waits for the client is bounded: progress that is not written yet gives way to newer progress, and messages
     that do not fit are dropped. The response is never left out.
 
-    Parameters:
+    Args:
         writer: of the response.
     """
 

@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from ..serving import in_process
-from ..wire import Wire
+from ..support.serving import in_process
+from ..support.wire import Wire
 
 Start = Callable[..., Wire]
 

@@ -1,11 +1,11 @@
-"""examples/conformance.py, where the official suite does not look; what it looks at is in tests/test_conformance.py."""
+"""examples/conformance.py, where the official suite does not look; see also tests/system/test_conformance.py."""
 
 import pytest
 
 from examples import conformance
 
-from ..test_conformance import VERSION
-from ..wire import Wire, accept
+from ..support.wire import Wire, accept
+from ..system.test_conformance import VERSION
 from .conftest import Start
 from .pasting import needs_curl, replies
 

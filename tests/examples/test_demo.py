@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..serving import PATIENCE, ROOT, wait_until
+from ..support.serving import ROOT, TIMEOUT, wait_until
 from .pasting import needs_curl, paste
 
 DEMO = ROOT / "scripts" / "demo.py"
@@ -76,7 +76,7 @@ def test_the_lines_it_prints_work_as_pasted_until_it_is_ended(tmp_path: Path, nu
         assert TEXT in output
     finally:
         process.send_signal(number)
-        code = process.wait(PATIENCE)
+        code = process.wait(TIMEOUT)
     assert code == 0
     assert log.read_text().endswith("The servers have ended.\n")
     assert not any(map(is_running, servers(said)))
@@ -89,6 +89,6 @@ def test_it_ends_its_servers_even_while_they_start(tmp_path: Path) -> None:
     wait_until(lambda: "Three servers" in log.read_text(), "the demo to begin")
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) in (0, 130)
+    assert process.wait(TIMEOUT) in (0, 130)
     children = subprocess.run(["ps", "-A", "-o", "ppid="], check=True, capture_output=True, text=True).stdout.split()
     assert str(process.pid) not in children

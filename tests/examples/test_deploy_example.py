@@ -6,7 +6,7 @@ import pytest
 
 from examples import deploy
 
-from ..wire import Wire, accept
+from ..support.wire import Wire, accept
 from .conftest import Start
 from .pasting import needs_curl, replies
 

@@ -1,4 +1,4 @@
-"""examples/dinner.py; the printed messages are in tests/dialects/transcripts/draft-tasks."""
+"""examples/dinner.py; the printed messages are in tests/protocol/transcripts/draft-tasks."""
 
 import datetime
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from examples import dinner
 
-from ..wire import Wire, request
+from ..support.wire import Wire, request
 from .conftest import Start
 from .pasting import needs_curl, replies
 

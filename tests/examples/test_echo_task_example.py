@@ -1,11 +1,11 @@
-"""examples/echo_task.py; the printed messages of the drafts are in tests/dialects/transcripts/draft-tasks."""
+"""examples/echo_task.py; the printed messages of the drafts are in tests/protocol/transcripts/draft-tasks."""
 
 import pytest
 
 from examples import echo_task
 from mrtr_server import Inputs
 
-from ..wire import Wire, accept, request
+from ..support.wire import Wire, accept, request
 from .conftest import Start
 from .pasting import needs_curl, replies
 

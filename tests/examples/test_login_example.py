@@ -12,7 +12,7 @@ import pytest
 
 from examples import login
 
-from ..wire import Reply, Wire, modern
+from ..support.wire import Reply, Wire, modern
 from .conftest import Start
 from .pasting import SHELL, commands, needs_curl
 

@@ -6,12 +6,12 @@ import pytest
 
 from examples import report
 
-from ..wire import JSON, TASKS, Wire, accept
+from ..support.wire import JSON, TASKS, Wire, accept
 from .conftest import Start
 from .pasting import needs_curl, replies
 
 ABLE = {"elicitation": {}, **TASKS}
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 @pytest.fixture(name="wire")
@@ -21,7 +21,7 @@ def _wire(start: Start) -> Wire:
 
 def once(wire: Wire, task: str, status: str, seen: list[str]) -> JSON:
     """Look at a task until it has a status; note what it says of itself."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         found = wire.modern("tasks/get", {"taskId": task}, capabilities=ABLE).result
         seen.append(found.get("statusMessage", ""))

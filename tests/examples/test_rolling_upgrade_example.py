@@ -10,7 +10,7 @@ from examples.rolling_upgrade import v1, v2
 from mrtr_server import KeyRing
 from mrtr_server.testing import Client, replica
 
-from ..serving import KEYS, in_process
+from ..support.serving import KEYS, in_process
 from .pasting import commands, needs_curl, paste, shown_replies
 
 GITHUB = {"name": "octocat"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ..serving import KEYS, PATIENCE, ROOT, in_process, wait_until
-from ..wire import Wire, accept
+from ..support.serving import KEYS, ROOT, TIMEOUT, in_process, wait_until
+from ..support.wire import Wire, accept
 
 
 def free_port() -> int:
@@ -47,7 +47,7 @@ def _front(ports: list[int], tmp_path_factory: pytest.TempPathFactory) -> Iterat
         wire.close()
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
     assert "Traceback" not in log.read_text()
 
 
@@ -78,7 +78,7 @@ def test_a_body_that_waits_for_a_go_ahead_gets_one(front: Wire) -> None:
         f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(message)}\r\nExpect: 100-continue\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", httpx.URL(front.url).port or 0), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", httpx.URL(front.url).port or 0), timeout=TIMEOUT) as connection:
         connection.sendall(head.encode())
         assert connection.recv(64).startswith(b"HTTP/1.1 100 ")
         connection.sendall(message)
@@ -98,7 +98,7 @@ def test_a_body_that_waits_for_a_go_ahead_gets_one(front: Wire) -> None:
     ids=["length", "negative", "chunked", "headers"],
 )
 def test_what_it_can_not_read_is_refused(front: Wire, request_head: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", httpx.URL(front.url).port or 0), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", httpx.URL(front.url).port or 0), timeout=TIMEOUT) as connection:
         connection.sendall(request_head)
         assert connection.recv(64).startswith(b"HTTP/1.1 400 ")
 
@@ -114,4 +114,4 @@ def test_without_any_replica_the_answer_says_so(tmp_path: Path) -> None:
         assert httpx.post(f"http://127.0.0.1:{port}/mcp", json={}).status_code == 502
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)

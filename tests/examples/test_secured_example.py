@@ -4,7 +4,7 @@ import pytest
 
 from examples import secured
 
-from ..wire import ACCEPT, Reply, Wire, accept, mirrored, modern
+from ..support.wire import ACCEPT, Reply, Wire, accept, mirrored, modern
 from .conftest import Start
 from .pasting import needs_curl, replies
 

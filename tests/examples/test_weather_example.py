@@ -7,7 +7,7 @@ import pytest
 from examples import weather
 from mrtr_server import InputRequired, Inputs
 
-from ..wire import Wire, accept
+from ..support.wire import Wire, accept
 from .conftest import Start
 from .pasting import needs_curl, replies
 

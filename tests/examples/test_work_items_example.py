@@ -7,7 +7,7 @@ import pytest
 from examples import work_items
 from mrtr_server import Inputs
 
-from ..wire import Wire, accept
+from ..support.wire import Wire, accept
 from .conftest import Start
 from .pasting import needs_curl, replies
 

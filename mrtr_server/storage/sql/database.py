@@ -38,7 +38,7 @@ class Database(ABC):
     It connects when it is first used, makes the tables if they are not there, and finds its own way back when it has
     been away. Every statement is a transaction of its own.
 
-    Parameters:
+    Args:
         kind: `"sqlite"` or `"postgresql"`: which statements it takes.
         name: the database as an operator knows it, without password and options.
     """
@@ -60,7 +60,7 @@ class Database(ABC):
     async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
         """Run one statement, and return its rows.
 
-        Parameters:
+        Args:
             statement: its name. When the connection turns out to be dead it is run again, once, on a new one: so it
                 must come to the same if it has been run already.
             given: its parameters.
@@ -78,7 +78,7 @@ class Database(ABC):
     async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
         """Run a statement as it is written, and return its rows.
 
-        Parameters:
+        Args:
             sql: the statement, with named parameters such as `:state`; one of few, since each is kept. `:now` is the
                 time.
             given: the parameters, by name. A list is looked through as the statements do it.
@@ -132,7 +132,7 @@ class Database(ABC):
     def steps_from(self, found: str | None) -> list[str]:
         """Return the statements that lead from a version to the present one; none where it is that already.
 
-        Parameters:
+        Args:
             found: the version that the tables are of; None if there are none.
 
         Raises:

@@ -6,7 +6,7 @@ from .urls import open_database
 async def upgrade(url: str) -> str:
     """Upgrade a database, or make the tables if there are none, while no other process does either.
 
-    Parameters:
+    Args:
         url: as for `SQLStore`.
 
     Returns:
@@ -30,7 +30,7 @@ async def upgrade(url: str) -> str:
 async def script(url: str) -> str:
     """Return what `upgrade` would run, for those who run it by hand: one transaction, and nothing where it is done.
 
-    Parameters:
+    Args:
         url: as for `SQLStore`. The version of its tables is looked up, and nothing is changed.
 
     Raises:

@@ -47,7 +47,7 @@ class Notices:
     Both begin with the first notice, or with the first who wants to hear; no lifespan is needed, and any thread may
     tell. What is told while the database is away goes out when it is back.
 
-    Parameters:
+    Args:
         database: what carries them.
     """
 
@@ -65,16 +65,16 @@ class Notices:
         """Whether what others tell is heard at once."""
         return self._carrier is not None and self._carrier.connected
 
-    def hear(self, heard: Heard, missed: Callable[[], None]) -> None:
+    def subscribe(self, on_notice: Heard, on_gap: Callable[[], None]) -> None:
         """Hear what other processes tell from now on. Both functions are called in the thread of this object.
 
-        Parameters:
-            heard: takes notices, of whatever kind.
-            missed: is called where some may have been missed, because there was no connection.
+        Args:
+            on_notice: takes notices, of whatever kind.
+            on_gap: is called where some may have been missed, because there was no connection.
         """
-        self._hearing.append((heard, missed))
+        self._hearing.append((on_notice, on_gap))
 
-    def tell(self, notice: str) -> None:
+    def publish(self, notice: str) -> None:
         """Tell all other processes. Never waits, and may be called from any thread. Equal notices may go as one."""
         with self._guard:
             self._outbox.pop(notice, None)
@@ -99,7 +99,7 @@ class Notices:
         if carrier is not None:
             carrier.end()
 
-    def take(self) -> list[str]:
+    def drain(self) -> list[str]:
         """Give some of what has to go out. It is to be given back where that fails."""
         with self._guard:
             taken = list(islice(self._outbox, BATCH))
@@ -117,10 +117,10 @@ class Notices:
         for heard, _ in tuple(self._hearing):
             heard(notices)
 
-    def missed(self) -> None:
+    def on_gap(self) -> None:
         """Pass on that something may have been missed."""
-        for _, missed in tuple(self._hearing):
-            missed()
+        for _, on_gap in tuple(self._hearing):
+            on_gap()
 
 
 class _Carrier(threading.Thread):
@@ -193,9 +193,9 @@ class _Carrier(threading.Thread):
             connection.add_termination_listener(lambda _: self._stirred.set())
             await connection.add_listener(CHANNEL, self._hear)
             self._is_there()
-            self._notices.missed()
+            self._notices.on_gap()
             while not connection.is_closed():
-                notices = self._notices.take()
+                notices = self._notices.drain()
                 if notices:
                     await self._notify(connection, notices)
                 elif self._ending:
@@ -232,7 +232,7 @@ class _Carrier(threading.Thread):
         try:
             while True:
                 is_clean = await self._sweep()
-                notices = self._notices.take()
+                notices = self._notices.drain()
                 if notices:
                     await self._write(notices)
                 elif self._ending:
@@ -274,7 +274,7 @@ class _Carrier(threading.Thread):
         rows = await self._database.rows("read_notices", seen=self._seen, most=BATCH)
         now = time.time()
         if now > self._looked + KEEP / 2:  # the machine has slept
-            self._notices.missed()
+            self._notices.on_gap()
         self._looked = now
         if rows:
             self._seen = rows[-1][0]

@@ -57,7 +57,7 @@ class _Connected:
 class PostgreSQLDatabase(Database):
     """A PostgreSQL database, for a fleet; see `Database`.
 
-    Parameters:
+    Args:
         url: `postgresql://user:password@host/name`, with the options of libpq.
         name: the same for an operator, without password and options.
         direct: the URL that leads past a pooler of transactions, as PgBouncer can be one: LISTEN needs a connection of
@@ -88,7 +88,7 @@ class PostgreSQLDatabase(Database):
     async def run(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Run work on a connection of asyncpg's.
 
-        Parameters:
+        Args:
             work: what to do. When the connection turns out to be dead it is done again, once, on a new one.
 
         Raises:

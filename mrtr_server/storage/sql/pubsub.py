@@ -20,19 +20,19 @@ class SQLFanout(InProcessFanout):
     The listeners of this process hear at once, those of others within a fraction of a second. Where the connection was
     lost, and changes with it, listeners are told all that they wait for: to look once too often does no harm.
 
-    Parameters:
+    Args:
         notices: carries the changes.
     """
 
     def __init__(self, notices: Notices) -> None:
         super().__init__()
         self._notices = notices
-        notices.hear(self._heard, self._missed)
+        notices.subscribe(self._on_notice, self._on_gap)
 
     def publish(self, change: Change) -> None:
         """Tell every listener on every replica that wants it about a change; see `Fanout`."""
         super().publish(change)
-        self._notices.tell(CHANGED + _written(change))
+        self._notices.publish(CHANGED + _written(change))
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening; see `Fanout`."""
@@ -41,7 +41,7 @@ class SQLFanout(InProcessFanout):
             self._notices.start()
         return subscription
 
-    def _heard(self, notices: Sequence[str]) -> None:
+    def _on_notice(self, notices: Sequence[str]) -> None:
         if not self._listeners:
             return
         for notice in notices:
@@ -57,10 +57,10 @@ class SQLFanout(InProcessFanout):
             if change.kind == kind and len(change.uri) > LONGEST // ESCAPED and _digest(change.uri) == digest:
                 super().publish(change)
 
-    def _missed(self) -> None:
+    def _on_gap(self) -> None:
         for listener in tuple(self._listeners):
             for change in listener.wanted:
-                listener.tell(change)
+                listener.notify(change)
 
 
 def _written(change: Change) -> str:

@@ -27,7 +27,7 @@ OLDEST = (3, 35)
 class SQLiteDatabase(Database):
     """A SQLite file, for the processes of one machine; see `Database`.
 
-    Parameters:
+    Args:
         path: of the file; a relative one is from where the process is now.
         clock: returns the time, in seconds since the epoch.
 

@@ -43,7 +43,7 @@ class SQLiteFile:
 
     Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while.
 
-    Parameters:
+    Args:
         path: of the file.
         patience: how long a statement waits for another process's write, in seconds.
     """
@@ -56,7 +56,7 @@ class SQLiteFile:
     async def run(self, sql: str, given: Mapping[str, Any]) -> Rows:
         """Run a statement, and return its rows. What was written is on the disk then.
 
-        Parameters:
+        Args:
             sql: the statement; one that begins with SELECT only reads.
             given: its parameters by name, in types that SQLite knows.
 
@@ -72,7 +72,7 @@ class SQLiteFile:
     def find(self, sql: str, given: Mapping[str, Any]) -> Rows | None:
         """Run a query that finds what it reads by a key, on the spot.
 
-        Parameters:
+        Args:
             sql, given: as for `run`.
 
         Returns:

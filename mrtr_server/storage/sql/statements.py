@@ -12,7 +12,7 @@ _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 def read_statements(database: str) -> dict[str, str]:
     """Return the statements of one kind of database, by their names.
 
-    Parameters:
+    Args:
         database: `"sqlite"` or `"postgresql"`.
 
     Returns:
@@ -27,7 +27,7 @@ def read_statements(database: str) -> dict[str, str]:
 def read_migrations(database: str) -> dict[str, list[str]]:
     """Return the statements that lead to each version of the tables, in the order of the versions.
 
-    Parameters:
+    Args:
         database: `"sqlite"` or `"postgresql"`.
     """
     files = sorted((_HERE / "migrations").glob(f"*.{database}.sql"), key=lambda file: int(file.name.partition(".")[0]))
@@ -37,7 +37,7 @@ def read_migrations(database: str) -> dict[str, list[str]]:
 def number_parameters(statement: str, clock: str) -> tuple[str, tuple[str, ...]]:
     """Return a statement with numbered parameters, and their names in the order of the numbers.
 
-    Parameters:
+    Args:
         statement: as `read_statements` returns it.
         clock: the expression that stands for `:now`, which is no parameter then.
     """

@@ -26,7 +26,7 @@ class SQLStore(SQLTasks):
     database has been away. A SQLite file serves the processes of one machine; PostgreSQL serves a fleet, and its own
     clock counts there. What is kept survives a crash of the processes, and of the machine as far as its disks do.
 
-    Parameters:
+    Args:
         url: `sqlite:///file.db` (a path from the working directory, with four slashes an absolute one), or
             `postgresql://user:password@host/name` with libpq's options.
         clock: gives the time in seconds since the epoch; for SQLite only.

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from secrets import token_hex
 from typing import Any
 
-from ...concurrency.batching import Together
+from ...concurrency.batching import BatchLoader
 from ..tasks import TaskRow, Wakes
 from .database import Database
 from .notify import Notices
@@ -26,17 +26,17 @@ FREEING = frozenset({"status", "lease", "leased_until"})
 class SQLTasks:
     """Tasks in the table `mrtr_tasks`; see `TaskStore`.
 
-    Parameters:
+    Args:
         database: where the table is.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self._changes: dict[tuple[frozenset[str], bool], str] = {}
-        self._finding = Together(self._find_tasks)
+        self._finding = BatchLoader(self._find_tasks)
         self._wakes = Wakes()
         self.notices = Notices(database)
-        self.notices.hear(self._heard, self._missed)
+        self.notices.subscribe(self._on_notice, self._on_gap)
         self._has_missed = False
 
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
@@ -116,16 +116,16 @@ class SQLTasks:
     def _wake(self) -> None:
         self._wakes.set()
         if self.database.notifies:
-            self.notices.tell(WORK)
+            self.notices.publish(WORK)
 
-    def _heard(self, notices: Sequence[str]) -> None:
+    def _on_notice(self, notices: Sequence[str]) -> None:
         if WORK in notices:
             self._wakes.set()
 
     def _change_statement(self, fields: frozenset[str], *, leases: bool) -> str:
         """Return the statement that changes these fields of a task, if it still has a version.
 
-        Parameters:
+        Args:
             fields: by name.
             leases: whether a lease begins with it.
         """
@@ -142,7 +142,7 @@ class SQLTasks:
         """Remove some of what has expired, now and then; the store does, from all of its tables."""
         raise NotImplementedError
 
-    def _missed(self) -> None:
+    def _on_gap(self) -> None:
         self._has_missed = True
         self._wakes.set()
 

@@ -21,7 +21,7 @@ def open_database(
 ) -> Database:
     """Return the database of a URL. It connects when it is first used.
 
-    Parameters:
+    Args:
         url: `sqlite:///file.db`, a path from the working directory; or `postgresql://user@host/name`, as libpq has it.
         clock: returns the time in seconds since the epoch; for SQLite only.
         environment: where `MRTR_DATABASE_DIRECT_URL` is looked up.

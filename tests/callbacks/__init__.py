@@ -1,0 +1,1 @@
+"""Signed links back from a browser."""

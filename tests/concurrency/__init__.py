@@ -1,0 +1,1 @@
+"""Threads, batches and the shutdown."""

@@ -1,0 +1,90 @@
+"""Several workers without shared keys are noticed, whichever web server starts them: real ones do here."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ..support.serving import KEYS, ROOT, TIMEOUT, Process, wait_until
+
+APP = "tests.support.several_app:app"
+COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
+    "uvicorn": lambda port, workers: ["uvicorn", APP, "--port", port, "--workers", workers],
+    "hypercorn": lambda port, workers: ["hypercorn", APP, "--bind", f"127.0.0.1:{port}", "--workers", workers],
+    "granian": lambda port, workers: [
+        *("granian", APP, "--interface", "asgi", "--port", port, "--workers", workers),
+        *("--workers-kill-timeout", "5"),
+    ],
+    # As granian does where Python spawns processes instead of forking them: on macOS, and from Python 3.14 on.
+    "granian, spawning": lambda port, workers: ["tests.support.spawning", APP, port, workers],
+}
+
+
+@contextmanager
+def serving(server: str, workers: int, log: Path, *arguments: str, **environment: str) -> Iterator[Process]:
+    """Run a web server with so many workers; give its process at once."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("MRTR_")}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *COMMANDS[server](str(port), str(workers)), *arguments],
+            cwd=ROOT,
+            env=variables | environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield Process(process, log, port)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # a session of its own
+            process.wait()
+
+
+def answers(server: Process) -> bool:
+    """Say whether a server is ready."""
+    assert server.process.poll() is None, server.text
+    try:
+        return httpx.get(f"http://127.0.0.1:{server.port}/ready", timeout=2).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("server", COMMANDS)
+class TestWorkers:
+    def test_several_without_keys_are_refused_with_the_way_out(self, server: str, tmp_path: Path) -> None:
+        with serving(server, 2, tmp_path / "log") as several:
+            wait_until(lambda: "need one shared key" in several.text, "the refusal")
+            assert "2 workers need one shared key" in several.text
+            assert "mrtr-server keygen" in several.text
+            wait_until(lambda: several.process.poll() is not None, "the server to give up")
+
+    def test_one_is_not(self, server: str, tmp_path: Path) -> None:
+        with serving(server, 1, tmp_path / "log") as single:
+            wait_until(lambda: answers(single), "the server to be ready")
+            assert "no keys are given" in single.text
+
+    def test_nor_are_several_that_share_their_keys(self, server: str, tmp_path: Path) -> None:
+        with serving(server, 2, tmp_path / "log", MRTR_KEYS=KEYS) as several:
+            wait_until(lambda: answers(several), "the server to be ready")
+            assert "key" not in several.text
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn", "granian"])
+def test_one_that_reloads_is_one(server: str, tmp_path: Path) -> None:
+    with serving(server, 1, tmp_path / "log", "--reload") as single:
+        wait_until(lambda: answers(single), "the server to be ready")
+        assert "no keys are given" in single.text

@@ -1,0 +1,1 @@
+"""The pages run, and say what is so."""

@@ -1,0 +1,216 @@
+"""The documentation runs: every Python block, and the commands that the README tells people to type."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mrtr_server.testing import Client, yes
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BIN = Path(sys.executable).parent
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for kind, code in FENCE.findall(page.read_text()) if kind == language]
+
+
+def programs(page: Path) -> Iterator[str]:
+    """The Python blocks of a page. One that imports nothing goes on from the last one that does."""
+    beginning = ""
+    for code in blocks(page, "python"):
+        if re.search(r"^(from|import) ", code, re.MULTILINE):
+            beginning = code
+            yield code
+        else:
+            yield f"{beginning}\n{code}"
+
+
+PYTHON = [pytest.param(code, id=f"{page.name}-{n}") for page in PAGES for n, code in enumerate(programs(page))]
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_every_python_block_runs(code: str, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=60, env=clean_environment()
+    )
+    assert done.returncode == 0, done.stderr
+
+
+TESTS = [
+    block for block in PYTHON if "\ndef test_" in str(block.values[0]) or "\nasync def test_" in str(block.values[0])
+]
+
+
+@pytest.mark.parametrize("code", TESTS)
+def test_every_test_in_a_python_block_passes(code: str, tmp_path: Path) -> None:
+    (tmp_path / "test_block.py").write_text(code)
+    # The SDK's own client brings it here; without it, Starlette's test client warns.
+    (tmp_path / "conftest.py").write_text('import sys\n\nsys.modules["httpx2"] = None\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-W", "error", "test_block.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean_environment(),
+    )
+    assert done.returncode == 0, done.stdout
+    assert f" {len(re.findall(r'^(?:async )?def test_', code, re.MULTILINE))} passed" in done.stdout
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_every_python_block_is_strictly_typed(code: str, tmp_path: Path) -> None:
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", f"--config-file={ROOT / 'pyproject.toml'}", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_link_into_the_tree_leads_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    prose = FENCE.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_to_a_heading_leads_to_one() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "writing-servers.md", ROOT / "docs" / "operating.md"])
+def test_a_table_of_contents_has_every_section_in_its_order(page: Path) -> None:
+    text = page.read_text()
+    listed = re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
+    assert listed == re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)
+
+
+def test_the_three_styles_of_the_readme_are_one_tool() -> None:
+    styles = [code for code in programs(ROOT / "README.md") if "def order(" in code]
+    assert len(styles) == 3
+    for code in styles:
+        module: dict[str, Any] = {"__name__": "styles"}
+        exec(compile(code, "README.md", "exec"), module)  # noqa: S102
+        flow = Client(module["app"]).flow("order", title="Emma")
+        assert flow.start().questions == {"amount": "How many copies of Emma?"}
+        assert flow.answer(amount={"copies": 2}).questions == {"confirm": "Order 2 × Emma?"}
+        assert flow.answer(confirm=yes).text == "2 × Emma ordered"
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
+    return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(command: str, cwd: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server's command, as the README has it, on a free port, until the block is left."""
+    process = subprocess.Popen(
+        ["bash", "-c", f"{command} --port {port} --log-level warning"],
+        cwd=cwd,
+        env=clean_environment(),
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/mcp")
+                break
+            except httpx.TransportError:
+                assert process.poll() is None, "the server ended"
+                time.sleep(0.05)
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(10)
+
+
+@pytest.fixture
+def readme_app(tmp_path: Path) -> Path:
+    """A folder with the README's first tool, saved under the name that the README gives it."""
+    (tmp_path / "weather.py").write_text(blocks(ROOT / "README.md", "python")[0])
+    return tmp_path
+
+
+def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> None:
+    commands = blocks(ROOT / "README.md", "sh")
+    serve = next(block for block in commands if block.strip() == "uvicorn weather:app").strip()
+    calls = [block for block in commands if "curl" in block]
+    printed = [json.loads(re.sub(r"\n\s*", "", block)) for block in blocks(ROOT / "README.md", "json")]
+    assert len(calls) == len(printed) == 2
+    assert "$state" in calls[1]
+    port = free_port()
+
+    def type_in(*lines: str) -> tuple[Any, Any]:
+        """Type both commands into one shell; give what each of them printed."""
+        shown = "\n".join(lines).replace("localhost:8000", f"127.0.0.1:{port}")
+        done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, timeout=30, check=True)
+        return json.loads(done.stderr), json.loads(done.stdout)
+
+    with running(serve, readme_app, port):
+        asked, told = type_in(*calls)
+        printed[0]["result"]["requestState"] = asked["result"]["requestState"]
+        assert [asked, told] == printed
+        # It is sent, and it counts: another one does not open.
+        _, refused = type_in(calls[0], """state='"requestState":"AR"'""", calls[1])
+        assert refused["error"]["code"] == -32602
+
+
+def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Path) -> None:
+    (command,) = (block for block in blocks(ROOT / "README.md", "sh") if "--workers" in block)
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "get_weather", "arguments": {"location": "Oslo"}},
+    }
+    answer = {"github_login": {"action": "accept", "content": {"name": "octocat"}}}
+    port = free_port()
+    with running(command.strip(), readme_app, port):
+        url = f"http://127.0.0.1:{port}/mcp"
+        for _ in range(12):  # each request on a connection of its own, so to any of the workers
+            state = httpx.post(url, json=body).json()["result"]["requestState"]
+            params = {**body["params"], "requestState": state, "inputResponses": answer}  # type: ignore[dict-item]
+            done = httpx.post(url, json={**body, "id": 2, "params": params}).json()
+            assert "octocat" in done["result"]["content"][0]["text"]
+
+
+def test_the_commands_are_there() -> None:
+    for command in ("scripts/demo", "scripts/chaos", "scripts/test", ".ci/run"):
+        assert os.access(ROOT / command, os.X_OK), command

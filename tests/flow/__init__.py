@@ -1,0 +1,1 @@
+"""One round against a journal, and the rules that hold over all rounds."""

@@ -1,0 +1,110 @@
+"""Outcomes as bytes: any replica makes the same reply of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mrtr_server import Elicit, errors
+from mrtr_server.errors import (
+    Declined,
+    InternalFault,
+    InvalidParams,
+    InvalidRequest,
+    InvalidRequestState,
+    MissingCapability,
+    OverBudget,
+    ProtocolError,
+    RequestError,
+    UnknownTarget,
+    UnsupportedVersion,
+)
+from mrtr_server.flow.outcomes import dump_outcome, load_outcome
+from mrtr_server.protocol.dialects import DIALECTS, Surface
+from mrtr_server.protocol.messages import Call, Complete, Discovery, NeedsInput, Task, TaskCreated
+
+from ..support.apps import Order
+
+CALL = Call(method="tools/call", params={}, target="pay", request_id=7)
+SURFACE = Surface({"name": "x", "version": "1"}, ["2026-07-28"], lambda tool: (), lambda tool: False)
+
+OUTCOMES = [
+    Complete({"content": [{"type": "text", "text": "é\u2028"}], "isError": False}),
+    Complete({"structuredContent": {"whole": 1.0, "large": 2**70, "none": None}}, 5.0, "public"),
+    NeedsInput({"order": Elicit("What?", Order).question().because("No."), "x": Elicit("?", Order).question()}, "abc"),
+    NeedsInput({}, "abc"),
+    TaskCreated(Task("id", "working", 1.0, 2.0, 60.0, 1.5, "busy")),
+    TaskCreated(
+        Task(
+            "task-id",
+            "input_required",
+            1.0,
+            2.0,
+            60.0,
+            1.5,
+            questions={"order_2": Elicit("What?", Order).question()},
+            names={"order_2": "order"},
+            first_ask=True,
+        )
+    ),
+]
+ERRORS = [
+    OverBudget("too much", "rounds", 10, more=[1]),
+    MissingCapability({"elicitation": {"url": {}}}),
+    InvalidRequestState("expired"),
+    InternalFault("1f2e", "detail"),
+    InvalidParams("no", {"field": "a"}),
+    InvalidRequest("no"),
+    UnknownTarget("tool", "x"),
+    UnsupportedVersion("1", ["2"]),
+    ProtocolError("no"),
+    Declined("no", {"action": "cancel"}),
+]
+
+
+@pytest.mark.parametrize("dialect", list(DIALECTS.values()))
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_an_outcome_makes_the_same_reply(dialect: Any, outcome: Any) -> None:
+    writer = dialect(SURFACE)
+    assert writer.dump_outcome(CALL, load_outcome(dump_outcome(outcome))) == writer.dump_outcome(CALL, outcome)
+
+
+@pytest.mark.parametrize("dialect", list(DIALECTS.values()))
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_makes_the_same_reply(dialect: Any, error: RequestError) -> None:
+    again = load_outcome(dump_outcome(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    writer = dialect(SURFACE)
+    assert writer.error(7, again) == writer.error(7, error)
+
+
+def kinds(kind: type[RequestError]) -> Iterator[type[RequestError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from kinds(below)
+
+
+@pytest.mark.parametrize("kind", list(kinds(RequestError)))
+def test_every_kind_of_error_can_be_read_back(kind: type[RequestError]) -> None:
+    assert getattr(errors, kind.__name__) is kind
+
+
+@pytest.mark.parametrize("name", ["FromALaterVersion", "ToolError", "Mapping", "__doc__"])
+def test_an_error_that_is_not_known_is_a_plain_one(name: str) -> None:
+    again = load_outcome(f'["error", "{name}", "what happened", null]'.encode())
+    assert type(again) is RequestError
+    assert again.message == "what happened"
+
+
+@pytest.mark.parametrize(
+    "written", [b"", b"{}", b"[]", b"null", b'["input"]', b'["input", [], ""]', b'["error"]', b"\xff"]
+)
+def test_what_is_no_outcome_is_refused(written: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        load_outcome(written)
+
+
+def test_only_flows_have_outcomes_to_record() -> None:
+    with pytest.raises(ValueError, match="no outcome of a flow"):
+        dump_outcome(Discovery({}, "", 0.0, "public"))

@@ -1,0 +1,1100 @@
+"""Rule 9 of a flow: with `single_use`, each state is redeemed once in the fleet, and a repeated request is safe."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from examples import payments
+from mrtr_server import (
+    Context,
+    Elicit,
+    IdempotencyKey,
+    InputRequired,
+    Inputs,
+    KeyRing,
+    Limits,
+    MRTRServer,
+    SetupError,
+    SignedCodec,
+    State,
+    ToolError,
+)
+from mrtr_server.errors import InvalidRequestState, StoreUnavailable
+from mrtr_server.flow import single_use as redemption
+from mrtr_server.storage.base import InProcessStore, Redemption
+
+from ..support.direct import Exchange, headers_for, scope_of
+from ..support.serving import KEYS, Process, in_process, started, wait_until
+from ..support.walk import DECLINE, NO, YES, Walk, accept
+from ..support.wire import JSON, Reply, Wire, modern
+from ..transport.test_endpoint import connected, raw_request
+
+pytestmark = pytest.mark.anyio
+
+KEY = bytes(32)
+EFFECTS: list[str] = []
+
+
+class Login(BaseModel):
+    name: str
+
+
+@pytest.fixture(autouse=True)
+def no_effects() -> None:
+    EFFECTS.clear()
+
+
+def effect(what: str) -> str:
+    EFFECTS.append(what)
+    return what
+
+
+async def slow_effect(what: str) -> str:
+    EFFECTS.append(what)
+    await asyncio.sleep(0.1)
+    return what
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait until a function gives something true."""
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110  what it waits for tells nobody
+            await asyncio.sleep(0.005)
+
+
+class Watched:
+    """A store in the process that counts, can be down, and shows what it was given.
+
+    Args:
+        shared: whether it says that other processes see what it keeps.
+        clock: of the store.
+    """
+
+    def __init__(self, *, shared: bool = True, clock: Callable[[], float] = time.time) -> None:
+        self.shared = shared
+        self.store = InProcessStore(clock=clock)
+        self.down: set[str] = set()
+        self.failures = 0
+        self.redeemed: list[Redemption] = []
+        self.recorded: dict[str, bytes] = {}
+        self.swap: dict[str, bytes] = {}
+        self.released = 0
+        self.closed = 0
+
+    def _fail(self, what: str) -> None:
+        if what in self.down:
+            self.failures += 1
+            raise StoreUnavailable(f"no {what} today")
+
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+        self._fail("redeem")
+        found = await self.store.redeem(state, answers, lease=lease, keep=keep)
+        self.redeemed.append(found)
+        if found.verdict == "recorded" and state in self.swap:
+            return Redemption("recorded", outcome=self.swap[state])
+        return found
+
+    async def renew(self, state: str, token: str, *, lease: float) -> bool:
+        self._fail("renew")
+        return await self.store.renew(state, token, lease=lease)
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        self._fail("record")
+        self.recorded[state] = outcome
+        return await self.store.record(state, token, outcome)
+
+    async def release(self, state: str, token: str) -> None:
+        self.released += 1
+        await self.store.release(state, token)
+
+    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+        return await self.store.put(key, value, keep=keep)
+
+    async def get(self, key: str) -> bytes | None:
+        return await self.store.get(key)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def store() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def app(store: Watched) -> MRTRServer:
+    return MRTRServer("bank", keys=[KEY], store=store, limits=Limits(lease_seconds=0.3))
+
+
+def again(
+    walk: Walk, state: str | None, app: MRTRServer | None = None, arguments: Mapping[str, Any] | None = None, **can: Any
+) -> Walk:
+    """Give a second client, or the same one that lost a reply: it sends the state once more."""
+    other = Walk(
+        *([app] if app else walk.apps),
+        target=walk.target,
+        arguments=arguments or walk.arguments,
+        capabilities=can or walk.capabilities,
+    )
+    other.state = state
+    return other
+
+
+def came(reply: JSON) -> JSON:
+    """Give a reply without its id, which is that of the request."""
+    return {name: value for name, value in reply.items() if name != "id"}
+
+
+def add_pay(app: MRTRServer, step: Callable[..., Any] = slow_effect) -> None:
+    @app.tool(single_use=True)
+    async def pay(amount: int, ctx: Context) -> str:
+        await ctx.confirm(f"Pay {amount}?")
+        return str(await ctx.step(step, f"{amount} paid"))
+
+
+async def asked(app: MRTRServer, target: str = "pay", **arguments: Any) -> Walk:
+    walk = Walk(app, target=target, arguments=arguments or ({"amount": 5} if target == "pay" else {}))
+    assert await walk.questions()
+    return walk
+
+
+def begin(walk: Walk, answers: JSON) -> Exchange:
+    """Send the next round of a flow, and do not wait for its reply."""
+    params = {
+        "name": walk.target,
+        "arguments": walk.arguments,
+        "requestState": walk.state,
+        "inputResponses": answers,
+    }
+    message = modern("tools/call", params, capabilities=walk.capabilities)
+    exchange = Exchange(walk.apps[0], scope_of(headers_for(message)))
+    return exchange.body(json.dumps(message).encode()).start()
+
+
+class TestADuplicate:
+    """The first delivery of a state runs; a duplicate gets what came of it."""
+
+    async def test_that_comes_later_gets_the_recorded_outcome(self, app: MRTRServer) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        repeated = again(walk, walk.state)
+        assert await walk.text({"confirm": YES}) == "5 paid"
+        for _ in range(3):
+            assert came(await repeated.send({"confirm": YES})) == came(walk.reply)
+        assert EFFECTS == ["5 paid"]
+
+    async def test_that_comes_at_the_same_time_waits_for_the_first(self, app: MRTRServer) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        replies = await asyncio.gather(*(again(walk, walk.state).send({"confirm": YES}) for _ in range(5)))
+        assert [came(reply) for reply in replies] == [came(replies[0])] * 5
+        assert replies[0]["result"]["content"][0]["text"] == "5 paid"
+        assert EFFECTS == ["5 paid"]
+
+    async def test_on_another_replica_gets_it_too(self, app: MRTRServer, store: Watched) -> None:
+        other = MRTRServer("bank", keys=[KEY], store=store)
+        add_pay(app)
+        add_pay(other)
+        walk = await asked(app)
+        at_once = again(walk, walk.state, other)
+        replies = await asyncio.gather(walk.send({"confirm": YES}), at_once.send({"confirm": YES}))
+        later = await again(walk, walk.state, other).send({"confirm": YES})
+        assert came(replies[0]) == came(replies[1]) == came(later)
+        assert EFFECTS == ["5 paid"]
+
+    async def test_is_one_however_its_json_is_written(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def pay(x: int, ctx: Context) -> str:
+            login = await ctx.elicit("Who?", Login)
+            return await ctx.step(slow_effect, login.name)
+
+        walk = await asked(app, "pay", x=1)
+        repeated = again(walk, walk.state)
+        assert await walk.text({"login": {"action": "accept", "content": {"name": "ann", "age": 1.0}}}) == "ann"
+        assert await repeated.text({"login": {"content": {"age": 1, "name": "ann"}, "action": "accept"}}) == "ann"
+        assert EFFECTS == ["ann"]
+
+    async def test_gets_the_same_next_state(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def pay(x: int, ctx: Context) -> str:
+            login = await ctx.elicit("Who?", Login)
+            receipt = await ctx.step(slow_effect, login.name)
+            await ctx.confirm(f"Send {receipt}?")
+            return await ctx.step(slow_effect, "sent")
+
+        walk = await asked(app, "pay", x=1)
+        repeated = again(walk, walk.state)
+        answers = {"login": accept(name="ann")}
+        assert await walk.questions(answers) == await repeated.questions(answers) == {"confirm": "Send ann?"}
+        assert walk.state == repeated.state, "so that nobody can go on from here twice"
+        assert await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES}) == "sent"
+        assert EFFECTS == ["ann", "sent"]
+
+    async def test_of_a_readable_state_is_one_as_well(self, store: Watched) -> None:
+        ring = KeyRing([KEY])
+        app = MRTRServer("bank", keys=ring, codec=SignedCodec(ring), store=store)
+        add_pay(app)
+        walk = await asked(app)
+        repeated = again(walk, walk.state)
+        assert await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES})
+        assert EFFECTS == ["5 paid"]
+
+
+class TestOtherAnswers:
+    """A state that was redeemed with other answers gets the frozen error."""
+
+    async def test_are_refused_later(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        changed = [again(walk, walk.state) for _ in range(3)]
+        assert "declined" in await walk.failure({"confirm": NO})
+        for other, answers in zip(changed, ({"confirm": YES}, {}, {"confirm": NO, "more": YES}), strict=True):
+            error = await other.error(answers)
+            assert (error["code"], error["message"]) == (-32602, InvalidRequestState.MESSAGE)
+        assert "refused a requestState: redeemed already, with other answers" in caplog.text
+        assert EFFECTS == [], "a no can't be turned into a yes"
+
+    async def test_are_refused_while_the_first_runs(self, app: MRTRServer) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        first = asyncio.create_task(again(walk, walk.state).send({"confirm": YES}))
+        await asyncio.sleep(0.03)
+        assert (await again(walk, walk.state).error({"confirm": NO}))["message"] == InvalidRequestState.MESSAGE
+        assert (await first)["result"]["content"][0]["text"] == "5 paid"
+
+    async def test_no_answers_and_an_empty_map_are_the_same(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        def wipe() -> str:
+            return effect("wiped")
+
+        walk = Walk(app, target="wipe")
+        assert await walk.questions() == {}
+        repeated = again(walk, walk.state)
+        assert await walk.text() == await repeated.text({}) == "wiped"
+        assert EFFECTS == ["wiped"]
+
+
+OUTCOMES: dict[str, Any] = {
+    "text": ["done"],
+    "structure": {"a": [1, 2.5, None, {"b": "ü"}]},
+    "tool error": ToolError("it is closed"),
+    "fault": RuntimeError("the password is swordfish"),
+}
+
+
+class TestEveryOutcomeIsRecorded:
+    @pytest.mark.parametrize("kind", OUTCOMES)
+    async def test_of_a_handler(self, app: MRTRServer, kind: str) -> None:
+        @app.tool(single_use=True)
+        async def act(ctx: Context) -> Any:
+            await ctx.confirm("Sure?")
+            effect("acted")
+            outcome = OUTCOMES[kind]
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        walk = await asked(app, "act")
+        repeated = again(walk, walk.state)
+        assert came(await walk.send({"confirm": YES})) == came(await repeated.send({"confirm": YES}))
+        assert "swordfish" not in str(walk.reply)
+        assert EFFECTS == ["acted"]
+
+    async def test_a_refusal(self, app: MRTRServer) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        repeated = again(walk, walk.state)
+        assert came(await walk.send({"confirm": DECLINE})) == came(await repeated.send({"confirm": DECLINE}))
+        assert walk.reply["result"]["isError"]
+
+    async def test_an_error_of_the_flow(self, store: Watched) -> None:
+        app = MRTRServer("bank", keys=[KEY], store=store, limits=Limits(rounds=2))
+
+        @app.tool(single_use=True)
+        async def act(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            await ctx.step(slow_effect, "acted")
+            if not ctx.client.supports("sampling"):
+                await ctx.list_roots()
+            await ctx.confirm("Really?", key="really")
+            await ctx.confirm("Truly?", key="truly")
+            return "done"
+
+        walk = await asked(app, "act")
+        walk = again(walk, walk.state, elicitation={})
+        repeated = again(walk, walk.state)
+        assert came(await walk.send({"confirm": YES})) == came(await repeated.send({"confirm": YES}))
+        assert walk.reply["error"]["data"] == {"requiredCapabilities": {"roots": {}}}
+        assert EFFECTS == ["acted"]
+
+        walk = await asked(app, "act")
+        await walk.questions({"confirm": YES})
+        repeated = again(walk, walk.state)
+        assert came(await walk.send({"really": YES})) == came(await repeated.send({"really": YES}))
+        assert walk.reply["error"]["data"] == {"limit": "rounds", "value": 2}
+
+    async def test_a_result_that_no_reply_can_be_made_of(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool(single_use=True)
+        async def act(ctx: Context) -> Any:
+            await ctx.confirm("Sure?")
+            effect("acted")
+            return "\ud800"  # half of a character
+
+        walk = await asked(app, "act")
+        repeated = again(walk, walk.state)
+        error = await walk.error({"confirm": YES})
+        assert error["data"]["reference"] in caplog.text
+        assert await repeated.error({"confirm": YES}) == error
+        assert EFFECTS == ["acted"]
+
+
+class TestWhatIsNotRedeemed:
+    async def test_a_request_that_does_not_come_to_the_handler(self, app: MRTRServer, store: Watched) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        assert walk.state is not None
+        forged = again(walk, walk.state[:-4] + "AAAA")
+        await forged.error({"confirm": YES})
+        elsewhere = again(walk, walk.state, arguments={"amount": 6})
+        await elsewhere.error({"confirm": YES})
+        misfit = again(walk, walk.state, arguments={"amount": "much"})
+        await misfit.failure({"confirm": YES})
+        crowded = again(walk, walk.state)
+        await crowded.error({str(number): YES for number in range(65)})
+        assert store.redeemed == []
+        assert await walk.text({"confirm": YES}) == "5 paid"
+
+    async def test_the_states_of_other_tools(self, app: MRTRServer, store: Watched) -> None:
+        @app.tool
+        async def greet(ctx: Context) -> str:
+            return effect((await ctx.elicit("Who?", Login)).name)
+
+        walk = await asked(app, "greet")
+        repeated = again(walk, walk.state)
+        answers = {"login": accept(name="ann")}
+        assert await walk.text(answers) == await repeated.text(answers) == "ann"
+        assert EFFECTS == ["ann", "ann"]
+        assert store.redeemed == []
+
+
+class TestAStateComesBeforeTheFirstEffect:
+    """Every effect belongs to a flow that a retry can name."""
+
+    async def test_by_a_state_only_round_before_the_first_step(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def pay(ctx: Context) -> str:
+            return await ctx.step(slow_effect, "paid") + await ctx.step(slow_effect, ", mailed")
+
+        walk = Walk(app, target="pay")
+        assert await walk.questions() == {}
+        assert EFFECTS == []
+        repeated = again(walk, walk.state)
+        assert await walk.text() == await repeated.text() == "paid, mailed"
+        assert EFFECTS == ["paid", ", mailed"]
+
+    async def test_by_the_first_ask(self, app: MRTRServer) -> None:
+        add_pay(app)
+        assert await Walk(app, target="pay", arguments={"amount": 1}).questions() == {"confirm": "Pay 1?"}
+
+    async def test_by_an_ask_beside_the_first_step(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def pay(ctx: Context) -> str:
+            both = await asyncio.gather(ctx.step(slow_effect, "paid"), ctx.elicit("Who?", Login))
+            return f"{both[0]} by {both[1].name}"
+
+        walk = Walk(app, target="pay")
+        assert await walk.questions() == {"login": "Who?"}
+        assert EFFECTS == []
+        assert await walk.text({"login": accept(name="ann")}) == "paid by ann"
+
+    async def test_before_a_function_that_is_all_effect_is_called(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        def plain() -> str:
+            return effect("plain")
+
+        @app.tool(single_use=True)
+        async def coroutine() -> str:
+            return effect("coroutine")
+
+        @app.tool(single_use=True)
+        def with_context(ctx: Context) -> str:
+            ctx.log("about to")
+            return effect("with_context")
+
+        @app.tool(single_use=True)
+        def with_state(state: State[int]) -> str:
+            return effect("with_state")
+
+        for name in ("plain", "coroutine", "with_context", "with_state"):
+            walk = Walk(app, target=name)
+            assert await walk.questions({"x": YES}) == {}
+            assert EFFECTS == []
+            repeated = again(walk, walk.state)
+            assert await walk.text() == await repeated.text() == name
+            assert EFFECTS.pop() == name
+            assert EFFECTS == []
+
+    async def test_a_pure_function_asks_by_its_nature(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool(single_use=True)
+        def greet(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            return effect(login.name) if login else InputRequired(login=Elicit("Who?", Login))
+
+        walk = Walk(app, target="greet")
+        assert await walk.questions({"login": accept(name="planted")}) == {"login": "Who?"}
+        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        assert "first round" not in caplog.text
+
+    async def test_one_that_is_done_in_its_first_round_is_told_once_what_that_means(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool(single_use=True)
+        def hasty(inputs: Inputs) -> str:
+            return effect("done")
+
+        @app.tool(single_use=True)
+        async def hurried(ctx: Context) -> str:
+            return effect("done")
+
+        for target in ("hasty", "hurried"):
+            for _ in range(2):
+                assert await Walk(app, target=target).text() == "done"
+        warnings = [record.getMessage() for record in caplog.records if "in its first round" in record.getMessage()]
+        assert len(warnings) == 2
+        assert "ctx.step" in warnings[0]
+
+    async def test_answers_without_a_state_do_not_count(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def greet(ctx: Context) -> str:
+            return (await ctx.elicit("Who?", Login)).name
+
+        walk = Walk(app, target="greet")
+        assert await walk.questions({"login": accept(name="planted")}) == {"login": "Who?"}
+        assert await walk.text({"login": accept(name="ann")}) == "ann"
+
+
+class TestAClientThatLeaves:
+    """A round that has begun runs to its end, and is recorded."""
+
+    async def test_does_not_end_it(self, app: MRTRServer, store: Watched) -> None:
+        async def long_effect(what: str) -> str:
+            effect(f"{what}...")
+            await asyncio.sleep(0.5)  # longer than the lease
+            return effect(what)
+
+        add_pay(app, long_effect)
+        walk = await asked(app)
+        under_way = begin(walk, {"confirm": YES})
+        await asyncio.sleep(0.15)
+        under_way.disconnect()
+        assert (await under_way.end()).status == 499
+        assert EFFECTS == ["5 paid..."]
+        assert await walk.text({"confirm": YES}) == "5 paid", "the retry waits for it"
+        assert EFFECTS == ["5 paid...", "5 paid"]
+        assert [redemption.verdict for redemption in store.redeemed].count("granted") == 1
+
+    async def test_may_be_gone_for_good(self, app: MRTRServer, store: Watched) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        under_way = begin(walk, {"confirm": YES})
+        await until(lambda: EFFECTS)
+        under_way.disconnect()
+        await until(lambda: store.recorded)
+
+    async def test_before_it_has_begun_ends_it(self, app: MRTRServer, store: Watched) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        slow, plain = asyncio.Event(), store.redeem
+
+        async def slow_redeem(*args: Any, **kwargs: Any) -> Redemption:
+            await slow.wait()
+            return await plain(*args, **kwargs)
+
+        store.redeem = slow_redeem  # type: ignore[method-assign]
+        under_way = begin(walk, {"confirm": YES})
+        await asyncio.sleep(0.15)
+        under_way.disconnect()
+        assert (await under_way.end()).status == 499
+        slow.set()
+        await until(lambda: store.released)
+        assert EFFECTS == []
+        assert await walk.text({"confirm": YES}) == "5 paid", "the retry need not wait for the lease to run out"
+
+    async def test_a_waiting_duplicate_does_not_wait_on(self, app: MRTRServer, store: Watched) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        calls = 0
+
+        async def busy(*args: Any, **kwargs: Any) -> Redemption:
+            nonlocal calls
+            calls += 1
+            return Redemption("running")
+
+        store.redeem = busy  # type: ignore[method-assign]
+        under_way = begin(walk, {"confirm": YES})
+        await asyncio.sleep(0.15)
+        assert calls > 2
+        under_way.disconnect()
+        assert (await under_way.end()).status == 499
+        await asyncio.sleep(0.1)
+        seen = calls
+        await asyncio.sleep(0.3)
+        assert calls == seen
+
+
+class TestTheStore:
+    async def test_can_not_be_read_by_who_has_it(self, app: MRTRServer, store: Watched) -> None:
+        @app.tool(single_use=True)
+        async def tell(ctx: Context) -> str:
+            login = await ctx.elicit("Who?", Login)
+            return f"{login.name}, the secret is swordfish"
+
+        walk = await asked(app, "tell")
+        assert "swordfish" in await walk.text({"login": accept(name="octocat")})
+        (kept,) = store.recorded.values()
+        assert kept
+        for secret in (b"swordfish", b"octocat", b"content", (walk.state or "").encode()):
+            assert secret not in kept
+
+    async def test_can_not_give_a_state_the_outcome_of_another(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        add_pay(app)
+        walks = [await asked(app, amount=amount) for amount in (1, 1000)]
+        repeated = [again(walk, walk.state) for walk in walks]
+        assert [await walk.text({"confirm": YES}) for walk in walks] == ["1 paid", "1000 paid"]
+        (one, its), (other, others) = store.recorded.items()
+        store.swap = {one: others, other: its[:-4] + b"AAAA"}
+        for each, reason in zip(repeated, ("for another delivery", "forged or damaged"), strict=True):
+            error = await each.error({"confirm": YES})
+            assert error["code"] == -32603
+            assert error["data"]["reference"] in caplog.text
+            assert reason in caplog.text
+            assert "paid" not in str(error)
+
+    async def test_that_is_down_runs_nothing(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        store.down = {"redeem"}
+        error = await walk.error({"confirm": YES})
+        assert error["code"] == -32603
+        assert error["message"].startswith("Nothing was done")
+        assert error["data"]["reference"] in caplog.text
+        assert "no redeem today" in caplog.text
+        assert "no redeem" not in str(error)
+        assert EFFECTS == []
+        store.down = set()
+        assert await walk.text({"confirm": YES}) == "5 paid", "the client may just try again"
+
+    async def test_that_is_down_for_a_moment_is_tried_again(
+        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.05, 0.05, 0.05))
+        add_pay(app)
+        walk = await asked(app)
+        repeated = again(walk, walk.state)
+        store.down = {"record"}
+        first = asyncio.create_task(walk.send({"confirm": YES}))
+        await until(lambda: store.failures)
+        store.down = set()
+        await first
+        assert came(await repeated.send({"confirm": YES})) == came(walk.reply)
+        assert EFFECTS == ["5 paid"]
+
+    async def test_that_takes_no_outcome_does_not_hide_it_from_the_client(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.01,))
+        add_pay(app)
+        walk = await asked(app)
+        store.down = {"record"}
+        assert await walk.text({"confirm": YES}) == "5 paid"
+        assert "could not be recorded" in caplog.text
+        assert "no record today" in caplog.text
+
+    async def test_is_closed_when_the_server_ends(self, app: MRTRServer, store: Watched) -> None:
+        messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+        sent: list[str] = []
+
+        async def receive() -> Any:
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            sent.append(message["type"])
+
+        await app({"type": "lifespan"}, receive, send)
+        assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+        assert store.closed == 1
+
+
+class TestTheEndOfTheServer:
+    """A round whose client has gone holds the server's end, since nobody else does."""
+
+    async def ended(self, app: MRTRServer, under_way: Callable[[], Any]) -> None:
+        """Let a server live for as long as `under_way` takes."""
+        phases = iter(["startup", "shutdown"])
+
+        async def receive() -> Any:
+            phase = next(phases)
+            if phase == "shutdown":
+                await under_way()
+            return {"type": f"lifespan.{phase}"}
+
+        async def send(message: Any) -> None:
+            assert message["type"].endswith(".complete")
+
+        await app({"type": "lifespan"}, receive, send)
+
+    async def test_waits_until_it_is_recorded(self, app: MRTRServer, store: Watched) -> None:
+        async def leave() -> None:
+            walk = await asked(app)
+            under_way = begin(walk, {"confirm": YES})
+            await until(lambda: EFFECTS)
+            await asyncio.sleep(0.06)
+            under_way.disconnect()
+            assert (await under_way.end()).status == 499
+            assert not store.recorded
+
+        async def longer(what: str) -> str:
+            effect(what)
+            await asyncio.sleep(0.25)
+            return what
+
+        add_pay(app, longer)
+        await self.ended(app, leave)
+        assert EFFECTS == ["5 paid"]
+        assert len(store.recorded) == 1, "or the next delivery would run it again"
+        assert store.closed == 1
+
+    async def test_hands_over_what_has_not_begun(self, app: MRTRServer, store: Watched) -> None:
+        @app.tool(single_use=True)
+        async def pay(x: int, ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            what = await ctx.step(longer, "paid")
+            return what + await ctx.step(effect, " and mailed")
+
+        async def longer(what: str) -> str:
+            effect(what)
+            await asyncio.sleep(0.3)
+            return what
+
+        walk = await asked(app, "pay", x=1)
+
+        async def leave() -> None:
+            under_way = begin(walk, {"confirm": YES})
+            await until(lambda: EFFECTS)
+            await asyncio.sleep(0.1)
+            under_way.disconnect()
+            await under_way.end()
+
+        await self.ended(app, leave)
+        assert EFFECTS == ["paid"]
+        assert await walk.questions({"confirm": YES}) == {}
+        assert await walk.text() == "paid and mailed"
+        assert EFFECTS == ["paid", " and mailed"]
+
+    async def test_waits_no_longer_than_the_shutdown_may_take(
+        self, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = MRTRServer("bank", keys=[KEY], store=store, lame_duck=0, shutdown_seconds=1)
+        never = asyncio.Event()
+
+        async def stuck(what: str) -> str:
+            effect(what)
+            await never.wait()
+            return what
+
+        async def leave() -> None:
+            under_way = begin(await asked(app), {"confirm": YES})
+            await until(lambda: EFFECTS)
+            await asyncio.sleep(0.1)
+            under_way.disconnect()
+            await under_way.end()
+
+        add_pay(app, stuck)
+        async with asyncio.timeout(3):
+            await self.ended(app, leave)
+        assert "a single-use round still runs" in caplog.text
+        never.set()
+        await until(lambda: store.recorded)
+
+
+class TestTheLease:
+    """Tells a replica that died while it ran from one that takes its time."""
+
+    async def test_is_renewed_while_a_round_runs(self, app: MRTRServer, store: Watched) -> None:
+        async def long_effect(what: str) -> str:
+            await asyncio.sleep(1.0)  # three leases
+            return effect(what)
+
+        add_pay(app, long_effect)
+        walk = await asked(app)
+        replies = await asyncio.gather(*(again(walk, walk.state).send({"confirm": YES}) for _ in range(2)))
+        assert came(replies[0]) == came(replies[1])
+        assert EFFECTS == ["5 paid"]
+
+    async def test_that_ran_out_lets_the_next_delivery_run(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        began = asyncio.Event()
+
+        async def stuck(what: str) -> str:
+            effect(what)
+            if len(EFFECTS) == 1:
+                began.set()
+                await asyncio.Event().wait()
+            return what
+
+        add_pay(app, stuck)
+        walk = await asked(app)
+        first = asyncio.create_task(again(walk, walk.state).send({"confirm": YES}))
+        await began.wait()
+        store.down = {"renew"}  # it is cut off, for all that the others can see
+        assert await walk.text({"confirm": YES}) == "5 paid"
+        assert "it is run again" in caplog.text
+        assert EFFECTS == ["5 paid", "5 paid"]
+        first.cancel()
+
+    async def test_in_doubt_lets_no_further_step_begin(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hold = asyncio.Event()
+
+        async def charge(what: str) -> str:
+            effect(f"{what} charged")
+            if EFFECTS == ["5 charged"]:
+                await hold.wait()
+            return what
+
+        @app.tool(single_use=True)
+        async def pay(amount: int, ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            what = await ctx.step(charge, str(amount))
+            return await ctx.step(slow_effect, f"{what} mailed by {len(EFFECTS)}")
+
+        walk = await asked(app)
+        cut_off = asyncio.create_task(again(walk, walk.state).send({"confirm": YES}))
+        await until(lambda: EFFECTS)
+        store.down = {"renew"}
+        assert await walk.text({"confirm": YES}) == "5 mailed by 2"
+        store.down = set()
+        hold.set()
+        assert came(await cut_off) == came(walk.reply), "what is recorded counts"
+        assert EFFECTS == ["5 charged", "5 charged", "5 mailed by 2"]
+        assert "silent for longer than its lease" in caplog.text
+
+    async def test_in_doubt_lets_not_even_the_first_step_begin(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nothing has been done since the state, so there is nothing to hand over; the step must not begin all the
+        same."""
+        hold, waiting = asyncio.Event(), asyncio.Event()
+
+        @app.tool(single_use=True)
+        async def pay(x: int, ctx: Context) -> str:
+            if ctx.round == 2 and not waiting.is_set():
+                waiting.set()
+                await hold.wait()  # frozen
+            return await ctx.step(effect, "paid")
+
+        walk = Walk(app, target="pay", arguments={"x": 1})
+        assert await walk.questions() == {}
+        frozen = asyncio.create_task(again(walk, walk.state).send())
+        await waiting.wait()
+        store.down = {"renew"}
+        assert await walk.text() == "paid", "the other replica has taken over"
+        store.down = set()
+        hold.set()
+        assert came(await frozen) == came(walk.reply)
+        assert EFFECTS == ["paid"]
+
+    async def test_in_doubt_with_nothing_to_hand_over_lets_the_client_try_again(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        late = True
+
+        @app.tool(single_use=True)
+        async def pay(x: int, ctx: Context) -> str:
+            if ctx.round == 2 and late:
+                await asyncio.sleep(0.5)
+            return await ctx.step(effect, "paid")
+
+        walk = Walk(app, target="pay", arguments={"x": 1})
+        assert await walk.questions() == {}
+        state = walk.state
+        store.down = {"renew"}
+        assert "try again" in str(await walk.send())
+        assert EFFECTS == []
+        store.down, late = set(), False
+        assert await again(walk, state).text() == "paid"
+        assert EFFECTS == ["paid"]
+
+    async def test_in_doubt_for_nothing_goes_on_in_another_round(self, app: MRTRServer, store: Watched) -> None:
+        async def charge() -> str:
+            await asyncio.sleep(0.5)
+            return effect("charged")
+
+        @app.tool(single_use=True)
+        async def pay(x: int, ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            return await ctx.step(charge) + await ctx.step(slow_effect, " and mailed")
+
+        walk = await asked(app, "pay", x=1)
+        store.down = {"renew"}
+        assert await walk.questions({"confirm": YES}) == {}
+        assert await walk.text() == "charged and mailed"
+        assert EFFECTS == ["charged", " and mailed"]
+
+
+class TestRecordsExpireWithTheState:
+    async def test_and_then_the_state_is_refused(self) -> None:
+        now = [1_000_000.0]
+        store = Watched(clock=lambda: now[0])
+        app = MRTRServer(
+            "bank", keys=[KEY], store=store, clock=lambda: now[0], limits=Limits(state_seconds=100, lease_seconds=5)
+        )
+        add_pay(app, effect)
+        walk = await asked(app)
+        kept = walk.state
+        now[0] += 30
+        assert await walk.text({"confirm": YES}) == "5 paid"
+        now[0] += 69
+        assert await again(walk, kept).text({"confirm": YES}) == "5 paid"
+        now[0] += 1
+        assert (await again(walk, kept).error({"confirm": YES}))["message"] == InvalidRequestState.MESSAGE
+        # A replica whose clock is behind may still take the state, within the leeway, so the record is still there.
+        slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: now[0] - 50)
+        add_pay(slow, effect)
+        assert await again(walk, kept, slow).text({"confirm": YES}) == "5 paid"
+        now[0] += 61
+        (state,) = store.recorded
+        assert (await store.store.redeem(state, "other", lease=1, keep=1)).verdict == "granted", "it is gone"
+        assert EFFECTS == ["5 paid"]
+
+    async def test_a_duplicate_does_not_wait_past_that(self, store: Watched) -> None:
+        now = [1_000_000.0]
+        app = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: now[0], limits=Limits(state_seconds=100))
+        add_pay(app)
+
+        async def busy(*args: Any, **kwargs: Any) -> Redemption:
+            return Redemption("running")
+
+        store.redeem = busy  # type: ignore[method-assign]
+        walk = await asked(app)
+        waiting = asyncio.create_task(walk.send({"confirm": YES}))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        now[0] += 100
+        async with asyncio.timeout(5):
+            assert (await waiting)["error"]["message"] == InvalidRequestState.MESSAGE
+
+
+class TestWithoutASharedStore:
+    async def test_it_works_within_the_process_and_the_log_says_so_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        app = MRTRServer("bank", keys=[KEY])
+        add_pay(app)
+        app.tool(name="wipe", single_use=True)(effect)
+        assert caplog.text.count("there is no shared store") == 1
+        assert "MRTR_DATABASE_URL" in caplog.text
+        walk = await asked(app)
+        repeated = again(walk, walk.state)
+        assert await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES})
+        assert EFFECTS == ["5 paid"]
+
+    async def test_nothing_is_said_where_no_tool_needs_one_or_it_is_shared(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        add_pay(app)
+        MRTRServer("plain", keys=[KEY]).tool(effect)
+        assert "store" not in caplog.text
+
+    def test_several_workers_are_refused(self, tmp_path: Path) -> None:
+        environment = {"MRTR_KEYS": KEYS, "SINGLE_USE_DIR": str(tmp_path), "SINGLE_USE_ALONE": "1"}
+        arguments = ("tests.support.single_use_app:app", "--workers", "2")
+        with started(*arguments, log=tmp_path / "log", environment=environment) as server:
+            server.wait()
+            assert "'pay' is single_use, and 2 workers need one store" in server.text
+            assert "MRTR_DATABASE_URL" in server.text
+            assert "Traceback" not in server.text
+
+
+def test_what_is_no_store_is_refused() -> None:
+    url: Any = "sqlite:///x.db"
+    with pytest.raises(SetupError, match="database= a URL"):
+        MRTRServer("x", keys=[KEY], store=url)
+    with pytest.raises(SetupError, match="not both"):
+        MRTRServer("x", keys=[KEY], store=Watched(), database=url)
+
+
+class Fleet:
+    """Processes that share a store.
+
+    Args:
+        place: their directory.
+        servers: the processes.
+    """
+
+    def __init__(self, place: Path, servers: list[Process]) -> None:
+        self.servers = servers
+        self.wires = [Wire(f"http://127.0.0.1:{server.port}/mcp") for server in servers]
+        self.pids = [str(server.process.pid) for server in servers]
+        self._place = place
+        self._threads = ThreadPoolExecutor(4)
+
+    def ask(self, replica: int = 0) -> str:
+        reply = self.wires[replica].call("pay", {"amount": 5})
+        assert "confirm" in reply.result["inputRequests"]
+        return reply.state
+
+    def pay(self, replica: int, state: str, answer: JSON = YES) -> Reply:
+        return self.wires[replica].call("pay", {"amount": 5}, answers={"confirm": answer}, state=state)
+
+    def begin(self, replica: int, state: str) -> Any:
+        """Send a delivery, and do not wait for its reply."""
+        return self._threads.submit(self.pay, replica, state)
+
+    def ledger(self, kind: str = "") -> list[list[str]]:
+        path = self._place / "ledger"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.split()[1:] for line in lines if line.startswith(kind)]
+
+    def hold(self) -> None:
+        (self._place / "hold").touch()
+
+    def go_on(self) -> None:
+        (self._place / "hold").unlink(missing_ok=True)
+
+    def wait_for(self, kind: str, count: int = 1) -> None:
+        wait_until(lambda: len(self.ledger(kind)) >= count, f"{count} lines with {kind} in the ledger")
+
+    def close(self) -> None:
+        self.go_on()
+        for server in self.servers:
+            with suppress(ProcessLookupError):
+                server.process.send_signal(signal.SIGCONT)
+        self._threads.shutdown()
+        for wire in self.wires:
+            wire.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    environment = {"MRTR_KEYS": KEYS, "SINGLE_USE_DIR": str(tmp_path)}
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                in_process("tests.support.single_use_app:app", log=tmp_path / f"log-{number}", environment=environment)
+            )
+            for number in range(2)
+        ]
+        assert all(server.port for server in servers), servers[0].text
+        fleet = Fleet(tmp_path, servers)
+        stack.callback(fleet.close)
+        yield fleet
+
+
+class TestOfTwoReplicas:
+    """Real processes, and a store in a file that they share."""
+
+    def test_one_runs_and_every_duplicate_gets_what_came_of_it(self, fleet: Fleet) -> None:
+        state = fleet.ask()
+        fleet.hold()
+        sent = [fleet.begin(replica, state) for replica in (0, 1, 0, 1)]
+        fleet.wait_for("begin")
+        time.sleep(0.2)
+        fleet.go_on()
+        texts = {each.result().text for each in sent}
+        later = {fleet.pay(replica, state).text for replica in (0, 1)}
+        assert texts == later
+        assert len(texts) == 1
+        assert [len(fleet.ledger(kind)) for kind in ("begin", "charged", "mailed")] == [1, 1, 1]
+        for replica in (0, 1):
+            assert fleet.pay(replica, state, NO).error["message"] == InvalidRequestState.MESSAGE
+            assert fleet.pay(replica, state, DECLINE).error["message"] == InvalidRequestState.MESSAGE
+
+    def test_one_that_is_killed_in_the_middle_is_followed_by_the_other(self, fleet: Fleet) -> None:
+        state = fleet.ask()
+        fleet.hold()
+        lost = fleet.begin(0, state)
+        fleet.wait_for("begin")
+        os.kill(fleet.servers[0].process.pid, signal.SIGKILL)
+        with suppress(Exception):
+            lost.result()
+        fleet.go_on()
+        killed = time.monotonic()
+        assert fleet.pay(1, state).text == f"5 paid, says {fleet.pids[1]}"
+        assert 0.3 < time.monotonic() - killed < 10, "once the lease has run out"
+        (first, key), (second, other_key) = fleet.ledger("begin")
+        assert (first, second) == (fleet.pids[0], fleet.pids[1]), "the step that was cut in the middle ran again"
+        assert key == other_key, "by its key the payment service tells that it is the same order"
+        assert len(fleet.ledger("mailed")) == 1
+        assert "a replica stopped in the middle" in fleet.servers[1].text
+
+    def test_one_that_was_frozen_begins_nothing_more_and_gives_what_the_other_recorded(self, fleet: Fleet) -> None:
+        state = fleet.ask()
+        fleet.hold()
+        frozen = fleet.begin(0, state)
+        fleet.wait_for("begin")
+        os.kill(fleet.servers[0].process.pid, signal.SIGSTOP)
+        other = fleet.begin(1, state)
+        fleet.wait_for("begin", 2)
+        fleet.go_on()
+        text = other.result().text
+        assert text == f"5 paid, says {fleet.pids[1]}"
+        os.kill(fleet.servers[0].process.pid, signal.SIGCONT)
+        assert frozen.result().text == text
+        assert fleet.ledger("mailed") == [[fleet.pids[1]]]
+        assert "silent for longer than its lease" in fleet.servers[0].text
+
+    def test_a_lost_reply_is_safe_to_ask_for_again(self, fleet: Fleet) -> None:
+        state = fleet.ask()
+        fleet.hold()
+        params = {
+            "name": "pay",
+            "arguments": {"amount": 5},
+            "requestState": state,
+            "inputResponses": {"confirm": YES},
+        }
+        with connected(fleet.wires[0]) as connection:
+            connection.sendall(raw_request(modern("tools/call", params)))
+            fleet.wait_for("begin")
+            connection.shutdown(socket.SHUT_RDWR)
+        time.sleep(0.2)  # the server sees that its client has gone
+        fleet.go_on()
+        fleet.wait_for("mailed")
+        assert fleet.pay(1, state).text == f"5 paid, says {fleet.pids[0]}"
+        assert len(fleet.ledger("begin")) == 1
+
+
+class TestTheExample:
+    async def test_pays_once_however_often_it_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
+        walk = await asked(payments.app, "pay", to="Ann", euros=25)
+        repeated, changed = again(walk, walk.state), again(walk, walk.state)
+        assert (
+            await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES}) == "Paid 25 € to Ann, receipt 1."
+        )
+        assert (await changed.error({"confirm": NO}))["message"] == InvalidRequestState.MESSAGE
+        assert await Walk(payments.app, target="balance", arguments={"of": "Ann"}).text() == "25"
+
+    def test_pays_once_even_when_its_step_runs_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
+        order, other = IdempotencyKey("1f"), IdempotencyKey("2e")
+        assert payments.charge("Ann", 25, idempotency_key=order) == payments.charge("Ann", 25, idempotency_key=order)
+        assert payments.charge("Ann", 25, idempotency_key=other).number == 2

@@ -1,0 +1,1088 @@
+"""Dependencies with teardown: entered for a round, left in reverse order before anything of it goes out."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, PlainSerializer
+
+from mrtr_server import (
+    Confirm,
+    Context,
+    Depends,
+    Elicit,
+    InProcessStore,
+    InputRequired,
+    Inputs,
+    KeyRing,
+    MRTRServer,
+    NotFound,
+    Refusal,
+    State,
+    ToolError,
+)
+from mrtr_server.tasks import worker
+from mrtr_server.testing import AsyncClient, replica
+
+from ..support.direct import Exchange, headers_for, scope_of
+from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept
+from ..support.wire import modern
+
+pytestmark = pytest.mark.anyio
+
+
+class Login(BaseModel):
+    name: str
+
+
+Who = Annotated[Login, Elicit("who?")]
+Sure = Annotated[bool, Confirm("sure?")]
+
+happened: list[str] = []
+"""What happened, in its order."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_happened() -> None:
+    happened.clear()
+
+
+@pytest.fixture
+def app() -> MRTRServer:
+    return MRTRServer("teardown", keys=KeyRing.generate())
+
+
+def note(what: str) -> str:
+    happened.append(what)
+    return what
+
+
+def noted(name: str, kind: str = "async") -> Callable[..., Any]:
+    """Make a dependency that notes how it is entered and left."""
+
+    def plain() -> Iterator[str]:
+        note(f"enter {name}")
+        try:
+            yield name
+        except BaseException as error:
+            note(f"{name} got {type(error).__name__}")
+            raise
+        else:
+            note(f"leave {name}")
+
+    async def asynchronous() -> AsyncIterator[str]:
+        await asyncio.sleep(0)
+        with contextmanager(plain)() as value:
+            yield value
+        await asyncio.sleep(0)
+
+    kinds: dict[str, Callable[..., Any]] = {
+        "plain": plain,
+        "async": asynchronous,
+        "contextmanager": contextmanager(plain),
+        "asynccontextmanager": asynccontextmanager(asynchronous),
+    }
+    return kinds[kind]
+
+
+SESSION = Annotated[str, Depends(noted("session"))]
+
+
+class Pool:
+    """An object whose methods are dependencies."""
+
+    def session(self) -> Iterator[str]:
+        yield note("session")
+        note("session closed")
+
+    @contextmanager
+    def decorated(self) -> Iterator[str]:
+        yield note("decorated")
+        note("decorated closed")
+
+    def __call__(self) -> Iterator[str]:
+        yield note("called")
+        note("call closed")
+
+
+def with_argument(title: str, size: int) -> Iterator[str]:
+    yield note(f"{title} {size}")
+    note("partial closed")
+
+
+def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def as_list(function: Callable[..., Iterator[Any]]) -> Callable[..., list[Any]]:
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> list[Any]:
+        return list(function(*args, **kwargs))
+
+    return wrapper
+
+
+class TestEntering:
+    @pytest.mark.parametrize("kind", ["plain", "async", "contextmanager", "asynccontextmanager"])
+    async def test_every_kind_is_entered_and_left_around_the_handler(self, app: MRTRServer, kind: str) -> None:
+        @app.tool
+        async def run(value: Annotated[str, Depends(noted("it", kind))]) -> str:
+            return note(f"handler has {value}")
+
+        assert await Walk(app, target="run").text() == "handler has it"
+        assert happened == ["enter it", "handler has it", "leave it"]
+
+    async def test_they_are_left_in_reverse_order_nested_ones_too(self, app: MRTRServer) -> None:
+        def inner(outer: Annotated[str, Depends(noted("outer", "plain"))]) -> Iterator[str]:
+            note(f"enter inner in {outer}")
+            yield "inner"
+            note(f"leave inner in {outer}")
+
+        @app.tool
+        def run(
+            inner: Annotated[str, Depends(inner)],
+            last: Annotated[str, Depends(noted("last"))],
+            outer: Annotated[str, Depends(noted("another", "asynccontextmanager"))],
+        ) -> str:
+            return note("handler")
+
+        await Walk(app, target="run").text()
+        assert happened == [
+            "enter outer",
+            "enter inner in outer",
+            "enter last",
+            "enter another",
+            "handler",
+            "leave another",
+            "leave last",
+            "leave inner in outer",
+            "leave outer",
+        ]
+
+    async def test_one_is_entered_once_a_round_whoever_needs_it(self, app: MRTRServer) -> None:
+        session = noted("session")
+
+        def one(session: Annotated[str, Depends(session)]) -> str:
+            return session
+
+        @app.tool
+        def run(one: Annotated[str, Depends(one)], session: Annotated[str, Depends(session)], sure: Sure) -> str:
+            return f"{one} {session}"
+
+        walk = Walk(app, target="run")
+        await walk.questions()
+        assert happened == ["enter session", "leave session"]
+        assert await walk.text({"sure": YES}) == "session session"
+        assert happened == ["enter session", "leave session"] * 2
+
+    async def test_whatever_can_be_called_may_yield(self, app: MRTRServer) -> None:
+        @app.tool
+        def run(
+            title: str,
+            a: Annotated[str, Depends(Pool().session)],
+            b: Annotated[str, Depends(Pool().decorated)],
+            c: Annotated[str, Depends(Pool())],
+            d: Annotated[str, Depends(partial(with_argument, size=3))],
+            e: Annotated[str, Depends(traced(noted("traced", "plain")))],
+            f: Annotated[str, Depends(traced(noted("traced cm", "asynccontextmanager")))],
+        ) -> str:
+            return f"{a} {b} {c} {d} {e} {f}"
+
+        text = await Walk(app, target="run", arguments={"title": "tea"}).text()
+        assert text == "session decorated called tea 3 traced traced cm"
+        assert happened[-6:] == [
+            "leave traced cm",
+            "leave traced",
+            "partial closed",
+            "call closed",
+            "decorated closed",
+            "session closed",
+        ]
+
+    async def test_any_other_object_is_passed_as_it_is(self, app: MRTRServer) -> None:
+        class Connection:
+            def __enter__(self) -> str:
+                return note("entered")
+
+            def __exit__(self, *_: object) -> None:
+                note("left")
+
+        given: list[Any] = []
+
+        @app.tool
+        async def run(
+            a: Annotated[Any, Depends(Connection)],
+            b: Annotated[Any, Depends(lambda: noted("b", "contextmanager")())],
+            c: Annotated[Any, Depends(lambda: (n for n in range(3)))],
+            d: Annotated[Any, Depends(as_list(Pool().session))],
+        ) -> str:
+            given.extend([a, b, list(c), d])
+            return "ran"
+
+        await Walk(app, target="run").text()
+        assert isinstance(given[0], Connection)
+        assert hasattr(given[1], "__enter__")
+        assert given[2:] == [[0, 1, 2], ["session"]]
+        assert happened == ["session", "session closed"]
+
+    async def test_plain_ones_run_in_threads_and_async_ones_in_the_handlers_task(self, app: MRTRServer) -> None:
+        loop = threading.get_ident()
+
+        def in_thread() -> Iterator[bool]:
+            yield threading.get_ident() != loop
+            note(str(threading.get_ident() != loop))
+
+        async def on_loop(ctx: Context) -> AsyncIterator[Any]:
+            task = asyncio.current_task()
+            yield task
+            note(str(asyncio.current_task() is task))
+
+        @app.tool
+        async def run(one: Annotated[bool, Depends(in_thread)], task: Annotated[Any, Depends(on_loop)]) -> str:
+            return f"{one} {asyncio.current_task() is task}"
+
+        assert await Walk(app, target="run").text() == "True True"
+        assert happened == ["True", "True"]
+
+    async def test_in_prompts_and_resources_too(self, app: MRTRServer) -> None:
+        @app.prompt
+        def letter(value: Annotated[str, Depends(noted("prompt"))]) -> str:
+            return value
+
+        @app.resource("notes://{topic}")
+        def read(topic: str, value: Annotated[str, Depends(noted("resource"))]) -> str:
+            raise NotFound(topic)
+
+        await Walk(app, target="letter", method="prompts/get").send()
+        await Walk(app, target="notes://tea", method="resources/read").error()
+        assert happened == ["enter prompt", "leave prompt", "enter resource", "resource got NotFound"]
+
+
+class TestNormalEnds:
+    """The generator goes on after its yield."""
+
+    LEFT = ("enter session", "leave session")
+
+    async def test_where_the_round_parks(self, app: MRTRServer) -> None:
+        @app.tool
+        def declared(session: SESSION, login: Who) -> str:
+            return note("handler")
+
+        @app.tool
+        async def inline(session: SESSION, ctx: Context) -> str:
+            login = await ctx.elicit("who?", Login)
+            return note(f"handler {login.name}")
+
+        async def asking(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        @app.tool
+        async def dependency(session: SESSION, name: Annotated[str, Depends(asking)]) -> str:
+            return note("handler")
+
+        @app.tool
+        def pure(session: SESSION, inputs: Inputs, state: State[int]) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            return InputRequired(login=Elicit("who?", Login), state=1) if login is None else note("handler")
+
+        for target in ("declared", "inline", "dependency", "pure"):
+            happened.clear()
+            walk = Walk(app, target=target)
+            assert await walk.questions() == {"login": "who?"}
+            assert happened == [*self.LEFT]
+            await walk.text({"login": accept(name="ann")})
+            assert [each.partition(" ")[0] for each in happened[2:]] == ["enter", "handler", "leave"]
+
+    async def test_where_the_flow_goes_on_elsewhere(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def run(session: SESSION, ctx: Context) -> str:
+            return await ctx.step(note, "step")  # not before there is a state
+
+        walk = Walk(app, target="run")
+        assert await walk.questions() == {}
+        assert happened == [*self.LEFT]
+        assert await walk.text() == "step"
+        assert happened == [*self.LEFT, "enter session", "step", "leave session"]
+
+    async def test_where_the_flow_becomes_a_task_and_in_the_rounds_of_that(self, app: MRTRServer) -> None:
+        @app.tool(task="optional")
+        async def run(session: SESSION, ctx: Context) -> str:
+            await ctx.background()
+            login = await ctx.elicit("who?", Login)
+            return note(f"handler {login.name}")
+
+        flow = AsyncClient(app, tasks=True).flow("run")
+        assert (await flow.start()).is_task
+        await flow.wait()
+        assert happened == [*self.LEFT] * 2
+        await flow.answer(login={"name": "ann"})
+        assert (await flow.wait()).text == "handler ann"
+        assert happened == [*self.LEFT, *self.LEFT, "enter session", "handler ann", "leave session"]
+        await app._worker.close()
+
+    async def test_however_long_it_takes_and_whatever_is_left_waiting(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def slow() -> AsyncIterator[None]:
+            yield
+            for _ in range(100):
+                await asyncio.sleep(0)
+            note("left")
+
+        aside: list[asyncio.Task[Any]] = []
+
+        @app.tool
+        async def run(slow: Annotated[None, Depends(slow)], ctx: Context) -> str:
+            aside.append(asyncio.create_task(ctx.elicit("aside?", Login, key="aside")))
+            await ctx.elicit("who?", Login)
+            return "ran"
+
+        walk = Walk(app, target="run")
+        assert (await walk.questions()).keys() == {"login", "aside"}
+        assert happened == ["left"]
+        assert "left behind" not in caplog.text
+
+    async def test_before_anything_goes_out(self, app: MRTRServer) -> None:
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def session() -> AsyncIterator[None]:
+            yield
+            began.set()
+            await gate.wait()
+
+        @app.tool
+        def result(session: Annotated[None, Depends(session)]) -> str:
+            return "ran"
+
+        @app.tool
+        def question(session: Annotated[None, Depends(session)], login: Who) -> str:
+            return "ran"
+
+        for target, part in (("result", b"ran"), ("question", b"requestState")):
+            began.clear()
+            gate.clear()
+            exchange = started(app, target)
+            async with asyncio.timeout(5):
+                await began.wait()
+                await asyncio.sleep(0)
+                assert exchange.sent == []
+                gate.set()
+                assert part in (await exchange.end()).body
+
+    async def test_after_the_result_was_written(self, app: MRTRServer) -> None:
+        class Session:
+            is_open = True
+
+        def session() -> Iterator[Session]:
+            opened = Session()
+            yield opened
+            opened.is_open = False
+
+        class Book:
+            """An object of a database, which reads what it does not hold yet."""
+
+            def __init__(self, session: Session) -> None:
+                self._session = session
+
+        class Shown(BaseModel, arbitrary_types_allowed=True):
+            book: Annotated[Book, PlainSerializer(lambda book: f"open: {book._session.is_open}", return_type=str)]
+
+        @app.tool
+        def show(session: Annotated[Session, Depends(session)]) -> Shown:
+            return Shown(book=Book(session))
+
+        assert (await Walk(app, target="show").send())["result"]["structuredContent"] == {"book": "open: True"}
+
+
+def started(app: MRTRServer, target: str) -> Exchange:
+    message = modern("tools/call", {"name": target, "arguments": {}})
+    return Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
+
+
+async def leave(exchange: Exchange) -> None:
+    """Let the client close the connection, and the server come to all that it does about that by itself."""
+    exchange.disconnect()
+    while not exchange._coming.empty():  # noqa: ASYNC110  what it waits for has no event
+        await asyncio.sleep(0.001)
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+class TestErrors:
+    """What the round ends with is thrown in at the yield."""
+
+    @pytest.mark.parametrize("kind", ["plain", "async", "contextmanager", "asynccontextmanager"])
+    async def test_an_error_of_the_handler(self, app: MRTRServer, kind: str) -> None:
+        @app.tool
+        def run(
+            outer: Annotated[str, Depends(noted("outer", kind))], inner: Annotated[str, Depends(noted("inner", kind))]
+        ) -> str:
+            raise ToolError("sold out")
+
+        assert await Walk(app, target="run").failure() == "sold out"
+        assert happened == ["enter outer", "enter inner", "inner got ToolError", "outer got ToolError"]
+
+    async def test_an_error_of_what_is_declared_after_it(self, app: MRTRServer) -> None:
+        def fail() -> str:
+            raise ToolError("no")
+
+        def failing() -> Iterator[str]:
+            note("enter failing")
+            fail()
+            yield "failing"
+            note("leave failing")
+
+        @app.tool
+        def dependency(session: SESSION, other: Annotated[str, Depends(failing)]) -> str:
+            return note("handler")
+
+        @app.tool
+        def message(session: SESSION, login: Annotated[Login, Elicit(fail)]) -> str:
+            return note("handler")
+
+        assert await Walk(app, target="dependency").failure() == "no"
+        assert await Walk(app, target="message").failure() == "no"
+        assert happened == [
+            "enter session",
+            "enter failing",
+            "session got ToolError",
+            "enter session",
+            "session got ToolError",
+        ]
+
+    async def test_a_result_that_can_not_be_written(self, app: MRTRServer) -> None:
+        @app.tool
+        def run(session: SESSION) -> Any:
+            return object()
+
+        assert "reference" in await Walk(app, target="run").failure()
+        assert happened == ["enter session", "session got FlowError"]
+
+    @pytest.mark.parametrize("answer", [NO, DECLINE, CANCEL], ids=str)
+    async def test_a_no(self, app: MRTRServer, answer: dict[str, Any]) -> None:
+        @app.tool
+        def declared(session: SESSION, confirm: Sure) -> str:
+            return note("handler")
+
+        @app.tool
+        async def inline(session: SESSION, ctx: Context) -> str:
+            await ctx.confirm("sure?")
+            return note("handler")
+
+        @app.tool
+        def pure(session: SESSION, inputs: Inputs) -> str | InputRequired:
+            sure = Confirm("sure?")
+            return note("handler") if inputs.get("confirm", sure) else InputRequired(confirm=sure)
+
+        for target in ("declared", "inline", "pure"):
+            walk = Walk(app, target=target)
+            await walk.questions()
+            happened.clear()
+            assert "The user" in await walk.failure({"confirm": answer})
+            assert happened == ["enter session", "session got Refusal"]
+
+    async def test_what_the_client_lacks_and_what_the_author_did_wrong(self, app: MRTRServer) -> None:
+        @app.tool
+        async def lacks(session: SESSION, ctx: Context) -> str:
+            await ctx.elicit("who?", Login)
+            return note("handler")
+
+        @app.tool
+        async def wrong(session: SESSION, ctx: Context) -> str:
+            await ctx.step(lambda: 5)
+            return note("handler")
+
+        await Walk(app, target="lacks", capabilities={}).error()
+        assert "reference" in await Walk(app, target="wrong").failure()
+        assert happened == ["enter session", "session got MissingCapability", "enter session", "session got FlowError"]
+
+    async def test_one_that_is_swallowed_has_happened_all_the_same(self, app: MRTRServer) -> None:
+        async def swallowing() -> AsyncIterator[None]:
+            try:
+                yield
+            except BaseException as error:
+                note(f"swallowed {type(error).__name__}")
+
+        @app.tool
+        def fails(swallows: Annotated[None, Depends(swallowing)], outer: SESSION) -> str:
+            raise ToolError("sold out")
+
+        @app.tool
+        async def asks(session: SESSION, swallows: Annotated[None, Depends(swallowing)], ctx: Context) -> str:
+            await ctx.confirm("sure?")
+            return note("handler")
+
+        assert await Walk(app, target="fails").failure() == "sold out"
+        walk = Walk(app, target="asks")
+        await walk.questions()
+        happened.clear()
+        assert "declined" in await walk.failure({"confirm": NO})
+        assert happened == ["enter session", "swallowed Refusal", "session got Refusal"]
+
+    async def test_one_may_be_made_into_another(self, app: MRTRServer) -> None:
+        @contextmanager
+        def translated() -> Iterator[None]:
+            try:
+                yield
+            except LookupError as error:
+                raise ToolError(f"there is no {error.args[0]}") from error
+
+        @app.tool
+        def run(session: SESSION, translated: Annotated[None, Depends(translated)]) -> str:
+            raise LookupError("Emma")
+
+        assert await Walk(app, target="run").failure() == "there is no Emma"
+        assert happened == ["enter session", "session got ToolError"]
+
+    @pytest.mark.parametrize("failure", [ToolError("never mind"), RuntimeError("broken")], ids=repr)
+    async def test_but_not_a_no(self, app: MRTRServer, failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
+        def translating() -> Iterator[None]:
+            try:
+                yield
+            except Refusal:
+                raise failure from None
+
+        @app.tool
+        def run(session: SESSION, translated: Annotated[None, Depends(translating)], confirm: Sure) -> str:
+            return note("handler")
+
+        walk = Walk(app, target="run")
+        await walk.questions()
+        happened.clear()
+        assert "declined" in await walk.failure({"confirm": NO})
+        assert happened == ["enter session", "session got Refusal"]
+        assert "The teardown of Depends(translating) failed, after 'run' had ended with Refusal" in caplog.text
+        assert str(failure) in caplog.text
+
+
+class TestCancellation:
+    async def test_it_is_thrown_in_when_the_client_leaves(self, app: MRTRServer) -> None:
+        began = asyncio.Event()
+
+        @app.tool
+        async def run(outer: SESSION, inner: Annotated[str, Depends(noted("inner", "plain"))], ctx: Context) -> str:
+            began.set()
+            await asyncio.Event().wait()
+            return note("handler")
+
+        exchange = started(app, "run")
+        async with asyncio.timeout(5):
+            await began.wait()
+            exchange.disconnect()
+            await exchange.end()
+        assert happened == ["enter session", "enter inner", "inner got CancelledError", "session got CancelledError"]
+
+    async def test_a_step_that_runs_has_ended_by_then(self, app: MRTRServer) -> None:
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool
+        async def run(session: SESSION, ctx: Context) -> str:
+            return await ctx.step(work)
+
+        exchange = started(app, "run")
+        async with asyncio.timeout(5):
+            await began.wait()
+            await leave(exchange)
+            gate.set()
+            await exchange.end()
+        assert happened == ["enter session", "step", "session got CancelledError"]
+
+    @pytest.mark.parametrize("where", ["handler", "dependency", "entering", "entering async"])
+    async def test_what_runs_in_a_thread_has_ended_by_then(
+        self, app: MRTRServer, where: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loop, began, gate = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def work() -> str:
+            loop.call_soon_threadsafe(began.set)
+            assert gate.wait(5)
+            return note("thread")
+
+        def entering() -> Iterator[str]:
+            value = work()
+            try:
+                yield value
+            finally:
+                note("leave thread")
+
+        async def parking(ctx: Context) -> AsyncIterator[str]:
+            yield "may park"
+
+        def nothing() -> str:
+            return "nothing"
+
+        dependency = {"handler": nothing, "dependency": work, "entering": entering, "entering async": entering}[where]
+        more = parking if where == "entering async" else nothing
+
+        @app.tool
+        def run(session: SESSION, more: Annotated[str, Depends(more)], it: Annotated[str, Depends(dependency)]) -> str:
+            return work() if where == "handler" else note("handler")
+
+        exchange = started(app, "run")
+        async with asyncio.timeout(10):
+            await began.wait()
+            await leave(exchange)
+            assert happened == ["enter session"]
+            gate.set()
+            await exchange.end()
+        left = ["leave thread"] if where.startswith("entering") else []
+        assert happened == ["enter session", "thread", *left, "session got CancelledError"]
+        assert "left behind" not in caplog.text
+
+    @pytest.mark.parametrize("target", ["result", "parks"])
+    async def test_a_client_that_leaves_does_not_cut_a_teardown(self, app: MRTRServer, target: str) -> None:
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> AsyncIterator[None]:
+            yield
+            began.set()
+            await gate.wait()
+            note("left")
+
+        @app.tool
+        def result(slow: Annotated[None, Depends(slow)]) -> str:
+            return "ran"
+
+        @app.tool
+        async def parks(slow: Annotated[None, Depends(slow)], ctx: Context) -> str:
+            await ctx.elicit("who?", Login)
+            return "ran"
+
+        exchange = started(app, target)
+        async with asyncio.timeout(5):
+            await began.wait()
+            await leave(exchange)
+            gate.set()
+            await exchange.end()
+        assert happened == ["left"]
+
+    async def test_a_second_cancellation_leaves_what_a_step_still_uses(self, app: MRTRServer) -> None:
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool
+        async def run(session: SESSION, ctx: Context) -> str:
+            return await ctx.step(work)
+
+        exchange = started(app, "run")
+        async with asyncio.timeout(5):
+            await began.wait()
+            await leave(exchange)
+            assert happened == ["enter session"]
+            assert exchange._task is not None
+            exchange._task.cancel()  # a server that must end
+            await exchange.end()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert happened == ["enter session", "session got CancelledError"]
+            gate.set()
+
+    async def test_a_teardown_that_fails_then_is_logged(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        began = asyncio.Event()
+
+        async def failing() -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                raise RuntimeError("could not roll back")
+
+        @app.tool
+        async def run(session: SESSION, failing: Annotated[None, Depends(failing)]) -> str:
+            began.set()
+            return await asyncio.Future()
+
+        exchange = started(app, "run")
+        async with asyncio.timeout(5):
+            await began.wait()
+            exchange.disconnect()
+            await exchange.end()
+        assert happened == ["enter session", "session got CancelledError"]
+        assert "could not roll back" in caplog.text
+
+    async def test_a_timeout_across_the_yield_is_one_of_the_handler(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def limited() -> AsyncIterator[None]:
+            try:
+                async with asyncio.timeout(0.01):
+                    yield
+            except TimeoutError:
+                raise ToolError("too slow") from None
+
+        async def unsaid() -> AsyncIterator[None]:
+            try:
+                async with asyncio.timeout(0.01):
+                    yield
+            except TimeoutError:
+                pass
+
+        @app.tool
+        async def slow(session: SESSION, limited: Annotated[None, Depends(limited)]) -> str:
+            return await asyncio.Future()
+
+        @app.tool
+        async def unknown(limited: Annotated[None, Depends(unsaid)]) -> str:
+            return await asyncio.Future()
+
+        assert await Walk(app, target="slow").failure() == "too slow"
+        assert happened == ["enter session", "session got ToolError"]
+        assert "reference" in await Walk(app, target="unknown").failure()
+        assert "was cancelled, but nobody had cancelled it" in caplog.text
+
+    async def test_a_guard_that_catches_the_end_of_the_round_lets_nothing_on(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def guard(ctx: Context) -> AsyncIterator[bool]:
+            try:
+                await ctx.confirm("sure?")
+            except BaseException:
+                note("caught")
+            yield True
+
+        async def plain_guard(ctx: Context) -> bool:
+            try:
+                return await ctx.confirm("sure?")
+            except BaseException:
+                note("caught")
+                return True
+
+        @app.tool
+        def one(guard: Annotated[bool, Depends(guard)], other: Annotated[str, Depends(noted("other"))]) -> str:
+            return note("handler")
+
+        @app.tool
+        def two(guard: Annotated[bool, Depends(plain_guard)], other: Annotated[str, Depends(noted("other"))]) -> str:
+            return note("handler")
+
+        for target in ("one", "two"):
+            happened.clear()
+            walk = Walk(app, target=target)
+            assert await walk.questions() == {"confirm": "sure?"}
+            assert "declined" in await walk.failure({"confirm": NO})
+            assert happened == ["caught", "caught"]
+
+
+class TestFailures:
+    """A teardown that fails fails the round."""
+
+    @staticmethod
+    async def failing() -> AsyncIterator[None]:
+        yield
+        raise RuntimeError("could not commit")
+
+    async def test_after_a_result_and_after_a_question(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool
+        def result(session: SESSION, failing: Annotated[None, Depends(self.failing)]) -> str:
+            return "ran"
+
+        @app.tool
+        def question(session: SESSION, failing: Annotated[None, Depends(self.failing)], login: Who) -> str:
+            return "ran"
+
+        @app.tool
+        async def inline(session: SESSION, failing: Annotated[None, Depends(self.failing)], ctx: Context) -> str:
+            await ctx.elicit("who?", Login)
+            return "ran"
+
+        for target in ("result", "question", "inline"):
+            happened.clear()
+            caplog.clear()
+            said = await Walk(app, target=target).failure()
+            assert "reference" in said
+            assert "could not commit" not in said
+            assert "could not commit" in caplog.text
+            assert happened == ["enter session", "session got RuntimeError"]
+
+    async def test_with_what_it_says_to_the_model(self, app: MRTRServer) -> None:
+        def commit() -> Iterator[None]:
+            yield
+            raise ToolError("somebody else was faster")
+
+        @app.tool
+        def run(commit: Annotated[None, Depends(commit)]) -> str:
+            return "ran"
+
+        assert await Walk(app, target="run").failure() == "somebody else was faster"
+
+    @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+    @pytest.mark.parametrize("decorated", [False, True], ids=["bare", "decorated"])
+    async def test_one_that_never_yields_or_yields_twice_is_the_authors_mistake(
+        self, app: MRTRServer, asynchronous: bool, decorated: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def times(count: int, catching: bool = False) -> Callable[..., Any]:
+            def gives() -> Iterator[int]:
+                try:
+                    yield from range(count)
+                except ToolError:
+                    if catching:
+                        yield 5
+                finally:
+                    note("closed")
+
+            async def gives_async() -> AsyncIterator[int]:
+                for number in gives():
+                    try:
+                        yield number
+                    except ToolError:
+                        if catching:
+                            yield 5
+                        raise
+
+            if asynchronous:
+                return asynccontextmanager(gives_async) if decorated else gives_async
+            return contextmanager(gives) if decorated else gives
+
+        @app.tool
+        def never(session: SESSION, value: Annotated[int, Depends(times(0))]) -> str:
+            return note("handler")
+
+        @app.tool
+        def twice(session: SESSION, value: Annotated[int, Depends(times(2))]) -> str:
+            return note("handler")
+
+        @app.tool
+        def again(value: Annotated[int, Depends(times(1, catching=True))]) -> str:
+            raise ToolError("sold out")
+
+        for target, message in (("never", "ended without a yield"), ("twice", "yielded twice"), ("again", "twice")):
+            caplog.clear()
+            assert "reference" in await Walk(app, target=target).failure()
+            assert message in caplog.text
+            assert "The dependency Depends(gives" in caplog.text
+        assert happened.count("closed") == 3
+        assert happened.count("session got FlowError") == 2
+        assert happened.count("handler") == 1
+
+    async def test_no_ask_and_no_step_comes_after_the_yield(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def use(what: str) -> Callable[[Context], AsyncIterator[None]]:
+            async def late(ctx: Context) -> AsyncIterator[None]:
+                yield
+                calls: dict[str, Callable[[], Awaitable[Any]]] = {
+                    "an ask": lambda: ctx.confirm("sure?"),
+                    "a step": lambda: ctx.step(note, "late"),
+                    "a checkpoint": ctx.checkpoint,
+                    "ctx.background()": ctx.background,
+                }
+                try:
+                    await calls[what]()
+                except Exception:
+                    note("swallowed")
+
+            return late
+
+        def plain(ctx: Context) -> Iterator[None]:
+            yield
+            ctx.confirm("sure?")  # type: ignore[unused-coroutine]
+
+        for number, what in enumerate(("an ask", "a step", "a checkpoint", "ctx.background()")):
+
+            @app.tool(name=f"tool{number}")
+            def run(late: Annotated[None, Depends(use(what))]) -> str:
+                return "ran"
+
+            assert "reference" in await Walk(app, target=f"tool{number}").failure()
+            assert f"{what} was called after the yield of a dependency" in caplog.text
+        assert happened == ["swallowed"] * 4
+
+        @app.tool
+        def last(late: Annotated[None, Depends(plain)]) -> str:
+            return "ran"
+
+        assert "reference" in await Walk(app, target="last").failure()
+        assert "was called in a plain `def`" in caplog.text
+
+    async def test_asks_and_steps_may_come_before_it(self, app: MRTRServer) -> None:
+        async def account(ctx: Context) -> AsyncIterator[str]:
+            login = await ctx.elicit("who?", Login)
+            yield await ctx.step(note, f"account of {login.name}")
+            note("left")
+
+        @app.tool
+        async def show(account: Annotated[str, Depends(account)], ctx: Context) -> str:
+            await ctx.confirm("show?")
+            return account
+
+        walk = Walk(app, target="show")
+        assert await walk.questions() == {"login": "who?"}
+        assert happened == []
+        assert await walk.questions({"login": accept(name="ann")}) == {"confirm": "show?"}
+        assert await walk.text({"confirm": YES}) == "account of ann"
+        assert happened == ["account of ann", "left", "left"]
+
+
+class TestContextVariables:
+    async def test_are_as_the_generator_set_them_until_it_resets_them(self, app: MRTRServer) -> None:
+        tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+        async def on_loop() -> AsyncIterator[None]:
+            token = tenant.set("acme")
+            yield
+            tenant.reset(token)
+            note(f"then {tenant.get()}")
+
+        def in_thread() -> Iterator[None]:
+            token = tenant.set("thread")
+            yield
+            note(f"still {tenant.get()}")
+            tenant.reset(token)
+            note(f"then {tenant.get()}")
+
+        @app.tool
+        def plain(a: Annotated[None, Depends(on_loop)], b: Annotated[None, Depends(in_thread)]) -> str:
+            return tenant.get()
+
+        @app.tool
+        async def asks(
+            a: Annotated[None, Depends(on_loop)], b: Annotated[None, Depends(in_thread)], ctx: Context
+        ) -> str:
+            await ctx.confirm("sure?")
+            return tenant.get()
+
+        assert await Walk(app, target="plain").text() == "acme"
+        walk = Walk(app, target="asks")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "acme"
+        assert happened == ["still thread", "then acme", "then nobody"] * 3
+
+    async def test_a_task_group_may_be_open_across_the_yield(self, app: MRTRServer) -> None:
+        async def group() -> AsyncIterator[asyncio.TaskGroup]:
+            async with asyncio.TaskGroup() as group:
+                yield group
+            note("all ended")
+
+        async def work() -> None:
+            await asyncio.sleep(0)
+            note("worked")
+
+        @app.tool
+        async def run(group: Annotated[asyncio.TaskGroup, Depends(group)], ctx: Context) -> str:
+            group.create_task(work())
+            await ctx.confirm("sure?")
+            return "ran"
+
+        walk = Walk(app, target="run")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "ran"
+        assert happened == ["worked", "all ended"] * 2
+
+
+class TestTasks:
+    async def test_steps_are_durable_before_a_teardown(self) -> None:
+        store = InProcessStore()
+        app = MRTRServer("first", keys=[bytes(32)], store=store, lame_duck=0, shutdown_seconds=0.8)
+        began = asyncio.Event()
+        hangs = True
+
+        async def session() -> AsyncIterator[None]:
+            yield
+            began.set()
+            if hangs:
+                await asyncio.Future()
+            note("left")
+
+        @app.tool(task="required")
+        async def pay(session: Annotated[None, Depends(session)], ctx: Context) -> str:
+            return await ctx.step(note, "paid")
+
+        flow = AsyncClient(app, tasks=True).flow("pay")
+        assert (await flow.start()).is_task
+        async with asyncio.timeout(10):
+            await began.wait()
+            await app._worker.close()  # in the middle of the teardown
+            assert happened == ["paid"]
+            hangs = False
+            other = replica(app)
+            flow.move_to(other)
+            assert (await flow.wait()).text == "paid"
+        assert happened == ["paid", "left"]
+        await other._worker.close()
+
+    async def test_one_that_fails_fails_the_result_and_leaves_the_steps(self, app: MRTRServer) -> None:
+        async def failing() -> AsyncIterator[None]:
+            yield
+            raise RuntimeError("could not commit")
+
+        @app.tool(task="required")
+        async def pay(failing: Annotated[None, Depends(failing)], ctx: Context) -> str:
+            return await ctx.step(note, "paid")
+
+        flow = AsyncClient(app, tasks=True).flow("pay")
+        await flow.start()
+        assert "reference" in (await flow.wait()).failure
+        assert happened == ["paid"]
+        await app._worker.close()
+
+    async def test_one_that_is_cancelled_gets_the_cancellation(self, app: MRTRServer) -> None:
+        began, left = asyncio.Event(), asyncio.Event()
+
+        async def session() -> AsyncIterator[None]:
+            try:
+                yield
+            except BaseException as error:
+                note(type(error).__name__)
+                left.set()
+                raise
+
+        @app.tool(task="required")
+        async def wait(session: Annotated[None, Depends(session)], ctx: Context) -> str:
+            began.set()
+            return await asyncio.Future()
+
+        flow = AsyncClient(app, tasks=True).flow("wait")
+        await flow.start()
+        async with asyncio.timeout(10):
+            await began.wait()
+            await flow.cancel()
+            await left.wait()
+        assert happened == ["CancelledError"]
+        await app._worker.close()
+
+    async def test_one_that_runs_elsewhere_by_now_gets_it_too(
+        self, app: MRTRServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 30.0)  # so that a step hears of it first
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool(task="required")
+        async def run(session: SESSION, ctx: Context) -> str:
+            await ctx.step(work)
+            return note("handler")
+
+        flow = AsyncClient(app, tasks=True).flow("run")
+        await flow.start()
+        async with asyncio.timeout(10):
+            await began.wait()
+            await flow.cancel()
+            gate.set()
+            while len(happened) < 3:  # noqa: ASYNC110  what it waits for has no event
+                await asyncio.sleep(0.01)
+        assert happened == ["enter session", "step", "session got CancelledError"]
+        await app._worker.close()

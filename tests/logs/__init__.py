@@ -1,0 +1,1 @@
+"""What the log holds, and what it never does."""

@@ -1,0 +1,1 @@
+"""The wire forms, and the golden transcripts of each."""

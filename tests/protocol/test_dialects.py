@@ -1,0 +1,307 @@
+"""The dialects as a set: which one takes a request, what each makes of an error, what they keep to themselves."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mrtr_server import MRTRServer, SetupError
+from mrtr_server.errors import (
+    Busy,
+    CutOff,
+    Declined,
+    HeaderMismatch,
+    InternalFault,
+    InvalidParams,
+    InvalidRequest,
+    InvalidRequestState,
+    MissingCapability,
+    NotExecuted,
+    OverBudget,
+    ParseError,
+    PayloadTooLarge,
+    ProtocolError,
+    RequestError,
+    Unavailable,
+    UnknownMethod,
+    UnknownTarget,
+    UnsupportedVersion,
+)
+from mrtr_server.protocol.dialects import DIALECTS, Dialect, Surface
+
+from ..conftest import Serve
+from ..support.serving import ROOT, in_thread
+from ..support.wire import ACCEPT, JSON, VERSION, Reply, Wire, modern, request
+
+PACKAGE = ROOT / "mrtr_server"
+SHARED = {"dialect", "dialects"}
+FORMS = {"drafts", "v2026_07_28"}
+MODULES = [PACKAGE / "protocol" / f"{name}.py" for name in sorted(SHARED | FORMS)]
+
+OLD = "2025-11-25"
+UNKNOWN = "v999.0.0"
+
+
+# Which dialect takes a request
+
+
+def app(**options: list[str]) -> MRTRServer:
+    served = MRTRServer("chosen", keys=[bytes(32)], **options)  # type: ignore[arg-type]
+
+    @served.tool
+    def hello() -> str:
+        return "hello"
+
+    return served
+
+
+def outcome(reply: Reply) -> str | int:
+    """Say which dialect wrote a reply, or give the code of the error."""
+    if "result" in reply.json:
+        return "modern" if "resultType" in reply.result else "draft"
+    code = reply.code
+    assert code is not None
+    return code
+
+
+def send(wire: Wire, method: str, header: str | None, meta: str | None, session: bool) -> Reply:
+    """Send a request that names versions in these places."""
+    named = {"name": "hello"} if method == "tools/call" else {"protocolVersion": OLD} if method == "initialize" else {}
+    message = modern(method, named) if meta else request(method, named)
+    if meta:
+        message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = meta
+    headers = {"Content-Type": "application/json", "Accept": ACCEPT, "Mcp-Method": method}
+    if method == "tools/call":
+        headers["Mcp-Name"] = "hello"
+    if header:
+        headers["MCP-Protocol-Version"] = header
+    if session:
+        headers["Mcp-Session-Id"] = "session"
+    return wire.send(json.dumps(message).encode(), headers)
+
+
+# method, version in the header, version in _meta, a session id; and who answers, or with what
+CHOICES = [
+    ("tools/call", None, None, False, "draft"),
+    ("tools/call", VERSION, VERSION, False, "modern"),
+    ("tools/call", VERSION, VERSION, True, "modern"),  # a session id says nothing in 2026-07-28
+    ("tools/call", VERSION, None, False, -32602),  # modern and malformed, no draft
+    ("tools/call", VERSION, None, True, -32602),
+    ("tools/call", None, VERSION, False, -32020),  # modern, and its header is missing
+    ("tools/call", None, VERSION, True, -32020),
+    ("tools/call", UNKNOWN, UNKNOWN, False, -32022),
+    ("tools/call", UNKNOWN, None, False, -32602),
+    ("tools/call", UNKNOWN, VERSION, False, -32020),
+    ("tools/call", VERSION, UNKNOWN, False, -32020),
+    ("tools/call", None, UNKNOWN, False, -32020),
+    ("tools/call", OLD, None, False, -32022),  # an era that is not served
+    ("tools/call", OLD, None, True, -32022),
+    ("tools/call", OLD, VERSION, False, -32020),  # `_meta` says modern, the header does not
+    ("tools/call", None, None, True, -32020),  # a session that nobody has begun here
+    ("initialize", None, None, False, -32022),
+    ("initialize", None, None, True, -32022),
+    ("initialize", OLD, None, False, -32022),
+    ("initialize", VERSION, VERSION, False, -32601),  # modern, which has no such method
+    ("tools/list", None, None, False, "draft"),
+    ("tools/list", VERSION, VERSION, False, "modern"),
+]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Wire]]:
+    """All dialects, and each one alone."""
+    with ExitStack() as stack:
+        wires = {}
+        for name, chosen in {"all": None, "modern": [VERSION], "draft": ["sep-draft"]}.items():
+            served = app() if chosen is None else app(dialects=chosen)
+            wires[name] = Wire(f"http://127.0.0.1:{stack.enter_context(in_thread(served))}/mcp")
+            stack.callback(wires[name].close)
+        yield wires
+
+
+@pytest.mark.parametrize(("method", "header", "meta", "session", "expected"), CHOICES)
+def test_the_versions_in_a_request_choose_its_dialect(
+    servers: dict[str, Wire], method: str, header: str | None, meta: str | None, session: bool, expected: str | int
+) -> None:
+    reply = send(servers["all"], method, header, meta, session)
+    assert outcome(reply) == expected
+    assert reply.json["id"] == 1
+    if expected == -32022:
+        assert reply.error["data"]["supported"] == [VERSION]
+
+
+def test_a_progress_token_alone_does_not_make_a_request_modern(servers: dict[str, Wire]) -> None:
+    message = request("tools/call", {"name": "hello", "_meta": {"progressToken": 1}})
+    assert outcome(servers["all"].draft(message)) == "draft"
+
+
+class TestNarrowing:
+    def test_without_the_drafts_a_request_must_name_its_version(self, servers: dict[str, Wire]) -> None:
+        wire = servers["modern"]
+        assert outcome(send(wire, "tools/call", VERSION, VERSION, False)) == "modern"
+        assert outcome(send(wire, "tools/call", None, None, False)) == -32020
+        assert outcome(send(wire, "tools/call", None, None, True)) == -32020
+        refused = send(wire, "initialize", None, None, False)
+        assert refused.error["data"] == {"supported": [VERSION], "requested": OLD}
+
+    @pytest.mark.parametrize(("header", "meta"), [(VERSION, VERSION), (None, VERSION), (VERSION, None), (OLD, None)])
+    def test_without_the_ratified_protocol_no_version_is_served(
+        self, servers: dict[str, Wire], header: str | None, meta: str | None
+    ) -> None:
+        wire = servers["draft"]
+        assert outcome(send(wire, "tools/call", None, None, False)) == "draft"
+        refused = send(wire, "tools/call", header, meta, False)
+        assert (refused.status, refused.code) == (400, -32022)
+        assert refused.error["data"]["supported"] == []
+
+    def test_needs_names_of_dialects(self) -> None:
+        for wrong in ([], ["2025-11-25"], [VERSION, "x"]):
+            with pytest.raises(SetupError, match="choose from 2026-07-28, sep-draft"):
+                app(dialects=wrong)
+
+    def test_keeps_the_order_in_which_they_are_asked(self, serve: Serve) -> None:
+        wire = serve(app(dialects=["sep-draft", VERSION]))
+        assert outcome(send(wire, "tools/call", VERSION, VERSION, False)) == "modern"
+        assert outcome(send(wire, "tools/call", None, None, False)) == "draft"
+
+
+# Errors
+
+# Each error with its HTTP status, its JSON-RPC code, and its data on the wire; the same in every dialect so far.
+ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
+    (ParseError("x"), 400, -32700, None),
+    (InvalidRequest("x", 5), 400, -32600, None),
+    (PayloadTooLarge(10), 413, -32600, {"limit": "body_bytes", "value": 10}),
+    (UnknownMethod("x/y"), 404, -32601, None),
+    (InvalidParams("x"), 400, -32602, None),
+    (InvalidParams("x", {"name": "y"}), 400, -32602, {"name": "y"}),
+    (UnknownTarget("tool", "y"), 400, -32602, {"name": "y"}),
+    (UnknownTarget("prompt", "y"), 400, -32602, {"name": "y"}),
+    (UnknownTarget("task", "y"), 400, -32602, {"taskId": "y"}),
+    (UnknownTarget("resource", "a://y"), 400, -32602, {"uri": "a://y"}),
+    (InvalidRequestState("the secret reason"), 400, -32602, None),
+    (OverBudget("x", "rounds", 3, more=1), 400, -32602, {"limit": "rounds", "value": 3, "more": 1}),
+    (HeaderMismatch("x"), 400, -32020, None),
+    (MissingCapability({"roots": {}}), 400, -32021, {"requiredCapabilities": {"roots": {}}}),
+    (UnsupportedVersion("v9", ["v1"]), 400, -32022, {"supported": ["v1"], "requested": "v9"}),
+    (ProtocolError("x"), 200, -32603, None),
+    (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
+    (Busy(1.5), 503, -31002, None),
+    (CutOff(), 503, -32603, None),
+    (InternalFault("abcd"), 500, -32603, {"reference": "abcd"}),
+    (Unavailable("abcd"), 503, -32603, {"reference": "abcd"}),
+    (NotExecuted("abcd"), 503, -32603, {"reference": "abcd"}),
+]
+
+
+def below(kind: type[RequestError]) -> set[type[RequestError]]:
+    """Give all classes below one in the tree."""
+    return {each for child in kind.__subclasses__() for each in {child, *below(child)}}
+
+
+@pytest.fixture(params=list(DIALECTS))
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    return DIALECTS[request.param](
+        Surface({"name": "x", "version": "1"}, [VERSION], lambda tool: (), lambda tool: False)
+    )
+
+
+def test_every_error_is_in_the_table() -> None:
+    ours = {kind for kind in below(RequestError) if kind.__module__.startswith("mrtr_server.")}
+    assert {type(error) for error, *_ in ERRORS} == ours
+
+
+@pytest.mark.parametrize(("error", "status", "code", "data"), ERRORS, ids=lambda value: type(value).__name__)
+def test_every_error_has_a_status_and_a_code_in_every_dialect(
+    dialect: Dialect, error: RequestError, status: int, code: int, data: JSON | None
+) -> None:
+    reply = dialect.error("id-1", error)
+    assert reply.status == status
+    written = {"code": code, "message": error.message} | ({} if data is None else {"data": data})
+    assert json.loads(reply.body) == {"jsonrpc": "2.0", "id": "id-1", "error": written}
+    assert b"secret" not in reply.body
+
+
+def test_a_client_that_is_to_come_later_is_told_when(dialect: Dialect) -> None:
+    assert dialect.error(1, Busy(1.5)).headers == ((b"retry-after", b"2"),)
+    assert dialect.error(1, InvalidParams("x")).headers == ()
+
+
+def test_an_error_of_another_package_is_still_an_error(dialect: Dialect) -> None:
+    class Homemade(RequestError):
+        pass
+
+    class Strict(InvalidParams):
+        pass
+
+    assert dialect.error(1, Homemade("x")).status == 500
+    assert dialect.error(1, Strict("x")).status == 400
+    del Homemade, Strict
+
+
+def test_an_id_that_could_not_be_read_is_left_out(dialect: Dialect) -> None:
+    assert set(json.loads(dialect.error(None, ParseError("x")).body)) == {"jsonrpc", "error"}
+    assert json.loads(dialect.error(0, ParseError("x")).body)["id"] == 0
+    assert json.loads(dialect.error("", ParseError("x")).body)["id"] == ""
+
+
+def test_no_code_of_ours_is_in_the_range_that_json_rpc_reserves() -> None:
+    protocol = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
+    ours = {code for kind in DIALECTS.values() for _, code in kind.codes.values()} - protocol
+    assert ours == {-31001, -31002}
+
+
+# What dialects keep to themselves
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
+def test_siblings_never_import_each_other(module: Path) -> None:
+    """A little repetition beats an `if version`."""
+    siblings = FORMS - {module.stem}
+    imported = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            parts = (node.module or "").split(".")
+            imported |= {*parts, *(name.name for name in node.names if not node.module)}
+        elif isinstance(node, ast.Import):
+            imported |= {part for name in node.names for part in name.name.split(".")}
+    if module.stem != "dialects":
+        assert not imported & siblings
+
+
+def strays(pattern: str) -> list[str]:
+    """Find what matches in the package's code, outside the dialects; words in docstrings and comments don't count."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path in MODULES:
+            continue
+        tree = ast.parse(path.read_text())
+        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant):
+                text = f"-{node.operand.value!r}"
+            elif isinstance(node, ast.Constant) and id(node) not in documentation:
+                text = str(node.value)
+            else:
+                continue
+            if re.search(pattern, text):
+                found.append(f"{path.name}:{node.lineno}: {text}")
+    return found
+
+
+def test_versions_of_the_protocol_are_named_nowhere_else() -> None:
+    assert strays(r"\b20\d\d-\d\d-\d\d\b") == []
+
+
+def test_codes_of_json_rpc_are_named_nowhere_else() -> None:
+    assert strays(r"-3[12]\d\d\d") == []
+
+
+def test_the_strays_are_found_where_there_are_some() -> None:
+    """The search above would otherwise pass by finding nothing anywhere."""
+    assert strays(r"^requestState is not valid")
+    assert any(each.startswith("endpoint.py") for each in strays(r"^405$"))

@@ -1,0 +1,190 @@
+"""Golden transcripts: what goes over the wire in each dialect, message by message.
+
+A transcript is a file in `transcripts/`, which opens with a sentence that says what it guards. Those of the drafts hold
+the messages that the drafts print; each request is posted once, with nothing but a content type.
+"""
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..support.serving import in_thread
+from ..support.wire import JSON, PREFIX, Reply, Wire
+from ..tasks.test_notifications import Opened, until
+
+HERE = Path(__file__).with_name("transcripts")
+STATE = "<state>"
+
+
+def transcripts(dialect: str) -> list[Any]:
+    """Give the transcripts of a dialect, each named after its file."""
+    paths = sorted((HERE / dialect).glob("*.json"))
+    assert paths, f"no transcripts of {dialect}"
+    return [pytest.param(json.loads(path.read_text()), id=path.stem) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def wire_to() -> Iterator[Callable[[str], Wire]]:
+    """Serve the application of an import string over real HTTP, once for all transcripts that are about it."""
+    wires: dict[str, Wire] = {}
+    with ExitStack() as stack:
+
+        def start(target: str) -> Wire:
+            if target not in wires:
+                module, _, name = target.partition(":")
+                port = stack.enter_context(in_thread(getattr(importlib.import_module(module), name)))
+                wires[target] = Wire(f"http://127.0.0.1:{port}/mcp")
+                stack.callback(wires[target].close)
+            return wires[target]
+
+        yield start
+
+
+def up_to_what_differs(answer: JSON) -> JSON:
+    """Leave out what the design lists under "As printed, up to": the state, the id."""
+    answer = json.loads(json.dumps({**answer, "id": None}))
+    answer["result"].pop("requestState", None)
+    return answer
+
+
+def without_mode(printed: JSON) -> JSON:
+    """Leave out the mode of a form: of the rounds of revision 1, some print it, of those of revision 2, none."""
+    printed = json.loads(json.dumps(printed))
+    for asked in printed["result"].get("inputRequests", {}).values():
+        assert asked["params"].pop("mode", "form") == "form"
+    return printed
+
+
+@pytest.mark.parametrize("transcript", transcripts("draft"))
+def test_the_drafts_are_answered_as_printed(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
+    wire, state = wire_to(transcript["app"]), None
+    assert next(iter(transcript)) == "guards"
+    for exchange in transcript["exchanges"]:
+        request = json.loads(json.dumps(exchange["request"]))
+        for place in (request, request["params"]):
+            if "requestState" in place:  # the printed one stands for what the server gave
+                place["requestState"] = state
+        reply = wire.draft(request)
+        assert reply.status == 200, reply.body
+        assert reply.headers["content-type"] == "application/json"
+        assert reply.json["id"] == request["id"], "the id is echoed, whatever the print says"
+        assert up_to_what_differs(reply.json) == up_to_what_differs(without_mode(exchange["answer"]))
+        state = reply.result.get("requestState")
+        assert ("inputRequests" in reply.result) == isinstance(state, str), "whoever is asked gets a state"
+
+
+IDS = ("taskId", "elicitationId")
+TIMES = {"createdAt", "lastUpdatedAt"}
+RESPONSE = PREFIX + "elicitation-response"
+
+
+def with_ids(message: Any, ours: Mapping[str, str]) -> Any:
+    """Put our ids where the printed ones are."""
+    if isinstance(message, dict):
+        return {
+            name: ours.get(value, value) if name in IDS else with_ids(value, ours) for name, value in message.items()
+        }
+    return [with_ids(item, ours) for item in message] if isinstance(message, list) else message
+
+
+def learn(printed: Any, answer: Any, ours: dict[str, str]) -> None:
+    """Note which of our ids stands for which printed one."""
+    if isinstance(printed, dict) and isinstance(answer, dict):
+        for name in printed.keys() & answer.keys():
+            if name in IDS:
+                ours.setdefault(printed[name], answer[name])
+            learn(printed[name], answer[name], ours)
+    elif isinstance(printed, list) and isinstance(answer, list):
+        for each, other in zip(printed, answer, strict=False):
+            learn(each, other, ours)
+
+
+def up_to_what_differs_in_tasks(answer: JSON) -> JSON:
+    """Leave out what the design lists under "As printed, up to", in the messages about tasks: what times it is, too."""
+    answer = up_to_what_differs(answer)
+    for holder in (answer["result"], answer["result"].get("task", {})):
+        for name in TIMES & holder.keys():
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", holder[name])
+            holder[name] = "<time>"
+    for part in answer["result"].get("content", []):
+        part["text"] = re.sub(r"RES-\d{4}-\d{3}", "RES-<number>", part["text"])
+    return answer
+
+
+def updated(printed: JSON) -> JSON:
+    """Add when a task was last updated, which revision 2 alone prints."""
+    printed = json.loads(json.dumps(printed))
+    for holder in (printed["result"], printed["result"].get("task", {})):
+        if "ttl" in holder:
+            holder.setdefault("lastUpdatedAt", holder["createdAt"])
+    return printed
+
+
+def polls(message: JSON) -> bool:
+    """Say whether a message is a look at a task that the drafts' client repeats ("periodically checks the status")."""
+    return message["method"] == "tasks/get" and RESPONSE not in message["params"].get("_meta", {})
+
+
+@pytest.mark.parametrize("transcript", transcripts("draft-tasks"))
+def test_the_tasks_of_the_drafts_are_answered_as_printed(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
+    """Each message is posted once. Of the looks that a client repeats, the drafts print the one that finds something,
+    so that one is posted when a listener has heard of it."""
+    wire = wire_to(transcript["app"])
+    ours: dict[str, str] = {}
+    assert next(iter(transcript)) == "guards"
+    for exchange in transcript["exchanges"]:
+        message, printed = with_ids(exchange["request"], ours), exchange["answer"]
+        if "method" in message and polls(message):
+            with Opened(wire, [message["params"]["taskId"]]) as listener:
+                listener.next()
+                until(listener, printed["result"]["status"])
+        reply = wire.draft(message)
+        if printed is None:
+            assert (reply.status, reply.body) == (202, b"")
+            continue
+        assert reply.status == 200, reply.body
+        assert reply.json["id"] == message["id"]
+        learn(printed, reply.json, ours)
+        expected = updated(with_ids(printed, ours))
+        assert up_to_what_differs_in_tasks(reply.json) == up_to_what_differs_in_tasks(expected)
+
+
+def test_a_non_blocking_elicitation_is_three_messages() -> None:
+    """Complete Flow Diagram of #1869: none of them is a look that finds nothing."""
+    transcript = json.loads((HERE / "draft-tasks" / "non-blocking-elicitation.json").read_text())
+    methods = [exchange["request"]["method"] for exchange in transcript["exchanges"]]
+    assert methods == ["tools/call", "tasks/get", "tasks/result"]
+    assert not any(polls(exchange["request"]) for exchange in transcript["exchanges"])
+
+
+def with_state(message: Any, state: str | None) -> Any:
+    """Put a state where a transcript has a mark for it."""
+    if isinstance(message, dict):
+        return {name: with_state(value, state) for name, value in message.items()}
+    if isinstance(message, list):
+        return [with_state(item, state) for item in message]
+    return state if message == STATE else message
+
+
+def state_of(reply: Reply) -> str | None:
+    state: str | None = reply.json.get("result", {}).get("requestState")
+    return state
+
+
+@pytest.mark.parametrize("transcript", transcripts("modern"))
+def test_the_ratified_protocol_is_served_as_recorded(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
+    wire, state = wire_to(transcript["app"]), None
+    assert next(iter(transcript)) == "guards"
+    for exchange in transcript["exchanges"]:
+        reply = wire.post(with_state(exchange["request"], state), exchange.get("headers"))
+        assert reply.status == exchange.get("status", 200)
+        state = state_of(reply)
+        expected = exchange["stream"] if "stream" in exchange else [exchange["answer"]]
+        assert reply.is_stream == ("stream" in exchange)
+        assert reply.messages == with_state(expected, state)

@@ -1,0 +1,1 @@
+"""A decorated function becomes a record."""

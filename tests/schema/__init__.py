@@ -1,0 +1,1 @@
+"""Types become JSON Schema, and values are validated against it."""

@@ -1,0 +1,658 @@
+"""A database by its URL: what is accepted, what an operator is told when it fails, and how it comes back."""
+
+import asyncio
+import gc
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrtr_server import SetupError, SQLStore, Store, StoreUnavailable
+from mrtr_server.storage.factory import store_of
+from mrtr_server.storage.sql import postgresql as module
+from mrtr_server.storage.sql import sqlite
+from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
+from mrtr_server.storage.sql.sqlite import SQLiteDatabase
+from mrtr_server.storage.sql.urls import open_database
+
+from ..support.databases import PostgreSQL
+
+pytestmark = pytest.mark.anyio
+
+
+def name_of(url: str) -> str:
+    return open_database(url).name
+
+
+def connections(store: SQLStore) -> int:
+    """How many connections a store holds, or event loops that have some."""
+    if isinstance(store.database, PostgreSQLDatabase):
+        return len(store.database._connected)
+    assert isinstance(store.database, SQLiteDatabase)
+    return sum(not loop.is_closed() for loop in store.database._users)
+
+
+async def works(store: Store, state: str = "state") -> bool:
+    """Whether a store grants a delivery, or knows of the grant."""
+    return (await store.redeem(state, "answers", lease=60, keep=600)).verdict in ("granted", "running")
+
+
+async def failure(store: Store) -> str:
+    """What an operator is told when a delivery fails."""
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.redeem("state", "answers", lease=60, keep=600)
+    return str(caught.value)
+
+
+class TestTheModeOfASQLiteFile:
+    """What it keeps is sealed, and its rows still say who did what and when."""
+
+    @pytest.fixture(autouse=True)
+    def usual_umask(self) -> Iterator[None]:
+        before = os.umask(0o022)
+        yield
+        os.umask(before)
+
+    def modes(self, folder: Path) -> dict[str, str]:
+        return {path.name: f"{stat.S_IMODE(path.stat().st_mode):o}" for path in folder.iterdir()}
+
+    async def test_is_that_of_its_owner_alone_and_so_are_its_companions(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/new.db")
+        assert await works(store)
+        assert self.modes(tmp_path) == {"new.db": "600", "new.db-wal": "600", "new.db-shm": "600"}
+        with closing(sqlite3.connect(tmp_path / "new.db")) as other, pytest.raises(sqlite3.OperationalError):
+            other.execute("PRAGMA journal_mode=DELETE")  # which makes a -journal, where it can
+        await store.close()
+        with closing(sqlite3.connect(tmp_path / "new.db", isolation_level=None)) as other:
+            other.execute("PRAGMA journal_mode=DELETE")
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("UPDATE mrtr_schema SET version_num = version_num")
+            assert self.modes(tmp_path) == {"new.db": "600", "new.db-journal": "600"}
+            other.execute("ROLLBACK")
+        assert caplog.records == []
+
+    async def test_of_one_that_was_there_is_left_and_told_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "old.db").touch(0o644)
+        (tmp_path / "closed.db").touch(0o600)
+        (tmp_path / "closed.db-wal").touch(0o640)
+        for _ in range(2):
+            for name in ("old", "closed"):
+                store = SQLStore(f"sqlite:///{tmp_path}/{name}.db")
+                assert await works(store)
+                await store.close()
+        assert self.modes(tmp_path)["old.db"] == "644"
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == 3  # the -wal is no more at the second start
+        assert f"others on this machine may read or write {tmp_path}/old.db (644)" in lines[0]
+        assert f"{tmp_path}/closed.db-wal (640)" in lines[1]
+        assert all("`chmod 600` them" in line for line in lines)
+
+    async def test_of_one_is_told_once_however_many_loops_use_it(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "old.db").touch(0o644)
+        store = SQLStore(f"sqlite:///{tmp_path}/old.db")
+        assert await works(store)
+        await asyncio.to_thread(lambda: asyncio.run(works(store, "another")))
+        await store.close()
+        assert [record.getMessage().count("may read or write") for record in caplog.records] == [1]
+
+    def test_is_that_of_its_owner_when_the_command_makes_it(self, tmp_path: Path) -> None:
+        command = [str(Path(sys.executable).parent / "mrtr-server"), "db", "upgrade"]
+        subprocess.run([*command, "--database", f"sqlite:///{tmp_path}/made.db"], check=True, capture_output=True)
+        assert set(self.modes(tmp_path).values()) == {"600"}
+
+
+class TestURL:
+    @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
+    async def test_a_sqlite_file(self, tmp_path: Path, scheme: str) -> None:
+        store = SQLStore(f"{scheme}:///{tmp_path}/a file.db")
+        assert await works(store)
+        await store.close()
+        assert (tmp_path / "a file.db").is_file()
+        assert store.database.name == f"sqlite:///{tmp_path}/a file.db"
+
+    async def test_a_relative_path_is_from_where_the_process_was_then(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        store = SQLStore()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert await works(store)
+        await store.close()
+        assert (tmp_path / "mrtr_server.db").is_file()
+
+    @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+asyncpg"])
+    async def test_a_postgresql_database(self, postgresql: PostgreSQL, scheme: str) -> None:
+        store = SQLStore(postgresql.url().replace("postgresql", scheme, 1))
+        assert await works(store, scheme)
+        await store.close()
+
+    async def test_options_of_libpq_are_understood(self, postgresql: PostgreSQL) -> None:
+        store = SQLStore(postgresql.url() + "&sslmode=disable&target_session_attrs=read-write&application_name=ours")
+        assert await works(store, "options")
+        assert await store.database.execute("SHOW application_name", {}) == [("ours",)]
+        await store.close()
+
+    @pytest.mark.parametrize(
+        "url", ["sqlite://", "sqlite:///:memory:", "sqlite+aiosqlite://", "sqlite:///file:x?uri=true"]
+    )
+    def test_a_database_in_memory_is_refused(self, url: str) -> None:
+        with pytest.raises(SetupError, match=r"must be a file, .* InProcessStore"):
+            SQLStore(url)
+
+    @pytest.mark.parametrize("url", ["mysql://user:secret@host/name", "oracle+cx://user:secret@host/name"])
+    def test_another_kind_of_database_is_refused(self, url: str) -> None:
+        with pytest.raises(
+            SetupError, match=r"must be sqlite:///… or postgresql://…, and not (mysql|oracle)"
+        ) as caught:
+            SQLStore(url)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("url", ["postgresql+psycopg2://user:secret@host/name", "sqlite+pysqlite:///file.db"])
+    def test_another_driver_is_refused_with_the_way_out(self, url: str) -> None:
+        with pytest.raises(SetupError, match=r"write (postgresql|sqlite)://…$") as caught:
+            SQLStore(url)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "",
+            "nothing",
+            "tasks.db",
+            "postgresql://user:secret@host:port/name",
+            "postgresql://user:top@secret@host/name",
+        ],
+    )
+    def test_what_is_no_url_is_refused_without_repeating_it(self, url: str) -> None:
+        with pytest.raises(SetupError, match="percent-encoded") as caught:
+            SQLStore(url)
+        assert "secret" not in str(caught.value)
+        assert caught.value.__suppress_context__
+
+    def test_the_name_of_a_database_holds_no_password(self) -> None:
+        assert name_of("postgresql://me:secret@host:5433/name?sslpassword=secret") == "postgresql://me@host:5433/name"
+        assert name_of("postgresql://me:@/name?host=/run/pg") == "postgresql://me@/name at /run/pg"
+
+    @pytest.mark.parametrize(
+        ("missing", "url", "extra"),
+        [
+            ("asyncpg", "postgresql://host/x", "postgres"),
+        ],
+    )
+    def test_without_an_extra_the_error_says_how_to_install_it(self, missing: str, url: str, extra: str) -> None:
+        code = f"""
+import sys
+sys.modules["{missing}"] = None
+import mrtr_server
+try:
+    mrtr_server.SQLStore("{url}")
+except mrtr_server.SetupError as error:
+    print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        assert f" needs {missing}. Install the extra {extra!r}, or: pip install '" in done.stdout
+
+
+class TestStoreOf:
+    def test_where_no_database_is_named_there_is_none(self) -> None:
+        for environment in ({}, {"MRTR_DATABASE_URL": ""}, {"MRTR_DATABASE_URL": " \n"}):
+            assert store_of(None, environment) is None
+
+    def test_it_takes_the_url_that_it_is_given(self, tmp_path: Path) -> None:
+        store = store_of(f"sqlite:///{tmp_path}/given.db", {"MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/other.db"})
+        assert isinstance(store, SQLStore)
+        assert store.database.name.endswith("given.db")
+
+    def test_or_the_one_in_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_DATABASE_URL", f" sqlite:///{tmp_path}/set.db\n")
+        store = store_of()
+        assert isinstance(store, SQLStore)
+        assert store.database.name.endswith("set.db")
+
+    @pytest.mark.parametrize("given", [True, False])
+    def test_an_error_says_where_the_url_came_from_and_not_what_it_is(self, given: bool) -> None:
+        url = "mysql://user:secret@host/name"
+        with pytest.raises(SetupError, match="^database: The" if given else "^MRTR_DATABASE_URL: The") as caught:
+            store_of(url if given else None, {"MRTR_DATABASE_URL": url})
+        assert "secret" not in str(caught.value)
+
+    def test_a_url_that_is_empty_is_no_url(self) -> None:
+        with pytest.raises(SetupError, match="can't be read"):
+            store_of("", {})
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[SQLStore]:
+    """A store in an empty database of either kind."""
+    store = SQLStore(url)
+    yield store
+    await store.close()
+
+
+class TestEventLoops:
+    """No lifespan is needed, and no loop leaves anything behind; that warnings are errors holds the latter."""
+
+    def test_one_store_serves_one_loop_after_the_other(self, postgresql: PostgreSQL, tmp_path: Path) -> None:
+        for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
+            store = SQLStore(url)
+            for number in range(3):
+                assert asyncio.run(works(store, f"loop {number}"))
+                assert connections(store) == 0
+            del store
+            gc.collect()
+
+    def test_loops_in_several_threads_share_it(self, postgresql: PostgreSQL, tmp_path: Path) -> None:
+        for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
+            store = SQLStore(url)
+            granted: list[str] = []
+
+            async def deliver(store: SQLStore = store, granted: list[str] = granted) -> None:
+                for number in range(20):
+                    delivery = await store.redeem(f"thread {number}", "answers", lease=60, keep=600)
+                    granted += [f"thread {number}"] * (delivery.verdict == "granted")
+
+            threads = [threading.Thread(target=lambda run=deliver: asyncio.run(run())) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            assert sorted(granted) == sorted(f"thread {number}" for number in range(20))
+            assert connections(store) == 0
+
+    def test_one_that_nobody_closed_ends_with_its_loop(self, postgresql: PostgreSQL, tmp_path: Path) -> None:
+        for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
+
+            async def use(url: str = url) -> bool:
+                return await works(SQLStore(url))
+
+            assert asyncio.run(use())
+            gc.collect()
+
+    async def test_a_closed_one_has_no_connections_until_it_is_used_again(self, store: SQLStore) -> None:
+        assert await works(store)
+        await store.close()
+        assert connections(store) == 0
+        assert await works(store)
+
+    async def test_connections_are_few(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        store = SQLStore(postgresql.url(name))
+        await asyncio.gather(*(works(store, f"state {number}") for number in range(100)))
+        count = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
+        assert await postgresql.fetch(count) == module.CONNECTIONS
+        await store.close()
+
+
+class TestSchema:
+    async def change_version(self, store: SQLStore, to: str) -> None:
+        await store.database.execute(f"UPDATE mrtr_schema SET version_num = '{to}'", {})  # noqa: S608
+        await store.close()  # it is looked at when a connection is made
+
+    async def test_another_version_is_refused_until_it_is_the_right_one(self, store: SQLStore, url: str) -> None:
+        assert await works(store)
+        await self.change_version(store, "999")
+        refused = SQLStore(url)
+        for _ in range(2):
+            assert "tables are of version 999, and this release of mrtr_server works with version 2" in await failure(
+                refused
+            )
+        fixing = SQLStore(url)
+        fixing.database.migrations["999"] = []
+        await self.change_version(fixing, "2")
+        assert await works(refused)
+        await refused.close()
+
+    async def test_the_tables_are_made_once_by_many_at_once(self, url: str) -> None:
+        stores = [SQLStore(url) for _ in range(8)]
+        assert all(await asyncio.gather(*(works(store) for store in stores)))
+        (versions,) = {
+            str([tuple(row) for row in await store.database.execute("SELECT * FROM mrtr_schema", {})])
+            for store in stores
+        }
+        assert versions == "[('2',)]"
+        for store in stores:
+            await store.close()
+
+    async def test_making_them_is_all_or_nothing(self, store: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            patched.setitem(store.database.migrations, "3", ["CREATE TABLE mrtr_schema (this_is_there INTEGER)"])
+            patched.setitem(store.database.migrations, "4", ["CREATE TABLE mrtr_schema (and_not_twice INTEGER)"])
+            assert "already exists" in await failure(store)
+        assert await works(store)
+
+    async def test_a_user_who_may_not_make_them_is_told(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        await postgresql.fetch("DROP ROLE IF EXISTS reader")
+        await postgresql.fetch("CREATE ROLE reader LOGIN")
+        store = SQLStore(postgresql.url(name, user="reader"))
+        assert "permission denied for schema public; the user needs CREATE once" in await failure(store)
+        owner = SQLStore(postgresql.url(name))
+        assert await works(owner)
+        await owner.close()
+        await postgresql.fetch("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader", name)
+        assert await works(store)
+        await store.close()
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Be a user whom permissions hold for, which they do not for root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def allow(path: Path, mode: int) -> None:
+    """Change what users may do with a file or folder."""
+    path.chmod(mode)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user can get to."""
+    path = Path(tempfile.mkdtemp(prefix="mrtr-"))
+    path.chmod(0o777)
+    yield path
+    path.chmod(0o777)
+    shutil.rmtree(path)
+
+
+class TestSQLiteTrouble:
+    async def test_a_folder_that_is_missing_and_then_is_there(self, tmp_path: Path) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/missing/store.db")
+        assert await failure(store) == (
+            f"sqlite:///{tmp_path}/missing/store.db: unable to open database file; its folder must exist, and this "
+            "process must be allowed to write there"
+        )
+        (tmp_path / "missing").mkdir()
+        assert await works(store)
+        await store.close()
+
+    async def test_a_file_that_is_no_database(self, tmp_path: Path) -> None:
+        (tmp_path / "store.db").write_text("This is a text, and no database. " * 100)
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db")
+        assert "file is not a database" in await failure(store)
+        await store.close()
+
+    async def test_a_folder_that_may_not_be_written_to(self, folder: Path) -> None:
+        store = SQLStore(f"sqlite:///{folder}/store.db")
+        allow(folder, 0o555)
+        with nobody():
+            assert "unable to open database file; its folder must exist, and this process" in await failure(store)
+        allow(folder, 0o777)
+        with nobody():
+            assert await works(store)
+            await store.close()
+
+    async def test_a_file_that_may_not_be_written_to(self, folder: Path) -> None:
+        store = SQLStore(f"sqlite:///{folder}/store.db")
+        assert await works(store)
+        await store.close()
+        allow(folder / "store.db", 0o444)
+        with nobody():
+            assert "readonly database; this process must be allowed to write" in await failure(store)
+            await store.close()
+
+    async def test_a_disk_that_is_full_loses_nothing_and_has_room_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [1_000.0]
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db", clock=lambda: now[0])
+        assert await works(store, "precious")
+        await store.database.execute("PRAGMA max_page_count=60", {})
+        kept: list[str] = []
+
+        async def fill() -> None:
+            while await store.put(key := f"key {len(kept)}", bytes(3_000), keep=10):
+                kept.append(key)
+
+        with pytest.raises(StoreUnavailable, match="database or disk is full; make room"):
+            await fill()
+        assert len(kept) > 10
+        assert [len(await store.get(key) or b"") for key in kept] == [3_000] * len(kept)
+        assert (await store.redeem("precious", "answers", lease=60, keep=600)).verdict == "running"
+        now[0] += 11
+        monkeypatch.setattr("mrtr_server.storage.sql.store.SWEEP_EVERY", 0.0)
+        assert await store.put("key", bytes(3_000), keep=10)
+        await store.close()
+
+    async def test_another_process_that_writes_for_too_long(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db")
+        monkeypatch.setattr(sqlite, "CONNECT_TIMEOUT", 0.2)
+        assert await works(store)
+        other = sqlite3.connect(tmp_path / "store.db")
+        other.execute("BEGIN IMMEDIATE")
+        assert "database is locked; another process has been writing" in await failure(store)
+        assert await store.get("reading goes on") is None
+        other.rollback()
+        other.close()
+        assert await works(store)
+        await store.close()
+
+    async def test_errors_hold_no_values(self, tmp_path: Path) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/missing/store.db")
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.put("key of mine", b"value of mine", keep=10)
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert "of mine" not in str(error)
+            error = error.__cause__ or error.__context__
+
+
+class TestAPoolerOfTransactions:
+    """As PgBouncer can be one: it may send what comes next on a connection to another server."""
+
+    @pytest.fixture
+    async def store(self, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SQLStore]:
+        url = postgresql.url(await postgresql.new_database())
+        monkeypatch.setenv("MRTR_DATABASE_DIRECT_URL", f" {url}&application_name=direct\n")
+        store = SQLStore(f"{url}&application_name=pooled")
+        yield store
+        await store.close()
+
+    async def test_gets_every_statement_within_a_transaction_and_none_prepared(self, store: SQLStore) -> None:
+        assert await works(store)
+        assert isinstance(store.database, PostgreSQLDatabase)
+
+        async def look(connection: Any) -> tuple[bool, int]:
+            prepared = await connection.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''")
+            return connection.is_in_transaction(), prepared
+
+        assert await store.database.run(look) == (True, 0)
+        assert await store.database.upgrade() == await store.database.found_version() == "2"
+
+    async def test_is_passed_by_for_a_connection_that_listens(self, store: SQLStore) -> None:
+        connection = await store.database.connect_alone()
+        assert await connection.fetchval("SHOW application_name") == "direct"
+        await connection.close()
+        assert [tuple(row) for row in await store.database.execute("SHOW application_name", {})] == [("pooled",)]
+
+    @pytest.mark.parametrize("direct", ["sqlite:///file.db", "postgresql://me:top@secret@host/name", "nothing"])
+    def test_with_a_wrong_direct_url_is_refused(self, direct: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_DATABASE_DIRECT_URL", direct)
+        with pytest.raises(SetupError) as caught:
+            SQLStore("postgresql://me@host/name")
+        assert "secret" not in str(caught.value)
+
+
+class TestPostgreSQLTrouble:
+    async def test_one_that_is_not_there(self, tmp_path: Path) -> None:
+        store = SQLStore(f"postgresql://me:secret@/name?host={tmp_path}")
+        message = await failure(store)
+        assert message.startswith(f"postgresql://me@/name at {tmp_path}: can't connect: ")
+        assert "secret" not in message
+
+    async def test_a_database_that_is_not_there(self, postgresql: PostgreSQL) -> None:
+        assert 'database "missing" does not exist' in await failure(SQLStore(postgresql.url("missing")))
+
+    async def test_a_user_who_is_not_there(self, postgresql: PostgreSQL) -> None:
+        assert 'role "missing" does not exist' in await failure(SQLStore(postgresql.url(user="missing")))
+
+    async def test_one_that_never_answers_is_waited_for_for_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "CONNECT_TIMEOUT", 0.3)
+
+        left = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+            left.set()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        store = SQLStore(f"postgresql://me:secret@127.0.0.1:{port}/name")
+        assert await failure(store) == f"postgresql://me@127.0.0.1:{port}/name: no answer in time"
+        await left.wait()
+        server.close()
+        await server.wait_closed()
+
+    async def test_a_statement_that_has_to_wait_does_so_for_a_while(
+        self, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = await postgresql.new_database()
+        store = SQLStore(postgresql.url(name))
+        assert await works(store)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "TIMEOUT", 0.3)
+            async with postgresql.connection(name) as other, other.transaction():
+                await other.execute("LOCK TABLE mrtr_redemptions IN ACCESS EXCLUSIVE MODE")
+                messages = await asyncio.gather(*(failure(store) for _ in range(12)))
+            assert {message.rpartition(": ")[2] for message in messages} == {"no answer in time"}
+        assert await works(store)
+        await store.close()
+
+    async def test_a_restart_between_two_calls_is_not_even_noticed(self, postgresql: PostgreSQL) -> None:
+        store = SQLStore(postgresql.url())
+        granted = await store.redeem("restart", "answers", lease=60, keep=600)
+        await asyncio.gather(*(works(store, f"restart {number}") for number in range(20)))  # several connections
+        await asyncio.to_thread(postgresql.stop)
+        await asyncio.to_thread(postgresql.start)
+        assert await store.record("restart", granted.token, b"done")
+        assert all(await asyncio.gather(*(works(store, f"restart {number}") for number in range(20))))
+        await store.close()
+
+    async def test_one_that_goes_away_and_comes_back_serves_the_same_store(self, postgresql: PostgreSQL) -> None:
+        store = SQLStore(postgresql.url())
+        granted = await store.redeem("away", "answers", lease=60, keep=600)
+        assert granted.verdict == "granted"
+        granted_again: list[str] = []
+        messages: list[str] = []
+        stop = asyncio.Event()
+
+        async def deliver(worker: int) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                state = f"away {worker} {number}"
+                try:
+                    delivery = await store.redeem(state, "answers", lease=60, keep=600)
+                    if delivery.verdict == "granted":
+                        granted_again.append(state)
+                except StoreUnavailable as error:
+                    messages.append(str(error))
+                    await asyncio.sleep(0.01)
+
+        workers = [asyncio.create_task(deliver(worker)) for worker in range(4)]
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(postgresql.stop)
+        await asyncio.sleep(0.3)
+        assert "can't connect" in await failure(store)
+        await asyncio.to_thread(postgresql.start)
+        await asyncio.sleep(0.3)
+        stop.set()
+        await asyncio.gather(*workers)
+        assert len(messages) > 20
+        assert {message.startswith(f"{store.database.name}: ") for message in messages} == {True}
+        assert len(granted_again) == len(set(granted_again)) > 20
+        for state in granted_again:  # nothing that was granted was lost
+            assert (await store.redeem(state, "answers", lease=60, keep=600)).verdict == "running"
+        assert await store.record("away", granted.token, b"done")
+        await store.close()
+
+    async def test_a_reply_that_is_lost_with_its_connection_is_found_again(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        store = SQLStore(postgresql.url(name))
+        assert await works(store)
+        attempts = []
+
+        async def lose(connection: Any) -> str:
+            attempts.append(await connection.fetchval("SELECT pg_backend_pid()"))
+            if len(attempts) == 1:  # done, and then the server goes
+                await postgresql.fetch(f"SELECT pg_terminate_backend({attempts[0]}, 5000)")
+                await connection.fetchval("SELECT 1")
+            return "done"
+
+        assert isinstance(store.database, PostgreSQLDatabase)
+        assert await store.database.run(lose) == "done"
+        assert len(set(attempts)) == 2
+        await store.close()
+
+
+NAME_SERVER_IS_SILENT = """
+import asyncio, socket, sys, time
+from mrtr_server import SQLStore, StoreUnavailable
+from mrtr_server.storage.sql import postgresql
+
+postgresql.CONNECT_TIMEOUT = 0.5
+asked = []
+
+def silent(host, *rest, **options):
+    asked.append(host)
+    time.sleep(60)
+
+socket.getaddrinfo = silent  # no real name server stays silent for the asking
+
+async def main():
+    try:
+        await SQLStore("postgresql://tools@db.example:5433/tools").check()
+    except StoreUnavailable as error:
+        print(asked, error)
+
+asyncio.run(main())
+"""
+
+
+def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NAME_SERVER_IS_SILENT], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert done.stdout.startswith("['db.example'] postgresql://tools@db.example:5433/tools: no answer in time")
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("postgresql://u@db.example/x", ["db.example"]),
+        ("postgresql://u@10.0.0.1:5433/x", ["10.0.0.1"]),
+        ("postgresql://u@[::1]/x", []),
+        ("postgresql://u@/x?host=/run/postgresql", []),
+        ("postgresql://u@/x?host=one:5432&host=two:5432", ["one", "two"]),
+        ("postgresql://u@/x?host=one,two", ["one", "two"]),
+    ],
+)
+def test_the_names_to_look_up_are_those_of_the_url(url: str, hosts: list[str]) -> None:
+    assert module._hosts(url) == hosts

@@ -1,0 +1,298 @@
+"""Versions of the tables: made by themselves, refused when they are another release's, upgraded by a command."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped]
+import pytest
+from click.testing import CliRunner
+
+from mrtr_server import SQLStore, StoreUnavailable
+from mrtr_server.cli import main
+from mrtr_server.errors import WrongVersion
+from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql.migrate import upgrade
+from mrtr_server.storage.sql.sqlite_mode import make_private
+from mrtr_server.storage.sql.statements import read_migrations
+
+from ..support.databases import PostgreSQL, task_row
+from ..support.serving import KEYS, in_process
+
+pytestmark = pytest.mark.anyio
+
+NEWEST = "2"
+
+
+async def on(url: str, *statements: str) -> Any:
+    """Run statements past every store, whatever the version of the tables, and return the rows of the last one."""
+    if url.startswith("sqlite"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        try:
+            return [connection.execute(statement).fetchall() for statement in statements][-1]
+        finally:
+            connection.close()
+    other = await asyncpg.connect(url)
+    try:
+        return [await other.fetch(statement) for statement in statements][-1]
+    finally:
+        await other.close()
+
+
+async def old(url: str) -> None:
+    """Make the tables of the first release, with something in them."""
+    kind = url.partition(":")[0]
+    first = ["CREATE TABLE mrtr_schema (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))"]
+    first += ["INSERT INTO mrtr_schema (version_num) VALUES ('1')", *read_migrations(kind)["1"]]
+    value = "x'6b657074'" if kind == "sqlite" else "'kept'::bytea"
+    if kind == "sqlite":
+        make_private(url.removeprefix("sqlite:///"))  # as ours are
+    await on(url, *first, f"INSERT INTO mrtr_kept VALUES ('key', {value}, 'writer', 9e9)")  # noqa: S608
+
+
+async def has_tasks(url: str) -> bool:
+    """Whether there is a table of tasks."""
+    if url.startswith("sqlite"):
+        return bool(await on(url, "SELECT name FROM sqlite_master WHERE name = 'mrtr_tasks'"))
+    return bool(await on(url, "SELECT relname FROM pg_class WHERE relname = 'mrtr_tasks'"))
+
+
+async def version(url: str) -> str:
+    ((found,),) = await on(url, "SELECT version_num FROM mrtr_schema")
+    return str(found)
+
+
+async def refusal(url: str) -> str:
+    store = SQLStore(url)
+    with pytest.raises(WrongVersion) as caught:
+        await store.find_task("id")
+    await store.close()
+    return str(caught.value)
+
+
+async def works(url: str) -> bool:
+    store, row = SQLStore(url), task_row()
+    await store.add_task(row)
+    found = await store.find_task(row.id)
+    await store.close()
+    return found == row
+
+
+class TestVersions:
+    def test_each_has_a_migration_that_leads_to_it(self) -> None:
+        for kind in ("sqlite", "postgresql"):
+            assert list(read_migrations(kind)) == ["1", "2"]
+
+    async def test_word_for_word_on_sqlite(self, tmp_path: Path) -> None:
+        made, upgraded = tmp_path / "made.db", tmp_path / "upgraded.db"
+        assert await works(f"sqlite:///{made}")
+        await old(f"sqlite:///{upgraded}")
+        await upgrade(f"sqlite:///{upgraded}")
+
+        def schema(file: Path) -> set[str]:
+            connection = sqlite3.connect(file)
+            statements = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+            connection.close()
+            return {"".join(sql.split()) for (sql,) in statements if "mrtr_schema" not in sql}
+
+        assert schema(made) == schema(upgraded)
+
+    async def test_word_for_word_on_postgresql(self, postgresql: PostgreSQL) -> None:
+        made, upgraded = await postgresql.new_database(), await postgresql.new_database()
+        assert await works(postgresql.url(made))
+        await old(postgresql.url(upgraded))
+        await upgrade(postgresql.url(upgraded))
+        indexes = "SELECT string_agg(indexdef, '\n' ORDER BY indexdef) FROM pg_indexes WHERE tablename LIKE 'mrtr%'"
+        columns = """
+            SELECT string_agg(concat_ws(' ', table_name, column_name, data_type, is_nullable, column_default), '\n'
+            ORDER BY table_name, ordinal_position) FROM information_schema.columns
+            WHERE table_name LIKE 'mrtr%' AND table_name <> 'mrtr_schema'
+        """
+        for statement in (indexes, columns):
+            first, second = [await postgresql.fetch(statement, name) for name in (made, upgraded)]
+            assert first.replace("mrtr_schema_pkey", "mrtr_schema_pkc") == second.replace(
+                "mrtr_schema_pkey", "mrtr_schema_pkc"
+            )
+
+
+class TestFirstUse:
+    async def test_a_fresh_database_is_made_by_itself(self, url: str) -> None:
+        assert await works(url)
+        assert await version(url) == NEWEST
+
+    async def test_an_older_one_is_refused_with_the_way_out_and_left_as_it_is(self, url: str) -> None:
+        await old(url)
+        assert "tables are of version 1, and this release of mrtr_server works with version 2" in await refusal(url)
+        assert "`mrtr-server db upgrade`" in await refusal(url)
+        assert await version(url) == "1"
+        assert not await has_tasks(url)
+
+    async def test_a_newer_one_is_refused_with_the_way_out(self, url: str) -> None:
+        assert await works(url)
+        await on(url, "UPDATE mrtr_schema SET version_num = '99'")
+        assert "tables are of version 99" in await refusal(url)
+        assert "install the release that made them" in await refusal(url)
+        assert "upgrade" not in await refusal(url)
+
+    async def test_a_store_that_was_refused_works_after_the_upgrade_without_a_restart(self, url: str) -> None:
+        await old(url)
+        store = SQLStore(url)
+        with pytest.raises(StoreUnavailable):
+            await store.get("key")
+        await upgrade(url)
+        assert await store.get("key") == b"kept"
+        await store.close()
+
+
+class TestUpgrade:
+    async def test_leads_from_every_version_and_keeps_what_is_there(self, url: str) -> None:
+        await old(url)
+        assert (await upgrade(url)).endswith("from version 1 to version 2")
+        assert await version(url) == NEWEST
+        store = SQLStore(url)
+        assert await store.get("key") == b"kept"
+        await store.close()
+        assert await works(url)
+
+    async def test_may_be_run_again(self, url: str) -> None:
+        await old(url)
+        await upgrade(url)
+        assert "nothing to do, it is at version 2" in await upgrade(url)
+        assert await works(url)
+
+    async def test_makes_the_tables_where_there_are_none(self, url: str) -> None:
+        assert (await upgrade(url)).endswith("made, at version 2")
+        assert await works(url)
+
+    async def test_of_a_newer_one_is_refused(self, url: str) -> None:
+        await upgrade(url)
+        await on(url, "UPDATE mrtr_schema SET version_num = '99'")
+        with pytest.raises(WrongVersion, match="version 99"):
+            await upgrade(url)
+        assert await version(url) == "99"
+
+    async def test_is_all_or_nothing(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        await old(url)
+
+        steps = Database.steps_from
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "steps_from", lambda self, found: [*steps(self, found), "SELECT no_such_column"])
+            with pytest.raises(StoreUnavailable, match="no_such_column"):
+                await upgrade(url)
+        assert await version(url) == "1"
+        assert not await has_tasks(url)
+        assert (await upgrade(url)).endswith("to version 2")
+
+    async def test_many_at_once_do_it_once(self, url: str) -> None:
+        await old(url)
+        line = [sys.executable, "-W", "error", "-c", "from mrtr_server.cli import main; main()", "db", "upgrade"]
+        environment = {**os.environ, "MRTR_DATABASE_URL": url}
+        running = [
+            asyncio.to_thread(subprocess.run, line, env=environment, capture_output=True, text=True, timeout=60)
+            for _ in range(4)
+        ]
+        done = await asyncio.gather(*running)
+        assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 4
+        assert await version(url) == NEWEST
+        assert await works(url)
+
+    async def test_goes_on_beside_servers_of_the_older_release(self, url: str) -> None:
+        """Whose store has looked at the version before."""
+        await old(url)
+        older = SQLStore(url)
+        del older.database.migrations["2"]
+        assert await older.get("key") == b"kept"
+        await upgrade(url)
+        assert await older.get("key") == b"kept"
+        assert (await older.redeem("state", "answers", lease=5, keep=60)).verdict == "granted"
+        await older.close()
+
+    async def test_waits_for_no_lock_for_ever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        await old(url)
+        monkeypatch.setattr("mrtr_server.storage.sql.sqlite.CONNECT_TIMEOUT", 0.2)
+        other = sqlite3.connect(tmp_path / "store.db")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="database is locked; another process"):
+            await upgrade(url)
+        other.rollback()
+        other.close()
+
+
+class TestCommand:
+    def run(self, *arguments: str, **environment: str) -> Any:
+        variables = {"MRTR_DATABASE_URL": None, **environment}
+        return CliRunner(env=variables).invoke(main, ["db", "upgrade", *arguments], prog_name="mrtr-server")
+
+    def test_says_what_it_did(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        assert self.run("--database", url).output == f"{url}: made, at version 2\n"
+        assert self.run("--database", url).output == f"{url}: nothing to do, it is at version 2\n"
+
+    def test_takes_the_database_of_the_environment(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        assert self.run(MRTR_DATABASE_URL=f" {url}\n").output == f"{url}: made, at version 2\n"
+
+    def test_needs_a_database(self) -> None:
+        result = self.run()
+        assert result.exit_code == 2
+        assert "--database" in result.output
+
+    @pytest.mark.parametrize("url", ["mysql://me:secret@host/name", "sqlite:////missing/store.db", "nothing"])
+    def test_fails_with_the_reason_and_no_traceback(self, url: str) -> None:
+        result = self.run("--database", url)
+        assert result.exit_code == 1
+        assert result.output.startswith("Error: ")
+        assert "Traceback" not in result.output
+        assert "secret" not in result.output
+
+    def test_prints_what_it_would_run_where_it_is_asked_to(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        asyncio.run(old(url))
+        printed = self.run("--sql", "--database", url).output
+        assert printed.startswith("BEGIN;\nCREATE TABLE mrtr_tasks")
+        assert printed.endswith("UPDATE mrtr_schema SET version_num = '2';\nCOMMIT;\n")
+        assert asyncio.run(version(url)) == "1"
+        connection = sqlite3.connect(tmp_path / "store.db")
+        connection.executescript(printed)
+        connection.close()
+        assert asyncio.run(works(url))
+        assert self.run("--sql", "--database", url).output == ""
+
+
+class TestServers:
+    async def test_one_does_not_start_on_tables_of_another_version(self, url: str, tmp_path: Path) -> None:
+        await old(url)
+        await asyncio.to_thread(self.refused, url, tmp_path / "log")
+        await upgrade(url)
+        await asyncio.to_thread(self.started, url, tmp_path / "log")
+
+    def refused(self, url: str, log: Path) -> None:
+        environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": url}
+        with in_process("tests.support.changing_app:app", log=log, environment=environment) as server:
+            assert not server.port
+            assert server.wait() != 0
+            assert "changing: " in server.text
+            assert "`mrtr-server db upgrade`" in server.text
+            assert "Traceback" not in server.text
+
+    def started(self, url: str, log: Path) -> None:
+        environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": url}
+        with in_process("tests.support.changing_app:app", log=log, environment=environment) as server:
+            assert server.port, server.text
+
+    def test_one_whose_database_is_away_starts_and_says_so(self, tmp_path: Path) -> None:
+        environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/missing/store.db"}
+        with in_process("tests.support.changing_app:app", log=tmp_path / "log", environment=environment) as server:
+            assert server.port, server.text
+            assert "the store can't be used (reference " in server.text
+            assert "its folder must exist" in server.text
+
+
+@pytest.fixture(autouse=True)
+def no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MRTR_DATABASE_URL", raising=False)

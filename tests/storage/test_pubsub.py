@@ -1,0 +1,378 @@
+"""Changes on one replica, heard on another: within a second, in whatever thread, and whether the database is there."""
+
+import asyncio
+import logging
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrtr_server import InProcessStore, MRTRServer, SQLStore
+from mrtr_server.protocol.messages import Change, Subscription
+from mrtr_server.storage.factory import fanout_of
+from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.sql import notify as module
+from mrtr_server.storage.sql.pubsub import SQLFanout
+
+from ..support.databases import PostgreSQL
+from ..support.serving import KEYS, in_process
+from ..support.wire import Wire
+from ..transport.test_subscriptions import listening
+
+pytestmark = pytest.mark.anyio
+
+TOOLS, PROMPTS = Change("tools"), Change("prompts")
+STRANGE = [
+    Change("resource", uri) for uri in ("a\0b", "\ud800", "Größe ½", "'; DROP TABLE mrtr_tasks; --", "x" * 50_000)
+]
+
+
+@pytest.fixture
+async def stores(url: str) -> AsyncIterator[list[SQLStore]]:
+    """As two replicas have them."""
+    made = [SQLStore(url), SQLStore(url)]
+    yield made
+    for store in made:
+        await store.close()
+
+
+@pytest.fixture
+def here(stores: list[SQLStore]) -> SQLFanout:
+    return stores[0].fanout()
+
+
+@pytest.fixture
+def there(stores: list[SQLStore]) -> SQLFanout:
+    return stores[1].fanout()
+
+
+async def told(subscription: Subscription, *expected: Change, within: float = 1.0) -> None:
+    """Wait until a listener was told of changes, and of no others."""
+    heard: set[Change] = set()
+    async with asyncio.timeout(within):
+        while not heard >= set(expected):
+            heard |= set(await subscription.next())
+    assert heard == set(expected)
+
+
+async def connected(*fanouts: SQLFanout) -> None:
+    """Wait until replicas hear each other."""
+    async with asyncio.timeout(10):
+        while not all(fanout._notices.connected for fanout in fanouts):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def listener(fanout: SQLFanout, *wanted: Change) -> Subscription:
+    """Listen, on a replica that hears the others. What it was told when it began is past."""
+    subscription = fanout.subscribe(frozenset(wanted))
+    await connected(fanout)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(subscription.next(), 0.3)
+    return subscription
+
+
+class TestReplicas:
+    async def test_a_listener_on_another_one_hears_of_a_change(self, here: SQLFanout, there: SQLFanout) -> None:
+        subscription = await listener(there, TOOLS)
+        for _ in range(3):
+            here.publish(TOOLS)
+            await told(subscription, TOOLS)
+
+    async def test_one_on_the_same_one_hears_at_once_and_once(self, here: SQLFanout) -> None:
+        subscription = await listener(here, TOOLS)
+        here.publish(TOOLS)
+        await told(subscription, TOOLS, within=0.1)
+        with pytest.raises(TimeoutError):
+            await told(subscription, TOOLS, within=0.6)
+
+    async def test_a_listener_hears_only_what_it_wants(self, here: SQLFanout, there: SQLFanout) -> None:
+        a, b = Change("resource", "doc://a"), Change("resource", "doc://b")
+        subscription = await listener(there, TOOLS, a)
+        for change in (PROMPTS, b, a, PROMPTS, TOOLS):
+            here.publish(change)
+        await told(subscription, a, TOOLS)
+
+    async def test_whatever_the_uri(self, here: SQLFanout, there: SQLFanout) -> None:
+        subscription = await listener(there, *STRANGE)
+        for change in STRANGE:
+            here.publish(change)
+            await told(subscription, change)
+
+    async def test_a_long_uri_is_told_from_another_long_one(self, here: SQLFanout, there: SQLFanout) -> None:
+        a, b = Change("resource", "a" * 10_000), Change("resource", "b" * 10_000)
+        subscription = await listener(there, b)
+        here.publish(a)
+        with pytest.raises(TimeoutError):
+            await told(subscription, a, within=0.5)
+        here.publish(b)
+        await told(subscription, b)
+
+    async def test_a_kind_that_is_new_is_carried_as_it_is(self, here: SQLFanout, there: SQLFanout) -> None:
+        new: Any = Change("task", "id")  # type: ignore[arg-type,unused-ignore]
+        subscription = await listener(there, new)
+        here.publish(new)
+        await told(subscription, new)
+
+    async def test_who_has_stopped_listening_hears_nothing(self, here: SQLFanout, there: SQLFanout) -> None:
+        subscription, other = await listener(there, TOOLS), await listener(there, TOOLS)
+        subscription.close()
+        here.publish(TOOLS)
+        await told(other, TOOLS)
+        assert await subscription.next() == []
+
+    async def test_a_storm_of_changes_arrives_whole(self, here: SQLFanout, there: SQLFanout) -> None:
+        changes = [Change("resource", f"doc://{number}") for number in range(3_000)]
+        subscription = await listener(there, *changes)
+        for change in changes:
+            here.publish(change)
+        await told(subscription, *changes, within=10)
+
+    async def test_any_thread_may_publish_with_no_event_loop_near(self, here: SQLFanout, there: SQLFanout) -> None:
+        changes = [Change("resource", f"doc://{number}") for number in range(40)]
+        subscription = await listener(there, *changes)
+
+        def publish(part: list[Change]) -> None:
+            for change in part:
+                here.publish(change)
+
+        threads = [threading.Thread(target=publish, args=(changes[n::4],)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        await told(subscription, *changes, within=3)
+        for thread in threads:
+            thread.join()
+
+    async def test_nothing_is_missed_from_the_first_subscription_on(self, here: SQLFanout, there: SQLFanout) -> None:
+        subscription = there.subscribe(frozenset({TOOLS}))
+        here.publish(TOOLS)  # before either is connected
+        await told(subscription, TOOLS, within=10)
+
+    async def test_it_begins_again_after_it_was_closed(
+        self, stores: list[SQLStore], here: SQLFanout, there: SQLFanout
+    ) -> None:
+        subscription = await listener(there, TOOLS)
+        here.publish(TOOLS)
+        await stores[0].close()  # what was published is out by then
+        await told(subscription, TOOLS)
+        here.publish(TOOLS)
+        await told(subscription, TOOLS, within=3)
+        threads = [thread.name for thread in threading.enumerate()]
+        for store in stores:
+            await store.close()
+            await store.close()
+        left = [thread.name for thread in threading.enumerate()]
+        assert threads.count("mrtr-notices") - left.count("mrtr-notices") == 2
+
+    async def test_a_process_that_never_closes_it_ends_quietly(self, url: str) -> None:
+        code = f"""
+import asyncio
+from mrtr_server import SQLStore
+from mrtr_server.protocol.messages import Change
+
+async def main():
+    fanout = SQLStore("{url}").fanout()
+    fanout.subscribe(frozenset({{Change("tools")}}))
+    while not fanout._notices.connected:
+        await asyncio.sleep(0.01)
+    fanout.publish(Change("tools"))
+
+asyncio.run(main())
+"""
+        command = [sys.executable, "-W", "error", "-c", code]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+class TestSQLite:
+    @pytest.fixture
+    async def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/changes.db"
+
+    async def test_a_file_that_can_not_be_used_yet_is_waited_for(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "RETRY", 0.1)
+        url = f"sqlite:///{tmp_path}/missing/changes.db"
+        here, there = SQLStore(url), SQLStore(url)
+        subscription = there.fanout().subscribe(frozenset({TOOLS}))
+        start = time.monotonic()
+        here.fanout().publish(TOOLS)
+        assert time.monotonic() - start < 0.1
+        await asyncio.sleep(0.5)
+        (tmp_path / "missing").mkdir()
+        await told(subscription, TOOLS, within=5)
+        for store in (here, there):
+            await store.close()
+        lost = [each for each in caplog.messages if "Changes do not reach other replicas for now" in each]
+        assert len(lost) == 2
+        assert "its folder must exist" in lost[0]
+        assert caplog.messages.count("Changes reach other replicas again") == 2
+
+    async def test_what_everybody_has_heard_is_removed(
+        self, here: SQLFanout, there: SQLFanout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "KEEP", 1.0)
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        subscription = await listener(there, TOOLS, PROMPTS)
+
+        def rows() -> int:
+            connection = sqlite3.connect(tmp_path / "changes.db")
+            (count,) = connection.execute("SELECT count(*) FROM mrtr_changes").fetchone()
+            connection.close()
+            return int(count)
+
+        for _ in range(5):
+            here.publish(TOOLS)
+            await asyncio.sleep(0.02)
+        await told(subscription, TOOLS)
+        assert rows() > 0
+        await asyncio.sleep(1.2)
+        here.publish(PROMPTS)
+        async with asyncio.timeout(5):
+            while rows() != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def test_it_is_removed_as_fast_as_it_comes_and_when_nobody_tells_anything(
+        self, stores: list[SQLStore], tmp_path: Path
+    ) -> None:
+        here, there = stores
+        await here.check()
+        with closing(sqlite3.connect(tmp_path / "changes.db")) as connection:
+
+            def rows() -> int:
+                (count,) = connection.execute("SELECT count(*) FROM mrtr_changes").fetchone()
+                return int(count)
+
+            old = [("somebody", 1.0, 2.0, "changed x")] * 5_500
+            connection.executemany("INSERT INTO mrtr_changes (writer, written, expires, said) VALUES (?, ?, ?, ?)", old)
+            connection.commit()
+            subscription = there.fanout().subscribe(frozenset({TOOLS}))  # who only hears
+            async with asyncio.timeout(5):
+                while rows():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            subscription.close()
+            connection.executemany("INSERT INTO mrtr_changes (writer, written, expires, said) VALUES (?, ?, ?, ?)", old)
+            connection.commit()
+            for store in (here, there):
+                await store.close()
+            user = SQLStore(f"sqlite:///{tmp_path}/changes.db")  # neither tells nor hears
+            for number in range(6):
+                await user.put(f"key {number}", b"", keep=60)
+            assert rows() == 0
+            await user.close()
+
+
+class TestPostgreSQL:
+    async def test_a_server_that_was_away_takes_nothing_with_it(
+        self, postgresql: PostgreSQL, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        url = postgresql.url(await postgresql.new_database())
+        here, there = SQLStore(url), SQLStore(url)
+        publishing, fanout = here.fanout(), there.fanout()
+        subscription = await listener(fanout, TOOLS, PROMPTS)
+        publishing.publish(TOOLS)
+        await told(subscription, TOOLS)
+        await asyncio.to_thread(postgresql.stop)
+        await asyncio.sleep(0.2)
+        start = time.monotonic()
+        for number in range(2_000):
+            publishing.publish(Change("resource", f"doc://{number}"))
+        publishing.publish(TOOLS)
+        assert time.monotonic() - start < 0.5
+        assert not publishing._notices.connected
+        await asyncio.to_thread(postgresql.start)
+        await told(subscription, TOOLS, PROMPTS, within=10)  # what it wants, since others may have been missed
+        await connected(publishing, fanout)
+        await asyncio.sleep(0.3)
+        publishing.publish(PROMPTS)
+        async with asyncio.timeout(1):
+            while PROMPTS not in await subscription.next():
+                pass
+        for store in (here, there):
+            await store.close()
+        assert len([each for each in caplog.messages if "Changes do not reach other replicas" in each]) == 2
+        assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+    async def test_a_process_has_one_connection_for_it(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        store = SQLStore(postgresql.url(name))
+        fanouts = [store.fanout() for _ in range(3)]
+        for fanout in fanouts:
+            await listener(fanout, TOOLS)
+            fanout.publish(TOOLS)
+        count = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
+        assert await postgresql.fetch(count) == 1
+        await store.close()
+        await asyncio.sleep(0.1)
+        assert await postgresql.fetch(count) == 0
+
+    async def test_one_that_was_cut_off_is_made_anew(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        here, there = SQLStore(postgresql.url(name)), SQLStore(postgresql.url(name))
+        fanout = there.fanout()
+        subscription = await listener(fanout, TOOLS)
+        end = f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
+        assert await postgresql.fetch(end) == 1
+        here.fanout().publish(TOOLS)
+        await told(subscription, TOOLS, within=5)
+        for store in (here, there):
+            await store.close()
+
+
+class TestServers:
+    """Real processes, over HTTP."""
+
+    @pytest.fixture
+    def wires(self, url: str, tmp_path: Path) -> Iterator[list[Wire]]:
+        environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": url}
+        with ExitStack() as stack:
+            made = []
+            for number in range(2):
+                log = tmp_path / f"{number}.log"
+                server = stack.enter_context(
+                    in_process("tests.support.changing_app:app", log=log, environment=environment)
+                )
+                assert server.port, server.text
+                made.append(Wire(f"http://127.0.0.1:{server.port}/mcp"))
+                stack.callback(made[-1].close)
+            yield made
+
+    async def test_a_change_in_one_is_heard_by_a_client_of_the_other(self, wires: list[Wire]) -> None:
+        await asyncio.to_thread(self.scene, *wires)
+
+    def scene(self, one: Wire, other: Wire) -> None:
+        wanted = {"toolsListChanged": True, "resourceSubscriptions": ["doc://a"]}
+        with listening(one, wanted) as there, listening(other, wanted, "sub-2") as here:
+            for each in (there, here):
+                assert each.next()["method"] == "notifications/subscriptions/acknowledged"
+            time.sleep(0.5)
+            start = time.monotonic()
+            other.call("update", {"uri": "doc://a", "times": 50})
+            for each in (here, there):
+                while (message := each.next())["method"] != "notifications/resources/updated":
+                    pass
+                assert message["params"]["uri"] == "doc://a"
+            other.call("change")
+            for each in (here, there):
+                while each.next()["method"] != "notifications/tools/list_changed":
+                    pass
+            assert time.monotonic() - start < 3
+
+
+class TestWhichOne:
+    async def test_a_database_carries_changes_and_a_process_its_own(self, tmp_path: Path) -> None:
+        assert type(fanout_of(InProcessStore())) is InProcessFanout
+        assert type(fanout_of(SQLStore(f"sqlite:///{tmp_path}/changes.db"))) is SQLFanout
+
+    async def test_a_server_takes_that_of_its_store_unless_it_is_given_another(self, tmp_path: Path) -> None:
+        given, url = InProcessFanout(), f"sqlite:///{tmp_path}/changes.db"
+        assert type(MRTRServer("x", keys=[bytes(32)], database=url)._fanout) is SQLFanout
+        assert MRTRServer("x", keys=[bytes(32)], database=url, fanout=given)._fanout is given
+        assert type(MRTRServer("x", keys=[bytes(32)])._fanout) is InProcessFanout

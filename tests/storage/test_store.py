@@ -1,0 +1,629 @@
+"""What every store promises: one contract, held by the one in the process and by those in real databases."""
+
+import asyncio
+import gc
+import json
+import sqlite3
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from mrtr_server import InProcessStore, Redemption, SQLStore, Store, StoreUnavailable
+from mrtr_server.storage.sql import store as module
+
+from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
+
+ROWS = "(SELECT count(*) FROM mrtr_redemptions) + (SELECT count(*) FROM mrtr_kept)"
+
+pytestmark = pytest.mark.anyio
+T = TypeVar("T")
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Bench:
+    """A store, and a way to let its time pass without waiting.
+
+    Args:
+        store: the store.
+        another: a second one on the same records, as another replica has it; the same one where there can be no other.
+        pass_time: let so many seconds pass.
+        rows: count what is kept, whether expired or not.
+    """
+
+    store: Store
+    another: Store
+    pass_time: Callable[[float], Awaitable[None]]
+    rows: Callable[[], Awaitable[int]]
+
+    async def redeem(
+        self, state: str, answers: str = "answers", *, lease: float = LEASE, keep: float = KEEP
+    ) -> Redemption:
+        """Deliver a state."""
+        return await self.store.redeem(state, answers, lease=lease, keep=keep)
+
+
+@pytest.fixture
+def state() -> str:
+    return token_hex(16)
+
+
+class StoreContract:
+    async def test_the_first_delivery_is_granted(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state)
+        assert (granted.verdict, granted.attempt, granted.outcome) == ("granted", 1, b"")
+        assert granted.token
+
+    async def test_no_two_grants_share_a_token(self, bench: Bench) -> None:
+        grants = [await bench.redeem(token_hex(16)) for _ in range(50)]
+        assert len({grant.token for grant in grants}) == 50
+
+    async def test_a_duplicate_hears_that_it_runs(self, bench: Bench, state: str) -> None:
+        await bench.redeem(state)
+        assert await bench.redeem(state) == Redemption("running")
+
+    async def test_of_fifty_at_once_exactly_one_is_granted(self, bench: Bench, state: str) -> None:
+        verdicts = Counter(each.verdict for each in await asyncio.gather(*(bench.redeem(state) for _ in range(50))))
+        assert verdicts == {"granted": 1, "running": 49}
+
+    async def test_a_later_duplicate_gets_the_recorded_outcome(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state)
+        assert await bench.store.record(state, granted.token, b"\x00done\xff")
+        assert await bench.redeem(state) == Redemption("recorded", outcome=b"\x00done\xff")
+
+    async def test_it_gets_it_on_another_replica_too(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state)
+        assert (await bench.another.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "running"
+        assert await bench.another.record(state, granted.token, b"done")
+        assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
+
+    async def test_an_outcome_may_be_empty_or_large(self, bench: Bench) -> None:
+        for outcome in (b"", bytes(range(256)) * 16_384):
+            state = token_hex(16)
+            granted = await bench.redeem(state)
+            assert await bench.store.record(state, granted.token, outcome)
+            assert await bench.redeem(state) == Redemption("recorded", outcome=outcome)
+
+    async def test_other_answers_find_it_spent(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state)
+        assert await bench.redeem(state, "others") == Redemption("spent")
+        await bench.store.record(state, granted.token, b"done")
+        assert await bench.redeem(state, "others") == Redemption("spent")
+
+    async def test_other_answers_find_it_spent_even_when_the_lease_has_ended(self, bench: Bench, state: str) -> None:
+        await bench.redeem(state, lease=5)
+        await bench.pass_time(6)
+        assert await bench.redeem(state, "others") == Redemption("spent")
+        assert (await bench.redeem(state)).verdict == "granted"
+
+    async def test_a_lapsed_lease_is_taken_over_once(self, bench: Bench, state: str) -> None:
+        first = await bench.redeem(state, lease=5)
+        await bench.pass_time(6)
+        deliveries = await asyncio.gather(*(bench.redeem(state) for _ in range(20)))
+        (second,) = (each for each in deliveries if each.verdict == "granted")
+        assert (second.attempt, Counter(each.verdict for each in deliveries)["running"]) == (2, 19)
+        assert second.token != first.token
+
+    async def test_attempts_are_counted(self, bench: Bench, state: str) -> None:
+        for attempt in range(1, 5):
+            assert (await bench.redeem(state, lease=5)).attempt == attempt
+            await bench.pass_time(6)
+
+    async def test_after_a_takeover_the_late_original_can_do_nothing(self, bench: Bench, state: str) -> None:
+        first = await bench.redeem(state, lease=5)
+        await bench.pass_time(6)
+        second = await bench.redeem(state)
+        assert not await bench.store.record(state, first.token, b"late")
+        assert not await bench.store.renew(state, first.token, lease=LEASE)
+        await bench.store.release(state, first.token)
+        assert (await bench.redeem(state)).verdict == "running"
+        assert await bench.store.record(state, second.token, b"done")
+        assert not await bench.store.record(state, first.token, b"late")
+        assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
+
+    async def test_a_renewed_lease_holds_from_now(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state, lease=5)
+        for _ in range(3):
+            await bench.pass_time(4)
+            assert await bench.store.renew(state, granted.token, lease=5)
+        await bench.pass_time(4)
+        assert (await bench.redeem(state)).verdict == "running"
+        await bench.pass_time(2)
+        assert (await bench.redeem(state)).attempt == 2
+
+    async def test_a_lapsed_lease_is_its_own_until_it_is_taken(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state, lease=5)
+        await bench.pass_time(6)
+        assert await bench.store.renew(state, granted.token, lease=5)
+        assert (await bench.redeem(state)).verdict == "running"
+        await bench.pass_time(6)
+        assert await bench.store.record(state, granted.token, b"done")
+        assert (await bench.redeem(state)).outcome == b"done"
+
+    async def test_the_first_outcome_stays(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state)
+        assert await bench.store.record(state, granted.token, b"first")
+        assert await bench.store.record(state, granted.token, b"first")
+        assert not await bench.store.record(state, granted.token, b"second")
+        assert not await bench.store.renew(state, granted.token, lease=LEASE)
+        await bench.store.release(state, granted.token)
+        assert await bench.redeem(state) == Redemption("recorded", outcome=b"first")
+
+    async def test_a_recorded_outcome_outlasts_the_lease(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state, lease=5)
+        await bench.store.record(state, granted.token, b"done")
+        await bench.pass_time(KEEP - 1)
+        assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
+
+    async def test_a_released_state_is_as_if_never_delivered(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state)
+        await bench.store.release(state, granted.token)
+        assert not await bench.store.record(state, granted.token, b"late")
+        again = await bench.redeem(state, "others")
+        assert (again.verdict, again.attempt) == ("granted", 1)
+        assert again.token != granted.token
+
+    async def test_what_nobody_was_granted_can_be_neither_recorded_nor_renewed(self, bench: Bench, state: str) -> None:
+        assert not await bench.store.record(state, "token", b"done")
+        assert not await bench.store.renew(state, "token", lease=LEASE)
+        await bench.store.release(state, "token")
+        assert (await bench.redeem(state)).verdict == "granted"
+
+    async def test_a_record_is_kept_from_the_first_delivery_on(self, bench: Bench, state: str) -> None:
+        await bench.redeem(state, lease=5, keep=20)
+        await bench.pass_time(10)
+        second = await bench.redeem(state, lease=5, keep=20)
+        assert await bench.store.record(state, second.token, b"done")
+        await bench.pass_time(9)
+        assert (await bench.redeem(state)).verdict == "recorded"
+        await bench.pass_time(2)
+        assert (await bench.redeem(state, "others")).attempt == 1
+
+    async def test_an_expired_record_counts_as_absent(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state, lease=100, keep=20)
+        await bench.pass_time(21)
+        assert not await bench.store.renew(state, granted.token, lease=5)
+        assert not await bench.store.record(state, granted.token, b"late")
+        await bench.store.release(state, granted.token)
+        again = await bench.redeem(state, "others")
+        assert (again.verdict, again.attempt) == ("granted", 1)
+        await bench.store.record(state, again.token, b"done")
+        await bench.pass_time(KEEP + 1)
+        assert (await bench.redeem(state)).verdict == "granted"
+        assert await bench.redeem(state) == Redemption("running")  # nothing of the earlier outcome is left
+
+    async def test_a_value_is_kept_once(self, bench: Bench, state: str) -> None:
+        assert await bench.store.get(state) is None
+        assert await bench.store.put(state, b"\x00first", keep=KEEP)
+        assert not await bench.store.put(state, b"second", keep=KEEP)
+        assert not await bench.another.put(state, b"\x00first", keep=KEEP)
+        assert await bench.another.get(state) == b"\x00first"
+
+    async def test_of_fifty_writers_at_once_one_wins(self, bench: Bench, state: str) -> None:
+        kept = await asyncio.gather(*(bench.store.put(state, b"%d" % number, keep=KEEP) for number in range(50)))
+        assert kept.count(True) == 1
+        assert await bench.store.get(state) == b"%d" % kept.index(True)
+
+    async def test_an_expired_value_counts_as_absent(self, bench: Bench, state: str) -> None:
+        await bench.store.put(state, b"first", keep=20)
+        await bench.pass_time(19)
+        assert await bench.store.get(state) == b"first"
+        await bench.pass_time(2)
+        assert await bench.store.get(state) is None
+        assert await bench.store.put(state, b"second", keep=20)
+        assert await bench.store.get(state) == b"second"
+
+    async def test_an_empty_value_is_one(self, bench: Bench, state: str) -> None:
+        assert await bench.store.put(state, b"", keep=KEEP)
+        assert await bench.store.get(state) == b""
+        assert not await bench.store.put(state, b"", keep=KEEP)
+
+    async def test_states_and_values_are_two_things(self, bench: Bench, state: str) -> None:
+        await bench.store.put(state, b"value", keep=KEEP)
+        granted = await bench.redeem(state)
+        await bench.store.record(state, granted.token, b"outcome")
+        assert await bench.store.get(state) == b"value"
+
+    async def test_what_has_expired_is_removed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        await bench.pass_time(10 * KEEP)
+        await bench.redeem(token_hex(16))
+        await bench.store.put(token_hex(16), b"value", keep=KEEP)
+        before = await bench.rows()
+        for _ in range(20):
+            await bench.redeem(token_hex(16), keep=10)
+            await bench.store.put(token_hex(16), b"value", keep=10)
+        assert await bench.rows() == before + 40
+        await bench.pass_time(11)
+        await bench.redeem(token_hex(16))
+        await bench.store.put(token_hex(16), b"value", keep=KEEP)
+        assert await bench.rows() == before + 2
+
+    async def test_a_delivery_that_is_cancelled_takes_nothing_with_it(self, bench: Bench) -> None:
+        states = [token_hex(16) for _ in range(30)]
+        tasks = [asyncio.create_task(bench.redeem(state, lease=5)) for state in states]
+        for number, task in enumerate(tasks):
+            if number % 3 == 0:
+                await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await bench.pass_time(6)
+        assert {(await bench.redeem(state)).verdict for state in states} == {"granted"}
+
+    async def test_it_can_be_used_after_it_was_closed(self, bench: Bench, state: str) -> None:
+        granted = await bench.redeem(state)
+        await bench.store.close()
+        await bench.store.close()
+        assert await bench.store.record(state, granted.token, b"done")
+        assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
+
+    async def test_closing_waits_for_what_is_under_way(self, bench: Bench) -> None:
+        tasks = [asyncio.create_task(bench.redeem(token_hex(16))) for _ in range(20)]
+        await asyncio.sleep(0)
+        await bench.store.close()
+        assert {grant.verdict for grant in await asyncio.gather(*tasks)} == {"granted"}
+
+
+class TestInProcessStore(StoreContract):
+    @pytest.fixture
+    def bench(self) -> Bench:
+        clock = Clock()
+        store = InProcessStore(clock)
+
+        async def pass_time(seconds: float) -> None:
+            clock.now += seconds
+
+        async def rows() -> int:
+            return len(store._redeemed._items) + len(store._values._items)
+
+        return Bench(store, store, pass_time, rows)
+
+    def test_it_is_not_shared(self) -> None:
+        assert InProcessStore.shared is False
+
+    async def test_it_refuses_more_than_it_may_hold(self) -> None:
+        clock = Clock()
+        store = InProcessStore(clock, most_records=3)
+        grants = [await store.redeem(f"state-{number}", "answers", lease=5, keep=10) for number in range(3)]
+        with pytest.raises(StoreUnavailable, match=r"full: 3 records .* most_records"):
+            await store.redeem("state-3", "answers", lease=5, keep=10)
+        assert await store.put("key", b"value", keep=10)  # each kind has its own room
+        assert (await store.redeem("state-0", "answers", lease=5, keep=10)).verdict == "running"
+        assert await store.record("state-0", grants[0].token, b"done")
+        await store.release("state-1", grants[1].token)
+        assert (await store.redeem("state-3", "answers", lease=5, keep=10)).verdict == "granted"
+        clock.now += 11
+        assert (await store.redeem("state-4", "answers", lease=5, keep=10)).verdict == "granted"
+
+    async def test_it_refuses_more_bytes_than_it_may_hold(self) -> None:
+        """Whoever calls a tool with a large result again and again must not fill the memory."""
+        clock = Clock()
+        store = InProcessStore(clock, most_bytes=1_000)
+        for state in ("first", "second"):
+            granted = await store.redeem(state, "answers", lease=5, keep=10)
+            for _ in range(3):  # the same again takes no more room
+                assert await store.record(state, granted.token, bytes(600))
+        with pytest.raises(StoreUnavailable, match=r"full: 1200 bytes .* most_bytes"):
+            await store.redeem("third", "answers", lease=5, keep=10)
+        assert (await store.redeem("first", "answers", lease=5, keep=10)).outcome == bytes(600)
+        assert await store.put("key", bytes(1_000), keep=10)  # each kind has its own room
+        assert not await store.put("key", b"", keep=10)
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.put("other", b"", keep=10)
+        clock.now += 11
+        assert await store.put("other", bytes(1_000), keep=10)
+        for state in ("first", "third"):
+            assert (await store.redeem(state, "answers", lease=5, keep=10)).verdict == "granted"
+
+    async def test_memory_goes_back(self) -> None:
+        clock = Clock()
+        store = InProcessStore(clock)
+        tracemalloc.start()
+        try:
+            await store.redeem("state", "answers", lease=1, keep=1)
+            before = tracemalloc.get_traced_memory()[0]
+            for number in range(5_000):
+                granted = await store.redeem(f"state-{number}", "answers", lease=5, keep=10)
+                await store.record(f"state-{number}", granted.token, bytes(200))
+            full = tracemalloc.get_traced_memory()[0] - before
+            clock.now += 11
+            await store.redeem("last", "answers", lease=5, keep=10)
+            gc.collect()
+            left = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert full > 2_000_000
+        assert left < full / 5  # a dictionary keeps its table until it grows again
+
+    async def test_giving_back_again_and_again_takes_no_memory(self) -> None:
+        store = InProcessStore(Clock())
+        for _ in range(5_000):
+            granted = await store.redeem("state", "answers", lease=5, keep=10)
+            await store.release("state", granted.token)
+        assert len(store._redeemed._expiring) < 200
+
+    async def test_threads_with_loops_of_their_own_may_use_it_at_once(self) -> None:
+        store = InProcessStore()
+
+        async def deliver() -> list[str]:
+            return [(await store.redeem(f"{n}", "answers", lease=60, keep=60)).verdict for n in range(2_000)]
+
+        threads = (asyncio.to_thread(asyncio.run, deliver()) for _ in range(4))
+        verdicts = Counter(verdict for each in await asyncio.gather(*threads) for verdict in each)
+        assert verdicts == {"granted": 2_000, "running": 6_000}
+
+
+class SQLContract(StoreContract):
+    clock: Callable[[], float] = staticmethod(time.time)
+
+    def url_of(self, store: SQLStore) -> str:
+        raise NotImplementedError
+
+    async def test_it_is_shared(self, bench: Bench) -> None:
+        assert bench.store.shared is True
+
+    async def test_of_many_processes_exactly_one_is_granted(self, empty: str) -> None:
+        # They make the tables at once, too.
+        workers = [process("deliver", empty, "20", "10") for _ in range(4)]
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        replies = await asyncio.gather(*(asyncio.to_thread(worker.communicate, "go\n", 60) for worker in workers))
+        assert [worker.returncode for worker in workers] == [0] * 4
+        given = [json.loads(reply) for reply, _ in replies]
+        for state in given[0]:
+            assert Counter(verdict for each in given for verdict in each[state]) == {"granted": 1, "running": 39}, state
+
+    async def test_a_sweep_takes_a_batch_at_a_time_and_goes_on_with_the_next_call(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "SWEEP_BATCH", 5)
+        assert isinstance(bench.store, SQLStore)
+        sweeping = SQLStore(self.url_of(bench.store), clock=self.clock)
+        await bench.pass_time(10 * KEEP)
+        await bench.redeem(token_hex(16))
+        await asyncio.gather(*(bench.redeem(token_hex(16), keep=10) for _ in range(12)))
+        await bench.pass_time(11)
+        before = await bench.rows()
+        left = []
+        for _ in range(5):  # each of them keeps one more
+            await sweeping.put(token_hex(16), b"value", keep=KEEP)
+            left.append(await bench.rows() - before)
+        await sweeping.close()
+        assert left == [1 - 5, 2 - 10, 3 - 12, 4 - 12, 5 - 12]
+
+    async def test_it_sweeps_now_and_then_only(self, bench: Bench) -> None:
+        await bench.redeem(token_hex(16), keep=10)  # a process's first call sweeps
+        await bench.pass_time(11)
+        before = await bench.rows()
+        await bench.redeem(token_hex(16))
+        assert await bench.rows() == before + 1
+
+    async def test_every_search_has_an_index(self, bench: Bench) -> None:
+        assert isinstance(bench.store, SQLStore)
+        await bench.redeem(token_hex(16))
+        database = bench.store.database
+        for statement, index in (
+            ("find_redemption", "mrtr_redemptions"),
+            ("get_value", "mrtr_kept"),
+            ("sweep_redemptions", "ix_mrtr_redemptions_expires"),
+            ("sweep_values", "ix_mrtr_kept_expires"),
+        ):
+            plan = await explained(database, statement)
+            assert index in plan, plan
+            assert "Seq Scan" not in plan, plan
+            assert f"SCAN {index}" not in plan, plan
+
+
+class TestSQLiteStore(SQLContract):
+    def url_of(self, store: SQLStore) -> str:
+        return store.database.name
+
+    @pytest.fixture
+    def empty(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/empty.db"
+
+    @pytest.fixture
+    async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
+        self.clock = clock = Clock()
+        file = tmp_path / "store.db"
+        store, another = (SQLStore(f"sqlite:///{file}", clock=clock) for _ in range(2))
+
+        async def pass_time(seconds: float) -> None:
+            clock.now += seconds
+
+        async def rows() -> int:
+            connection = sqlite3.connect(file)
+            (count,) = connection.execute(f"SELECT {ROWS}").fetchone()
+            connection.close()
+            return int(count)
+
+        yield Bench(store, another, pass_time, rows)
+        await store.close()
+        await another.close()
+
+    async def test_a_process_that_is_killed_while_it_writes_leaves_nothing_behind(self, bench: Bench) -> None:
+        assert isinstance(bench.store, SQLStore)
+        await bench.redeem("before")
+        worker = process("linger", self.url_of(bench.store), "half-written")
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "writing\n"
+        worker.kill()
+        worker.communicate(timeout=20)
+        assert (await bench.redeem("half-written")).attempt == 1
+        assert (await bench.redeem("before")).verdict == "running"
+
+    async def test_a_power_cut_loses_no_record(self, bench: Bench) -> None:
+        assert isinstance(bench.store, SQLStore)
+
+        assert await bench.store.get("any") is None
+        database = bench.store.database
+        values = [await database.execute(f"PRAGMA {name}", {}) for name in ("synchronous", "journal_mode")]
+        assert values == [[(2,)], [("wal",)]]  # 2 is FULL
+
+
+class TestPostgreSQLStore(SQLContract):
+    def url_of(self, store: SQLStore) -> str:
+        return self.url
+
+    @pytest.fixture
+    async def empty(self, postgresql: PostgreSQL) -> str:
+        return postgresql.url(await postgresql.new_database())
+
+    @pytest.fixture
+    async def bench(self, postgresql: PostgreSQL) -> AsyncIterator[Bench]:
+        self.url = postgresql.url()
+        store, another = SQLStore(self.url), SQLStore(self.url)
+        await store.check()
+        await postgresql.fetch("TRUNCATE mrtr_redemptions, mrtr_kept")
+
+        async def pass_time(seconds: float) -> None:
+            # It is the database's own clock that counts: what is in it grows older instead.
+            await store.get("any")  # so that there are tables
+            earlier = f"expires = expires - {seconds}"
+            await postgresql.fetch(f"UPDATE mrtr_redemptions SET leased_until = leased_until - {seconds}, {earlier}")  # noqa: S608
+            await postgresql.fetch(f"UPDATE mrtr_kept SET {earlier}")  # noqa: S608
+
+        async def rows() -> int:
+            return int(await postgresql.fetch(f"SELECT {ROWS}"))
+
+        yield Bench(store, another, pass_time, rows)
+        await store.close()
+        await another.close()
+
+    async def test_its_own_clock_counts_and_not_the_replicas(self, postgresql: PostgreSQL, state: str) -> None:
+        ahead = SQLStore(postgresql.url(), clock=lambda: 9e9)
+        assert (await ahead.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "granted"
+        assert (await ahead.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "running"
+        await ahead.close()
+
+
+class Model(RuleBasedStateMachine):
+    """Whatever is done in whatever order, a store says what this simple model says."""
+
+    STATES, ANSWERS = st.sampled_from(["s", "t"]), st.sampled_from(["a", "b"])
+    LEASES, KEEPS = st.sampled_from([1.0, 5.0]), st.sampled_from([3.0, 20.0])
+    OUTCOMES = st.sampled_from([b"", b"x", b"y"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.clock = Clock()
+        self.tokens = ["never granted"]
+        self.redeemed: dict[str, dict[str, Any]] = {}
+        self.values: dict[str, tuple[bytes, float]] = {}
+        self.store = self.make()
+
+    def make(self) -> Store:
+        return InProcessStore(self.clock)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def alive(self, state: str) -> dict[str, Any] | None:
+        record = self.redeemed.get(state)
+        return record if record and record["expires"] > self.clock.now else None
+
+    def open(self, state: str, token: str) -> dict[str, Any] | None:
+        record = self.alive(state)
+        return record if record and record["token"] == token and record["outcome"] is None else None
+
+    @rule(seconds=st.sampled_from([1.0, 2.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule(state=STATES, answers=ANSWERS, lease=LEASES, keep=KEEPS)
+    def redeem(self, state: str, answers: str, lease: float, keep: float) -> None:
+        got = self.do(self.store.redeem(state, answers, lease=lease, keep=keep))
+        now, record = self.clock.now, self.alive(state)
+        if record is None:
+            record = self.redeemed[state] = {"answers": answers, "expires": now + keep, "outcome": None, "attempt": 0}
+        elif record["answers"] != answers:
+            assert got == Redemption("spent")
+            return
+        elif record["outcome"] is not None:
+            assert got == Redemption("recorded", outcome=record["outcome"])
+            return
+        elif record["until"] > now:
+            assert got == Redemption("running")
+            return
+        record.update(token=got.token, attempt=record["attempt"] + 1, until=now + lease)
+        assert got == Redemption("granted", got.token, attempt=record["attempt"])
+        assert got.token not in self.tokens
+        self.tokens.append(got.token)
+
+    @rule(data=st.data(), state=STATES, lease=LEASES)
+    def renew(self, data: st.DataObject, state: str, lease: float) -> None:
+        token = data.draw(st.sampled_from(self.tokens))
+        record = self.open(state, token)
+        assert self.do(self.store.renew(state, token, lease=lease)) == (record is not None)
+        if record:
+            record["until"] = self.clock.now + lease
+
+    @rule(data=st.data(), state=STATES, outcome=OUTCOMES)
+    def record(self, data: st.DataObject, state: str, outcome: bytes) -> None:
+        token = data.draw(st.sampled_from(self.tokens))
+        record = self.alive(state)
+        kept = record is not None and record["token"] == token and record["outcome"] in (None, outcome)
+        assert self.do(self.store.record(state, token, outcome)) == kept
+        if record and kept:
+            record["outcome"] = outcome
+
+    @rule(data=st.data(), state=STATES)
+    def release(self, data: st.DataObject, state: str) -> None:
+        token = data.draw(st.sampled_from(self.tokens))
+        self.do(self.store.release(state, token))
+        if self.open(state, token):
+            del self.redeemed[state]
+
+    @rule(key=STATES, value=OUTCOMES, keep=KEEPS)
+    def put(self, key: str, value: bytes, keep: float) -> None:
+        absent = self.values.get(key, (b"", 0.0))[1] <= self.clock.now
+        assert self.do(self.store.put(key, value, keep=keep)) == absent
+        if absent:
+            self.values[key] = (value, self.clock.now + keep)
+
+    @rule(key=STATES)
+    def get(self, key: str) -> None:
+        value, expires = self.values.get(key, (None, 0.0))
+        assert self.do(self.store.get(key)) == (value if expires > self.clock.now else None)
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.runner.close()
+
+
+class SQLiteModel(Model):
+    def make(self) -> Store:
+        self.directory = TemporaryDirectory(prefix="mrtr-")
+        return SQLStore(f"sqlite:///{self.directory.name}/store.db", clock=self.clock)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.directory.cleanup()
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=100, stateful_step_count=40)
+TestSQLiteModel = SQLiteModel.TestCase
+TestSQLiteModel.settings = settings(max_examples=25, stateful_step_count=30)

@@ -1,0 +1,798 @@
+"""What every store promises about tasks: one contract, held by the one in the process and by those in databases."""
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from mrtr_server import InProcessStore, SQLStore, StoreUnavailable
+from mrtr_server.storage.sql import store as module
+from mrtr_server.storage.sql.statements import read_migrations
+from mrtr_server.storage.tasks import ENDED, TaskRow, TaskStore
+
+from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
+
+pytestmark = pytest.mark.anyio
+T = TypeVar("T")
+LEASED: dict[str, Any] = {"status": "working", "lease": "mine", "attempts": 1, "version": 1}
+STATUSES = ["working", "working", "input_required", "completed", "failed", "cancelled"]
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Bench:
+    """A store, and a way to let its time pass without waiting.
+
+    Args:
+        store: the store.
+        another: a second one on the same tasks, as another replica has it; the same one where there can be no other.
+        pass_time: let so many seconds pass.
+        rows: count what is kept, whether expired or not.
+    """
+
+    store: TaskStore
+    another: TaskStore
+    pass_time: Callable[[float], Awaitable[None]]
+    rows: Callable[[], Awaitable[int]]
+
+    async def add(self, **given: Any) -> TaskRow:
+        """Keep a new task."""
+        row = task_row(**given)
+        await self.store.add_task(row)
+        return row
+
+    async def claim(self, lease: str = "lease", *, seconds: float = 30, most: int = 10) -> list[TaskRow]:
+        """Take tasks."""
+        return await self.store.claim_tasks(lease, seconds=seconds, most=most, tools=TOOLS)
+
+    async def found(self, row: TaskRow) -> TaskRow:
+        """Find a task that is there."""
+        found = await self.another.find_task(row.id)
+        assert found is not None
+        return found
+
+
+class TaskContract:
+    async def test_what_is_added_is_found_as_it_was_on_every_replica(self, bench: Bench) -> None:
+        row = await bench.add(call=b"\x00\xff", journal=bytes(300_000), message="Größe: ½ ✓", owner="them")
+        assert await bench.store.find_task(row.id) == row
+        assert await bench.another.find_task(row.id) == row
+
+    @pytest.mark.parametrize("id", ["", "missing", "\0", "a\0b", "\ud800", "ä", "' OR 1=1 --", "%", "x" * 1_000_000])
+    async def test_what_is_not_there_is_not_found(self, bench: Bench, id: str) -> None:
+        await bench.add()
+        assert await bench.store.find_task(id) is None
+
+    async def test_many_find_theirs_at_once(self, bench: Bench) -> None:
+        rows = [await bench.add() for _ in range(20)]
+        wanted = [*rows, *rows[::-1]]
+        found = await asyncio.gather(*(bench.store.find_task(row.id) for row in wanted), bench.store.find_task("none"))
+        assert found == [*wanted, None]
+
+    async def test_who_stops_waiting_for_a_task_disturbs_nobody(self, bench: Bench) -> None:
+        row = await bench.add()
+        finding = [asyncio.create_task(bench.store.find_task(row.id)) for _ in range(30)]
+        for number, task in enumerate(finding):
+            await asyncio.sleep(0)
+            if number % 3 == 0:
+                task.cancel()
+        for number, each in enumerate(await asyncio.gather(*finding, return_exceptions=True)):
+            assert each == row or (number % 3 == 0 and isinstance(each, asyncio.CancelledError))
+
+    async def test_a_change_gives_the_next_version(self, bench: Bench) -> None:
+        row = await bench.add()
+        changed = await bench.store.change_task(row, status="input_required", journal=b"more", message="")
+        assert changed == replace(row, status="input_required", journal=b"more", message="", version=1)
+        assert await bench.found(row) == changed
+        again = await bench.another.change_task(changed, status="completed", outcome=b"done", updated=row.updated + 1)
+        assert again is not None
+        assert (again.version, again.outcome, again.journal) == (2, b"done", b"more")
+        assert await bench.found(row) == again
+
+    async def test_a_change_of_another_version_does_not_happen(self, bench: Bench) -> None:
+        row = await bench.add()
+        changed = await bench.store.change_task(row, message="first")
+        assert await bench.another.change_task(row, message="second") is None
+        assert await bench.found(row) == changed
+        assert await bench.store.change_task(task_row(), message="missing") is None
+
+    async def test_of_many_changes_at_once_one_happens(self, bench: Bench) -> None:
+        row = await bench.add()
+        changes = (
+            store.change_task(row, journal=str(n).encode()) for n, store in enumerate((bench.store, bench.another) * 10)
+        )
+        (changed,) = [each for each in await asyncio.gather(*changes) if each is not None]
+        assert await bench.found(row) == changed
+
+    async def test_every_field_but_the_id_can_be_changed(self, bench: Bench) -> None:
+        row = await bench.add()
+        changes: dict[str, Any] = {
+            field.name: value * 2 if isinstance(value := getattr(row, field.name), float) else type(value)(value)
+            for field in fields(TaskRow)
+            if field.name not in ("id", "version")
+        } | {"owner": "other", "status": "failed", "lease": "lease", "attempts": 9, "outcome": b"outcome"}
+        changed = await bench.store.change_task(row, **changes)
+        assert changed == replace(row, **changes, version=1)
+        assert await bench.found(row) == changed
+
+    async def test_a_message_may_hold_whatever_a_handler_says(self, bench: Bench) -> None:
+        row = await bench.add(message="a\0b\ud800")
+        assert (await bench.found(row)).message[0] == "a"
+        changed = await bench.store.change_task(await bench.found(row), message="c\0d\ud800")
+        assert changed is not None
+        assert await bench.found(row) == changed
+
+    async def test_a_claim_gives_the_task_with_a_lease(self, bench: Bench) -> None:
+        row = await bench.add()
+        (claimed,) = await bench.claim("mine", seconds=30)
+        assert claimed == replace(row, lease="mine", leased_until=claimed.leased_until, attempts=1, version=1)
+        assert claimed.leased_until > row.created + 20
+        assert await bench.found(row) == claimed
+        assert await bench.another.claim_tasks("other", seconds=30, most=10, tools=TOOLS) == []
+
+    async def test_those_that_wait_longest_are_claimed_first_and_no_more_than_wanted(self, bench: Bench) -> None:
+        now = time.time()
+        rows = [await bench.add(updated=now - wait) for wait in (10, 50, 30, 20, 40)]
+        order = sorted(rows, key=lambda row: row.updated)
+        assert [row.id for row in await bench.claim(most=2)] == [row.id for row in order[:2]]
+        assert [row.id for row in await bench.claim(most=2)] == [row.id for row in order[2:4]]
+        assert [row.id for row in await bench.claim(most=2)] == [row.id for row in order[4:]]
+
+    async def test_some_can_be_left_to_others(self, bench: Bench) -> None:
+        left, other = await bench.add(), await bench.add()
+        claimed = await bench.store.claim_tasks("mine", seconds=30, most=10, tools=TOOLS, without=[left.id])
+        assert [row.id for row in claimed] == [other.id]
+        before = time.monotonic()
+        await bench.store.wait_for_tasks(0.6, tools=TOOLS, without=[left.id])
+        assert time.monotonic() - before > 0.5  # that one wakes nobody who leaves it
+        (taken,) = await bench.another.claim_tasks("another", seconds=30, most=10, tools=TOOLS)
+        assert taken.id == left.id
+
+    async def test_only_those_of_the_tools_that_are_named_are_claimed(self, bench: Bench) -> None:
+        rows = [await bench.add(name=name) for name in ("mail", "print", "mail")]
+        assert await bench.store.claim_tasks("mine", seconds=30, most=10, tools=[]) == []
+        (claimed,) = await bench.store.claim_tasks("mine", seconds=30, most=10, tools=["print", "'"])
+        assert claimed.id == rows[1].id
+        before = time.monotonic()
+        await bench.store.wait_for_tasks(0.6, tools=["print"])
+        assert time.monotonic() - before > 0.5
+        found = await bench.another.claim_tasks("another", seconds=30, most=10, tools=["mail", "print"])
+        assert {row.id for row in found} == {rows[0].id, rows[2].id}
+
+    async def test_who_adds_a_task_can_take_it(self, bench: Bench) -> None:
+        row = task_row(lease="mine", attempts=1)
+        assert await bench.store.add_task(row, seconds=5) is True
+        found = await bench.found(row)
+        assert found == replace(row, leased_until=found.leased_until)
+        assert await bench.claim("other") == []
+        assert await bench.store.renew_tasks("mine", [row.id], seconds=10) == {row.id}
+        await bench.pass_time(6)
+        assert await bench.claim("other") == []
+        await bench.pass_time(5)
+        (claimed,) = await bench.claim("other")
+        assert (claimed.lease, claimed.attempts) == ("other", 2)
+
+    async def test_who_answers_a_task_can_take_it(self, bench: Bench) -> None:
+        row = await bench.add(status="input_required")
+        taken = await bench.store.change_task(row, status="working", lease="mine", attempts=1, seconds=5)
+        assert taken is not None
+        assert (await bench.found(row)) == taken == replace(row, **LEASED, leased_until=taken.leased_until)
+        assert await bench.claim("other") == []
+        await bench.pass_time(6)
+        assert len(await bench.claim("other")) == 1
+
+    async def test_one_that_is_there_already_is_not_added_again(self, bench: Bench) -> None:
+        row = await bench.add()
+        assert await bench.another.add_task(replace(row, lease="mine", journal=b"other"), seconds=5) is False
+        assert await bench.found(row) == row
+
+    async def test_only_what_works_and_is_in_time_is_claimed(self, bench: Bench) -> None:
+        now = time.time()
+        for status in ("input_required", "completed", "failed", "cancelled"):
+            await bench.add(status=status)
+        await bench.add(deadline=now - 1)
+        await bench.add(deadline=now - 2, expires=now - 1)
+        assert await bench.claim() == []
+        row = await bench.add()
+        assert [each.id for each in await bench.claim()] == [row.id]
+
+    async def test_an_answered_task_can_be_claimed_again(self, bench: Bench) -> None:
+        await bench.add()
+        (claimed,) = await bench.claim()
+        parked = await bench.store.change_task(claimed, status="input_required", lease="", leased_until=0.0, attempts=0)
+        assert parked is not None
+        assert await bench.claim() == []
+        assert await bench.another.change_task(parked, status="working", journal=b"answered") is not None
+        (again,) = await bench.claim("other")
+        assert (again.lease, again.attempts, again.journal, again.version) == ("other", 1, b"answered", 4)
+
+    async def test_a_lapsed_lease_is_claimed_by_another_and_the_late_one_is_fenced_off(self, bench: Bench) -> None:
+        await bench.add()
+        (first,) = await bench.claim("first", seconds=5)
+        await bench.pass_time(6)
+        (second,) = await bench.another.claim_tasks("second", seconds=5, most=10, tools=TOOLS)
+        assert (second.lease, second.attempts) == ("second", 2)
+        assert await bench.store.change_task(first, journal=b"late") is None
+        assert await bench.store.renew_tasks("first", [first.id], seconds=5) == set()
+        assert await bench.another.change_task(second, journal=b"in time") is not None
+
+    async def test_a_renewed_lease_holds_from_now_and_keeps_the_version(self, bench: Bench) -> None:
+        await bench.add()
+        (claimed,) = await bench.claim("mine", seconds=5)
+        for _ in range(3):
+            await bench.pass_time(4)
+            assert await bench.store.renew_tasks("mine", [claimed.id], seconds=5) == {claimed.id}
+        assert await bench.another.claim_tasks("other", seconds=5, most=10, tools=TOOLS) == []
+        changed = await bench.store.change_task(claimed, journal=b"step")
+        assert changed is not None
+        assert changed.leased_until == (await bench.found(claimed)).leased_until > claimed.leased_until
+        await bench.pass_time(6)
+        assert len(await bench.another.claim_tasks("other", seconds=5, most=10, tools=TOOLS)) == 1
+
+    async def test_a_lapsed_lease_is_its_own_until_it_is_taken(self, bench: Bench) -> None:
+        await bench.add()
+        (claimed,) = await bench.claim("mine", seconds=5)
+        await bench.pass_time(6)
+        assert await bench.store.renew_tasks("mine", [claimed.id], seconds=5) == {claimed.id}
+        assert await bench.claim("other") == []
+
+    async def test_renewing_tells_which_are_still_to_be_run(self, bench: Bench) -> None:
+        for _ in range(4):
+            await bench.add()
+        one, two, three, _ = claimed = await bench.claim("mine")
+        await bench.another.change_task(one, status="cancelled")
+        await bench.store.change_task(two, status="completed")
+        ids = [row.id for row in claimed]
+        assert await bench.store.renew_tasks("mine", [*ids[:3], "missing"], seconds=5) == {three.id}
+        assert await bench.store.renew_tasks("other", ids, seconds=5) == set()
+        assert await bench.store.renew_tasks("mine", [], seconds=5) == set()
+
+    async def test_what_is_overdue_is_found_until_it_has_ended(self, bench: Bench) -> None:
+        now = time.time()
+        working = await bench.add(deadline=now + 5)
+        asking = await bench.add(deadline=now + 4, status="input_required")
+        await bench.add(deadline=now + 5, status="completed")
+        await bench.add(deadline=now + 50)
+        assert await bench.store.overdue_tasks(most=10) == []
+        await bench.pass_time(10)
+        overdue = await bench.store.overdue_tasks(most=10)
+        assert {row.id for row in overdue} == {working.id, asking.id}
+        assert len(await bench.store.overdue_tasks(most=1)) == 1
+        assert await bench.claim() != []  # the one that has time; no other
+        for row in overdue:
+            assert await bench.another.change_task(row, status="failed") is not None
+        assert await bench.store.overdue_tasks(most=10) == []
+
+    async def test_what_has_expired_counts_as_absent(self, bench: Bench) -> None:
+        row = await bench.add(deadline=time.time() + 900, expires=time.time() + 20)
+        (claimed,) = await bench.claim("mine", seconds=5)
+        await bench.pass_time(21)
+        assert await bench.store.find_task(row.id) is None
+        assert await bench.store.change_task(claimed, journal=b"late") is None
+        assert await bench.store.renew_tasks("mine", [row.id], seconds=5) == set()
+        assert await bench.claim() == []
+        await bench.pass_time(900)
+        assert await bench.store.overdue_tasks(most=10) == []
+
+    async def test_what_has_expired_is_removed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        for _ in range(20):
+            await bench.add(expires=time.time() + 10)
+        assert await bench.rows() == 20
+        await bench.pass_time(11)
+        row = await bench.add(expires=time.time() + 900, deadline=time.time() + 900)
+        await bench.claim()
+        assert await bench.rows() == 1
+        assert await bench.store.find_task(row.id) is not None
+
+    async def test_what_has_expired_is_removed_by_any_replica_that_only_works(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await bench.add(expires=time.time() + 10)
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        await bench.pass_time(11)
+        assert await bench.rows() == 1
+        assert await bench.another.overdue_tasks(most=10) == []
+        assert await bench.rows() == 0
+
+    async def test_who_waits_for_tasks_is_woken_by_a_new_one(self, bench: Bench) -> None:
+        assert await bench.claim() == []
+        waiting = asyncio.create_task(bench.store.wait_for_tasks(30, tools=TOOLS))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        start = time.monotonic()
+        await bench.another.add_task(task_row())
+        await waiting
+        assert time.monotonic() - start < 1
+
+    async def test_and_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
+        await bench.add()
+        (row,) = await bench.claim()
+        parked: dict[str, Any] = {"status": "input_required", "lease": "", "leased_until": 0.0}
+        for before in (parked, {}):
+            if before:
+                row = await bench.another.change_task(row, **before) or row
+            waiting = asyncio.create_task(bench.store.wait_for_tasks(30, tools=TOOLS))
+            await asyncio.sleep(0.5)
+            assert not waiting.done()
+            start = time.monotonic()
+            assert await bench.another.change_task(row, status="working", lease="", leased_until=0.0)
+            await waiting
+            assert time.monotonic() - start < 1
+            (row,) = await bench.claim()
+
+    async def test_nothing_wakes_for_what_runs(self, bench: Bench) -> None:
+        await bench.add()
+        (row,) = await bench.claim()
+        waiting = asyncio.create_task(bench.store.wait_for_tasks(1.0, tools=TOOLS))
+        await asyncio.sleep(0.3)
+        assert await bench.store.renew_tasks("lease", [row.id], seconds=30)
+        assert await bench.store.change_task(row, status="completed")
+        assert await asyncio.wait([waiting], timeout=0.3) == (set(), {waiting})
+        await waiting
+
+    async def test_nobody_waits_while_there_is_more_to_claim(self, bench: Bench) -> None:
+        for _ in range(5):
+            await bench.add()
+        start = time.monotonic()
+        for _ in range(2):
+            assert len(await bench.claim(most=2)) == 2
+            await bench.store.wait_for_tasks(30, tools=TOOLS)
+        assert len(await bench.claim(most=2)) == 1
+        assert time.monotonic() - start < 5
+
+    async def test_waiting_ends_after_its_time(self, bench: Bench) -> None:
+        await bench.claim()
+        start = time.monotonic()
+        await bench.store.wait_for_tasks(0.3, tools=TOOLS)
+        assert 0.25 < time.monotonic() - start < 3
+
+    async def test_what_came_between_looking_and_waiting_is_not_slept_over(self, bench: Bench) -> None:
+        for _ in range(20):
+            claiming = asyncio.create_task(bench.claim())
+            adding = asyncio.create_task(bench.add())
+            claimed = await claiming
+            if not claimed:
+                start = time.monotonic()
+                await bench.store.wait_for_tasks(30, tools=TOOLS)
+                assert time.monotonic() - start < 1
+            await adding
+            assert len(claimed or await bench.claim()) == 1
+
+    async def test_workers_share_the_tasks_and_each_goes_to_one(self, bench: Bench) -> None:
+        rows = [await bench.add() for _ in range(60)]
+
+        async def work(worker: int) -> list[str]:
+            store, taken = (bench.store, bench.another)[worker % 2], []
+            while claimed := await store.claim_tasks(f"worker {worker}", seconds=30, most=4, tools=TOOLS):
+                for row in claimed:
+                    taken.append(row.id)
+                    assert await store.change_task(row, status="completed", lease="", leased_until=0.0)
+            return taken
+
+        taken = [id for each in await asyncio.gather(*map(work, range(5))) for id in each]
+        assert sorted(taken) == sorted(row.id for row in rows)
+
+
+class TestInProcessTasks(TaskContract):
+    @pytest.fixture
+    def bench(self) -> Bench:
+        clock = Clock()
+        store = InProcessStore(clock)
+
+        async def pass_time(seconds: float) -> None:
+            clock.now += seconds
+
+        async def rows() -> int:
+            return len(store._tasks)
+
+        return Bench(store, store, pass_time, rows)
+
+    async def test_what_all_tasks_hold_is_bounded(self) -> None:
+        clock = Clock()
+        store = InProcessStore(clock, most_bytes=100_000)
+        rows = [task_row(journal=bytes(9_000), expires=clock.now + number) for number in range(1, 20)]
+        for row in rows[:10]:
+            await store.add_task(row)
+        with pytest.raises(StoreUnavailable, match=r"its tasks hold 9\d{4} bytes; give it a larger most_bytes"):
+            await store.add_task(rows[10])
+        assert await store.change_task(rows[9], status="completed", journal=b"")
+        assert await store.add_task(rows[10])
+        with pytest.raises(StoreUnavailable):
+            await store.add_task(rows[11])
+        clock.now += 11
+        for row in rows[11:]:
+            assert await store.add_task(row)
+        clock.now += 60
+        await store.overdue_tasks(most=1)
+        assert (store._bytes, store._tasks) == (0, {})
+
+    async def test_a_task_that_asks_again_and_again_leaves_nothing_behind(self) -> None:
+        store = InProcessStore(clock := Clock())
+        row: TaskRow | None = task_row()
+        assert row is not None
+        await store.add_task(row)
+        for number in range(1000):
+            row = await store.change_task(row, deadline=clock.now + number + 2)
+            assert row is not None
+        assert len(store._deadlines) < 200
+        clock.now = row.deadline + 1
+        assert [each.id for each in await store.overdue_tasks(most=5)] == [row.id]
+
+
+class SQLContract(TaskContract):
+    @pytest.fixture
+    async def url(self) -> str:
+        raise NotImplementedError
+
+    def test_it_has_a_column_for_every_field_in_their_order(self) -> None:
+        expected = [*(field.name for field in fields(TaskRow)), "writer"]
+        for kind in ("sqlite", "postgresql"):
+            (made,) = [each for each in read_migrations(kind)["2"] if each.startswith("CREATE TABLE mrtr_tasks")]
+            columns = [line.split()[0] for line in made.splitlines()[1:-1]]
+            assert [column for column in columns if column != "PRIMARY"] == expected
+
+    async def test_every_search_has_an_index(self, bench: Bench) -> None:
+        assert isinstance(bench.store, SQLStore)
+        await bench.add()
+        database = bench.store.database
+        for statement, index in (
+            ("find_task", "mrtr_tasks"),
+            ("find_tasks", "mrtr_tasks"),
+            ("claim_tasks", "ix_mrtr_tasks_working"),
+            ("any_free_task", "ix_mrtr_tasks_working"),
+            ("overdue_tasks", "ix_mrtr_tasks_open"),
+            ("sweep_tasks", "ix_mrtr_tasks_expires"),
+        ):
+            if statement not in database.statements:
+                continue
+            plan = await explained(database, statement)
+            assert index in plan, plan
+            assert "Seq Scan" not in plan, plan
+            assert "SCAN mrtr_tasks" not in plan.replace("SCAN mrtr_tasks USING", ""), plan
+            assert "Sort" not in plan, plan
+            assert "TEMP B-TREE" not in plan, plan
+
+    async def test_of_many_processes_each_task_goes_to_one(self, bench: Bench, url: str) -> None:
+        workers = [process("claim", url, "200") for _ in range(4)]
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        rows = [await bench.add() for _ in range(200)]
+        replies = await asyncio.gather(*(asyncio.to_thread(worker.communicate, "go\n", 60) for worker in workers))
+        assert [worker.returncode for worker in workers] == [0] * 4
+        taken = [json.loads(reply) for reply, _ in replies]
+        assert sorted(id for each in taken for id in each) == sorted(row.id for row in rows)
+        assert {(await bench.found(row)).status for row in rows} == {"completed"}
+
+    async def test_a_worker_that_waits_in_another_process_is_woken_within_a_second(
+        self, bench: Bench, url: str
+    ) -> None:
+        worker = process("claim", url, "1")
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+        await asyncio.sleep(1.5)
+        row, start = await bench.add(), time.monotonic()
+        while (await bench.found(row)).status != "completed":
+            assert time.monotonic() - start < 1
+            await asyncio.sleep(0.02)
+        assert json.loads(worker.communicate(timeout=20)[0]) == [row.id]
+
+    async def test_what_a_killed_process_has_added_is_there_and_what_it_had_claimed_comes_back(
+        self, bench: Bench, url: str
+    ) -> None:
+        await bench.add()
+        worker = process("add-and-hold", url)
+        assert worker.stdout is not None
+        added, claimed = json.loads(worker.stdout.readline())
+        worker.kill()
+        worker.communicate(timeout=20)
+        assert await bench.store.find_task(added) is not None
+        assert {row.id for row in await bench.claim()} == {added} - {claimed}
+        await bench.pass_time(90)  # the other process has a clock of its own
+        assert claimed in {row.id for row in await bench.claim()}
+
+    async def test_a_reply_that_was_lost_changes_nothing_twice(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(bench.store, SQLStore)
+        execute = bench.store.database.execute
+
+        async def execute_twice(sql: str, given: Any) -> Any:
+            await execute(sql, given)  # whose reply is lost with the connection
+            return await execute(sql, given)
+
+        monkeypatch.setattr(bench.store.database, "execute", execute_twice)
+        row = await bench.add()
+        changed = await bench.store.change_task(row, status="input_required", journal=b"once")
+        assert changed == replace(row, status="input_required", journal=b"once", version=1)
+        assert await bench.found(row) == changed
+        assert await bench.rows() == 1
+
+
+class TestSQLiteTasks(SQLContract):
+    @pytest.fixture
+    async def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/tasks.db"
+
+    @pytest.fixture
+    async def bench(self, url: str) -> AsyncIterator[Bench]:
+        clock = Clock()
+        store, another = (SQLStore(url, clock=clock) for _ in range(2))
+
+        async def pass_time(seconds: float) -> None:
+            clock.now += seconds
+
+        async def rows() -> int:
+            connection = sqlite3.connect(store.database.name.removeprefix("sqlite:///"))
+            (count,) = connection.execute("SELECT count(*) FROM mrtr_tasks").fetchone()
+            connection.close()
+            return int(count)
+
+        yield Bench(store, another, pass_time, rows)
+        await store.close()
+        await another.close()
+
+    async def test_a_disk_that_is_full_loses_no_task_and_has_room_again(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(bench.store, SQLStore)
+        kept = [await bench.add(deadline=time.time() + 9000, expires=time.time() + 9000)]
+        await bench.store.database.execute("PRAGMA max_page_count=100", {})
+        errors: list[BaseException] = []
+        while not errors:
+            rows = [task_row(journal=bytes(9_000), expires=time.time() + 10) for _ in range(5)]
+            done = await asyncio.gather(*map(bench.store.add_task, rows), return_exceptions=True)
+            kept += [row for row, added in zip(rows, done, strict=True) if added is True]
+            errors = [error for error in done if isinstance(error, BaseException)]
+        assert {type(error) for error in errors} == {StoreUnavailable}
+        assert "database or disk is full; make room" in str(errors[0])
+        assert len(kept) > 5
+        assert [await bench.another.find_task(row.id) for row in kept] == kept
+        await bench.pass_time(11)
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        await bench.add(journal=bytes(9_000))
+        assert len(await bench.claim()) == 2
+
+    async def test_a_file_that_is_locked_by_another_process_is_waited_for_and_read_meanwhile(
+        self, bench: Bench, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mrtr_server.storage.sql.sqlite.CONNECT_TIMEOUT", 0.3)
+        row = await bench.add()
+        other = sqlite3.connect(url.removeprefix("sqlite:///"))
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="database is locked; another process"):
+            await bench.add()
+        assert await bench.store.find_task(row.id) == row
+        other.rollback()
+        other.close()
+        await bench.add()
+
+
+class TestPostgreSQLTasks(SQLContract):
+    @pytest.fixture
+    async def name(self, postgresql: PostgreSQL) -> str:
+        return await postgresql.new_database()
+
+    @pytest.fixture
+    async def url(self, postgresql: PostgreSQL, name: str) -> str:
+        return postgresql.url(name)
+
+    @pytest.fixture
+    async def bench(self, postgresql: PostgreSQL, name: str, url: str) -> AsyncIterator[Bench]:
+        store, another = SQLStore(url), SQLStore(url)
+
+        async def pass_time(seconds: float) -> None:
+            # It is the database's own clock that counts: what is in it grows older instead.
+            await postgresql.fetch(
+                f"UPDATE mrtr_tasks SET leased_until = leased_until - {seconds}, "  # noqa: S608
+                f"deadline = deadline - {seconds}, expires = expires - {seconds}",
+                name,
+            )
+
+        async def rows() -> int:
+            return int(await postgresql.fetch("SELECT count(*) FROM mrtr_tasks", name))
+
+        yield Bench(store, another, pass_time, rows)
+        await store.close()
+        await another.close()
+
+    async def test_its_own_clock_counts_and_not_the_replicas(self, bench: Bench, url: str) -> None:
+        await bench.add()
+        assert len(await bench.claim()) == 1
+        ahead = SQLStore(url, clock=lambda: 9e9)
+        assert await ahead.claim_tasks("ahead", seconds=5, most=5, tools=TOOLS) == []
+        await ahead.close()
+
+    async def test_a_server_that_goes_away_and_comes_back_loses_no_task(
+        self, bench: Bench, postgresql: PostgreSQL
+    ) -> None:
+        added: list[TaskRow] = []
+        failures: list[str] = []
+        done: Counter[str] = Counter()
+        stop = asyncio.Event()
+
+        async def add() -> None:
+            while not stop.is_set():
+                try:
+                    added.append(await bench.add())
+                except StoreUnavailable as error:
+                    failures.append(str(error))
+                await asyncio.sleep(0.01)
+
+        async def work(worker: str) -> None:
+            while not stop.is_set() or len(done) < len(added):
+                with suppress(StoreUnavailable):
+                    for row in await bench.another.claim_tasks(worker, seconds=2, most=5, tools=TOOLS):
+                        if await bench.another.change_task(row, status="completed"):
+                            done[row.id] += 1
+                    await bench.another.wait_for_tasks(0.5, tools=TOOLS)
+                await asyncio.sleep(0.01)
+
+        tasks = [asyncio.create_task(work(f"worker {number}")) for number in range(2)] + [asyncio.create_task(add())]
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(postgresql.stop)
+        await asyncio.sleep(1)
+        await asyncio.to_thread(postgresql.start)
+        await asyncio.sleep(2)
+        stop.set()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*tasks)
+        assert failures
+        assert all("can't connect" in each or "PostgreSQL" in each or each for each in failures)
+        assert done.keys() >= {row.id for row in added}
+        assert set(done.values()) == {1}
+        # And who waits is woken at once again.
+        await bench.another.claim_tasks("last", seconds=5, most=50, tools=TOOLS)
+        waiting = asyncio.create_task(bench.another.wait_for_tasks(30, tools=TOOLS))
+        await asyncio.sleep(2)
+        start = time.monotonic()
+        await bench.add()
+        await waiting
+        assert time.monotonic() - start < 1
+
+
+class Model(RuleBasedStateMachine):
+    """Whatever is done in whatever order, a store says what this simple model says."""
+
+    LEASES = st.sampled_from(["mine", "yours"])
+    SECONDS = st.sampled_from([1.0, 5.0])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.clock = Clock()
+        self.rows: dict[str, TaskRow] = {}
+        self.seen: list[TaskRow] = []
+        self.store = self.make()
+
+    def make(self) -> InProcessStore | SQLStore:
+        return InProcessStore(self.clock)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def alive(self, id: str) -> TaskRow | None:
+        row = self.rows.get(id)
+        return row if row is not None and row.expires > self.clock.now else None
+
+    def keep(self, row: TaskRow) -> None:
+        self.rows[row.id] = row
+        self.seen.append(row)
+
+    @rule(seconds=st.sampled_from([1.0, 2.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @rule(lives=st.sampled_from([4.0, 30.0]), due=st.sampled_from([3.0, 20.0]), status=st.sampled_from(STATUSES))
+    def add(self, lives: float, due: float, status: Any) -> None:
+        now = self.clock.now
+        row = task_row(status=status, updated=now + len(self.seen) / 1e3, deadline=now + due, expires=now + lives)
+        self.do(self.store.add_task(row))
+        self.keep(row)
+
+    @precondition(lambda self: self.seen)
+    @rule(
+        data=st.data(),
+        status=st.sampled_from(STATUSES),
+        lease=st.none() | st.just("") | LEASES,
+        seconds=SECONDS,
+        journal=st.binary(max_size=3),
+    )
+    def change(self, data: st.DataObject, status: Any, lease: str | None, seconds: float, journal: bytes) -> None:
+        row = data.draw(st.sampled_from(self.seen))
+        changes: dict[str, Any] = {"journal": journal}
+        if row.status not in ENDED:  # which no task leaves
+            changes["status"] = status
+        if lease is not None:
+            changes |= {"lease": lease, "attempts": 0} | ({} if lease else {"leased_until": 0.0})
+        leased = {"leased_until": self.clock.now + seconds} if lease else {}
+        present = self.alive(row.id)
+        expected = None
+        if present is not None and present.version == row.version:
+            expected = replace(present, **(changes | leased), version=row.version + 1)
+        assert self.do(self.store.change_task(row, seconds=seconds if lease else None, **changes)) == expected
+        if expected is not None:
+            self.keep(expected)
+
+    @rule(lease=LEASES, seconds=SECONDS, most=st.integers(1, 3))
+    def claim(self, lease: str, seconds: float, most: int) -> None:
+        now = self.clock.now
+        free = [
+            row
+            for row in self.rows.values()
+            if self.alive(row.id) and row.status == "working" and row.leased_until <= now < row.deadline
+        ]
+        expected = [
+            replace(row, lease=lease, leased_until=now + seconds, attempts=row.attempts + 1, version=row.version + 1)
+            for row in sorted(free, key=lambda row: row.updated)[:most]
+        ]
+        assert self.do(self.store.claim_tasks(lease, seconds=seconds, most=most, tools=TOOLS)) == expected
+        for row in expected:
+            self.keep(row)
+
+    @rule(lease=LEASES, seconds=SECONDS)
+    def renew(self, lease: str, seconds: float) -> None:
+        held = {
+            row.id
+            for row in self.rows.values()
+            if self.alive(row.id) and row.lease == lease and row.status == "working"
+        }
+        assert self.do(self.store.renew_tasks(lease, list(self.rows), seconds=seconds)) == held
+        for id in held:
+            self.rows[id] = replace(self.rows[id], leased_until=self.clock.now + seconds)
+
+    @rule()
+    def look(self) -> None:
+        for id in self.rows:
+            assert self.do(self.store.find_task(id)) == self.alive(id)
+        overdue = {
+            row.id
+            for row in self.rows.values()
+            if self.alive(row.id) and row.status in ("working", "input_required") and row.deadline <= self.clock.now
+        }
+        assert {row.id for row in self.do(self.store.overdue_tasks(most=100))} == overdue
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.runner.close()
+
+
+class SQLiteModel(Model):
+    def make(self) -> InProcessStore | SQLStore:
+        self.directory = TemporaryDirectory(prefix="mrtr-")
+        return SQLStore(f"sqlite:///{self.directory.name}/store.db", clock=self.clock)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.directory.cleanup()
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=100, stateful_step_count=40)
+TestSQLiteModel = SQLiteModel.TestCase
+TestSQLiteModel.settings = settings(max_examples=25, stateful_step_count=30)

@@ -1,0 +1,284 @@
+"""A store that is away: what needs it is refused with the time to try again, and the log has it once."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
+from mrtr_server.storage import watched as watched_store
+from mrtr_server.storage.watched import Outage, WatchedStore
+
+from ..support.databases import PostgreSQL
+from ..support.walk import YES
+from ..support.wire import ACCEPT, EVERYTHING, JSON, TASKS, mirrored, modern
+
+pytestmark = pytest.mark.anyio
+
+GONE = "the store can't be used (reference "
+BACK = "the store is back (reference "
+
+
+class Away:
+    """A database that can be taken away, and brought back.
+
+    Args:
+        url: its URL.
+        take, bring: what does that.
+    """
+
+    def __init__(self, url: str, take: Callable[[], object], bring: Callable[[], object]) -> None:
+        self.url = url
+        self._take = take
+        self._bring = bring
+
+    @contextmanager
+    def gone(self) -> Iterator[None]:
+        """Take it away for as long as the block lasts."""
+        self._take()
+        try:
+            yield
+        finally:
+            self._bring()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> Away:
+    """An empty database of either kind."""
+    if request.param == "postgresql":
+        server: PostgreSQL = request.getfixturevalue("postgresql")
+        return Away(server.url(await server.new_database()), server.stop, server.start)
+    files = tmp_path / "here"
+    files.mkdir()
+    return Away(
+        f"sqlite:///{files}/store.db",
+        lambda: files.rename(tmp_path / "elsewhere"),
+        lambda: (tmp_path / "elsewhere").rename(files),
+    )
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_store, "POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(watched_store, "QUIET", 0.1)
+
+
+class Served:
+    """A server of tools with and without need of the store, without a socket."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.app = MRTRServer("outages", keys=[bytes(32)], **settings)
+        self.app.tool(single_use=True)(self.pay)
+        self.app.tool(task="optional")(self.work)
+        self.app.tool(self.plain)
+        self.paid: list[str] = []
+        self._http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
+
+    async def pay(self, ctx: Context) -> str:
+        """Pay once."""
+        await ctx.confirm("Sure?")
+        self.paid.append("paid")
+        return "paid"
+
+    async def work(self, ctx: Context) -> str:
+        """Work in the background."""
+        await ctx.confirm("Sure?")
+        return "worked"
+
+    async def plain(self) -> str:
+        """Need no store."""
+        return "plain"
+
+    async def send(self, method: str, params: JSON, *, draft: bool = False) -> httpx.Response:
+        if draft:
+            message: JSON = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            return await self._http.post("/mcp", json=message)
+        message = modern(method, params, clientCapabilities=EVERYTHING | TASKS)
+        return await self._http.post("/mcp", json=message, headers={"Accept": ACCEPT, **mirrored(message)})
+
+    async def call(self, tool: str, state: str = "", *, draft: bool = False) -> httpx.Response:
+        params: JSON = {"name": tool, "arguments": {}}
+        if state:
+            params |= {"requestState": state, "inputResponses": {"confirm": YES}}
+        return await self.send("tools/call", params, draft=draft)
+
+    async def ready(self) -> tuple[int, JSON]:
+        reply = await self._http.get("/ready")
+        return reply.status_code, reply.json()
+
+    async def ready_is(self, status: int, body: JSON) -> None:
+        async with asyncio.timeout(10):
+            while await self.ready() != (status, body):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        await self.app._worker.close()
+        await self.app._shared.store.close()
+        await self._http.aclose()
+
+
+def state_of(reply: httpx.Response) -> str:
+    return str(reply.json()["result"]["requestState"])
+
+
+def assert_unavailable(reply: httpx.Response) -> str:
+    """See that a reply says when to try again, in the protocol's own words; give its reference."""
+    assert reply.status_code == 503, reply.text
+    assert int(reply.headers["retry-after"]) >= 1
+    error = reply.json()["error"]
+    assert error["code"] == -32603
+    assert reply.json()["id"] == 1
+    return str(error["data"]["reference"])
+
+
+@pytest.fixture
+async def served(database: Away) -> AsyncIterator[Served]:
+    made = Served(database=database.url, lame_duck=0, shutdown_seconds=1)
+    yield made
+    await made.close()
+
+
+class TestADatabaseThatIsAway:
+    async def test_refuses_what_needs_it_for_now_and_serves_the_rest(
+        self, served: Served, database: Away, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        state, draft_state = state_of(await served.call("pay")), state_of(await served.call("pay", draft=True))
+        task = (await served.call("work")).json()["result"]["taskId"]
+        caplog.clear()
+        with database.gone():
+            references = set[str]()
+            for _ in range(5):
+                references.add(assert_unavailable(await served.call("pay", state)))
+                references.add(assert_unavailable(await served.call("pay", draft_state, draft=True)))
+                references.add(assert_unavailable(await served.call("work")))
+                references.add(assert_unavailable(await served.send("tasks/get", {"taskId": task})))
+                assert (await served.call("plain")).json()["result"]["content"][0]["text"] == "plain"
+            assert served.paid == []
+            (line,) = (each for each in caplog.messages if GONE in each)
+            assert [each in line for each in references] == [True], "all of them name the one line"
+        await served.ready_is(200, {"status": "ok"})
+        assert (await served.call("pay", state)).json()["result"]["content"][0]["text"] == "paid"
+        assert [each.split(GONE)[0] for each in caplog.messages if GONE in each] == ["outages: "]
+        assert len([each for each in caplog.messages if BACK in each]) == 1
+        # Changes have a connection of their own, and may say so once, too.
+        others = [each for each in caplog.messages if "store" not in each]
+        assert [each for each in others if not each.startswith("Changes")] == []
+        assert len(others) <= 2
+
+    async def test_readiness_names_it_and_stays(self, served: Served, database: Away) -> None:
+        assert await served.ready() == (200, {"status": "ok"})
+        with database.gone():
+            await served.ready_is(200, {"status": "ok", "store": "away"})
+        await served.ready_is(200, {"status": "ok"})
+
+    async def test_readiness_turns_where_the_operator_says_so(self, database: Away) -> None:
+        served = Served(database=database.url, ready_needs_store=True, lame_duck=0, shutdown_seconds=1)
+        assert await served.ready() == (200, {"status": "ok"})
+        with database.gone():
+            await served.ready_is(503, {"status": "store away", "store": "away"})
+            assert (await served._http.get("/health")).status_code == 200
+        await served.ready_is(200, {"status": "ok"})
+        await served.close()
+
+
+class Hanging(InProcessStore):
+    """A store that does not answer, as where a firewall drops all packets."""
+
+    shared = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+        self.asked = 0
+
+    async def get(self, key: str) -> bytes | None:
+        self.asked += 1
+        await self.answers.wait()
+        return await super().get(key)
+
+
+class TestReadiness:
+    async def test_does_not_wait_for_a_store_that_does_not_answer(self) -> None:
+        store = Hanging()
+        served = Served(store=store)
+        async with asyncio.timeout(5):
+            replies = await asyncio.gather(*(served.ready() for _ in range(20)))
+        assert replies == [(200, {"status": "ok", "store": "away"})] * 20
+        assert store.asked == 1, "who asks at once looks once"
+        store.answers.set()
+        await served.ready_is(200, {"status": "ok"})
+        await served.close()
+
+    async def test_does_not_look_at_a_store_of_this_process(self, caplog: pytest.LogCaptureFixture) -> None:
+        served = Served(store=InProcessStore(most_records=1))
+        assert await served.ready() == (200, {"status": "ok"})
+        await served.close()
+
+
+class Partly(InProcessStore):
+    """A store of which some methods fail, as where the disk is full or the user may not write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: set[str] = set()
+
+    async def get(self, key: str) -> bytes | None:
+        if "get" in self.failing:
+            raise StoreUnavailable("no get")
+        return await super().get(key)
+
+    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+        if "put" in self.failing:
+            raise StoreUnavailable("no put")
+        return await super().put(key, value, keep=keep)
+
+    async def release(self, state: str, token: str) -> None:
+        if "release" in self.failing:
+            raise StoreUnavailable("no release")
+
+
+class TestTheLog:
+    @pytest.fixture
+    def store(self) -> Partly:
+        return Partly()
+
+    @pytest.fixture
+    def watched(self, store: Partly) -> WatchedStore:
+        return WatchedStore(store, Outage("it"))
+
+    async def test_has_one_line_where_reads_work_and_writes_do_not(
+        self, store: Partly, watched: WatchedStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store.failing = {"put"}
+        for number in range(20):
+            with pytest.raises(StoreUnavailable):
+                await watched.put(f"key {number}", b"", keep=60)
+            await watched.get("key")
+            await asyncio.sleep(0.02)
+        assert [each.split(" (")[0] for each in caplog.messages] == ["it: the store can't be used"]
+        store.failing = set()
+        await watched.put("key", b"", keep=60)
+        assert len(caplog.messages) == 2
+        assert "failed 2" in caplog.messages[1], "with the looks that were made meanwhile"
+
+    async def test_says_that_it_is_back_though_what_failed_is_not_called_again(
+        self, store: Partly, watched: WatchedStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store.failing = {"release"}
+        with pytest.raises(StoreUnavailable):
+            await watched.release("state", "token")
+        async with asyncio.timeout(5):
+            while BACK not in caplog.text:
+                await watched.get("key")
+                await asyncio.sleep(0.02)
+
+    async def test_has_nothing_where_all_is_well(self, watched: WatchedStore, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG)
+        assert await watched.put("key", b"", keep=60)
+        assert await watched.is_usable()
+        assert caplog.messages == []

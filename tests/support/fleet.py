@@ -1,0 +1,173 @@
+"""Servers and workers of `tasks_app`, each a process of its own, and a client of their tasks."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from .serving import KEYS, ROOT, TIMEOUT, Process, in_process, wait_until
+from .wire import ACCEPT, JSON, PREFIX, VERSION
+
+META = {
+    PREFIX + "protocolVersion": VERSION,
+    PREFIX + "clientCapabilities": {"elicitation": {}, "extensions": {PREFIX + "tasks": {}}},
+}
+ATTEMPTS = 3
+"""How often a task may end its worker."""
+ENDED = {"completed", "failed", "cancelled"}
+
+
+class Client:
+    """A client of one server that follows its tasks.
+
+    Args:
+        port: the server's.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+
+    def send(self, method: str, name: str, params: JSON) -> JSON:
+        """Send a request; give the message that came back."""
+        headers = {"Accept": ACCEPT, "MCP-Protocol-Version": VERSION, "Mcp-Method": method, "Mcp-Name": name}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+        reply: JSON = self._http.post("/mcp", json=message, headers=headers).json()
+        return reply
+
+    def start(self, tool: str, **arguments: Any) -> str:
+        """Start a task; give its id."""
+        reply = self.send("tools/call", tool, {"name": tool, "arguments": arguments})
+        assert reply.get("result", {}).get("resultType") == "task", reply
+        return str(reply["result"]["taskId"])
+
+    def get(self, task: str) -> JSON:
+        """Give a task as it is now."""
+        found: JSON = self.send("tasks/get", task, {"taskId": task})["result"]
+        return found
+
+    def status(self, task: str) -> str:
+        """Give a task's status."""
+        return str(self.get(task)["status"])
+
+    def answer(self, task: str, **answers: Any) -> None:
+        """Answer what a task asks."""
+        assert "result" in self.send("tasks/update", task, {"taskId": task, "inputResponses": answers})
+
+    def cancel(self, task: str) -> None:
+        """Cancel a task."""
+        assert "result" in self.send("tasks/cancel", task, {"taskId": task})
+
+    def ended(self, task: str, seconds: float = TIMEOUT) -> JSON:
+        """Wait for a task's end; give it."""
+        wait_until(lambda: self.status(task) in ENDED, "a task to end", seconds)
+        return self.get(task)
+
+    def text(self, task: str, seconds: float = TIMEOUT) -> str:
+        """Wait for a task's result; give its text."""
+        found = self.ended(task, seconds)
+        assert found["status"] == "completed", found
+        return str(found["result"]["content"][0]["text"])
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+
+class Fleet:
+    """Processes that share a database.
+
+    Args:
+        directory: for the ledger and the logs.
+        database: its URL.
+        stack: ends what is started.
+        lease: in seconds.
+    """
+
+    def __init__(self, directory: Path, database: str, stack: ExitStack, lease: float) -> None:
+        self.directory = directory
+        self._stack = stack
+        self._started = 0
+        self.environment = {
+            "MRTR_KEYS": KEYS,
+            "MRTR_SHUTDOWN_SECONDS": "8",
+            "TASKS_DIR": str(directory),
+            "TASKS_DATABASE": database,
+            "TASKS_LEASE": str(lease),
+            "TASKS_ATTEMPTS": str(ATTEMPTS),
+        }
+
+    def serve(self, target: str = "tests.support.tasks_app:app", *, run_tasks: bool = True) -> tuple[Process, Client]:
+        """Start a server; give it, and a client of it."""
+        environment = self.environment | ({} if run_tasks else {"TASKS_LEFT_TO_OTHERS": "1"})
+        server = self._stack.enter_context(in_process(target, log=self._log(), environment=environment))
+        assert server.port, server.text
+        client = Client(server.port)
+        self._stack.callback(client.close)
+        return server, client
+
+    def work(self, target: str = "tests.support.tasks_app:app", *arguments: str, **environment: str) -> Process:
+        """Start the command `mrtr-server worker`; give its process at once."""
+        command = [str(Path(sys.executable).with_name("mrtr-server")), "worker", target, *arguments]
+        variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
+        log = self._log()
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=variables | self.environment | environment, stdout=output, stderr=output
+            )
+        self._stack.callback(_end, process)
+        return Process(process, log)
+
+    def worker(self) -> Process:
+        """Start the command, and wait until it works."""
+        worker = self.work()
+        wait_until(lambda: "Working on" in worker.text or worker.process.poll() is not None, "the worker to work")
+        assert worker.process.poll() is None, worker.text
+        return worker
+
+    def _log(self) -> Path:
+        self._started += 1
+        return self.directory / f"log-{self._started}"
+
+    # What the processes noted
+
+    def notes(self, first: str) -> list[list[str]]:
+        """Give the words of all notes that begin with this one, without it."""
+        ledger = self.directory / "ledger"
+        lines = [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
+        return [words for word, *words in lines if word == first]
+
+    def wait_for(self, first: str, count: int = 1) -> None:
+        """Wait until there are so many such notes."""
+        wait_until(lambda: len(self.notes(first)) >= count, f"{count} notes: {first}")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold every part that runs."""
+        (self.directory / "hold").touch()
+        try:
+            yield
+        finally:
+            (self.directory / "hold").unlink()
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def fleet(directory: Path, database: str = "", *, lease: float = 30.0) -> Iterator[Fleet]:
+    """Run processes with a database, of SQLite by default; end them all afterwards."""
+    with ExitStack() as stack:
+        yield Fleet(directory, database or f"sqlite:///{directory}/tasks.db", stack, lease)

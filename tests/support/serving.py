@@ -1,0 +1,149 @@
+"""Real servers for the tests: uvicorn on a free port of the loopback, in a thread or in a process of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 20.0
+"""How long a server may take to start or to stop, in seconds. None takes a second."""
+
+KEYS = "00" * 32
+"""A ring for `MRTR_KEYS` that everybody knows."""
+
+
+def wait_until(true: Any, what: str, seconds: float = TIMEOUT) -> None:
+    """Wait until a function gives something true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.005)
+
+
+@contextmanager
+def in_thread(app: ASGIApp, *, wait: bool = True, of: object = None, **options: Any) -> Iterator[int]:
+    """Serve an application in a thread; give its port.
+
+    Args:
+        app: the application.
+        wait: for the server's end, of which uvicorn makes a fifth of a second; `ended` and `all_ended` wait for others.
+        of: what it is that is served, where the application is only around it.
+        options: of `uvicorn.Config`.
+    """
+    defaults = {"port": 0, "log_level": "warning", "ws": "none", "access_log": False, "timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(uvicorn.Config(app, **{**defaults, **options}))
+    thread = threading.Thread(target=server.run, name="server")
+    thread.start()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive(), "the server to start")
+        assert server.started, "the server did not start"
+        yield int(server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        _ENDING.append((thread, app if of is None else of))
+        if wait:
+            all_ended()
+
+
+_ENDING: list[tuple[threading.Thread, object]] = []
+
+
+def all_ended() -> None:
+    """Wait for the end of every server in a thread that was told to end."""
+    while _ENDING:
+        thread, _ = _ENDING.pop()
+        thread.join(TIMEOUT)
+        assert not thread.is_alive(), "a server did not stop"
+
+
+def ended(app: object) -> None:
+    """Wait for the servers of an application that were told to end: they drain it, whoever else it serves by then."""
+    for thread, served in _ENDING:
+        if served is app:
+            thread.join(TIMEOUT)
+            assert not thread.is_alive(), "a server did not stop"
+
+
+@dataclass
+class Process:
+    """A server in a process of its own.
+
+    Args:
+        process: uvicorn, or the parent of its workers.
+        log: the file that it writes to.
+        port: where it listens; 0 if it did not come that far.
+    """
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    port: int = 0
+
+    @property
+    def text(self) -> str:
+        """All that it has logged so far."""
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: float = TIMEOUT) -> int:
+        """Wait for its end; give the exit code."""
+        return self.process.wait(seconds)
+
+    def stop(self, seconds: float = TIMEOUT) -> int:
+        """Ask it to end as an orchestrator does; give the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait(seconds)
+
+
+@contextmanager
+def started(target: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
+    """Run the command `uvicorn`; give the process at once.
+
+    Args:
+        target: the import string of the application.
+        arguments: further ones of the command.
+        log: where its output goes.
+        environment: variables besides the ones of the tests; `MRTR_KEYS` is set only if it is here.
+    """
+    variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
+    command = [sys.executable, "-m", "uvicorn", target, "--port", "0", "--ws", "none", *arguments]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**variables, **(environment or {})}, stdout=output, stderr=output
+        )
+    try:
+        yield Process(process, log)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def in_process(target: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
+    """Run the command `uvicorn` as `started` does; give the process once it listens or has ended."""
+    workers = int(arguments[arguments.index("--workers") + 1]) if "--workers" in arguments else 1
+    with started(target, *arguments, log=log, environment=environment) as server:
+
+        def listening() -> bool:
+            found = re.search(r"running on http://127\.0\.0\.1:(\d+)", server.text)
+            ready = server.text.count("Application startup complete") >= workers
+            server.port = int(found[1]) if found and ready else 0
+            return server.port > 0 or server.process.poll() is not None
+
+        wait_until(listening, f"{target} to listen")
+        yield server

@@ -1,0 +1,99 @@
+"""Tools with tasks, for tests that run them in several processes, and stop and kill those.
+
+`TASKS_DIR` holds the ledger, and while parts are to take their time, a file `hold`; `TASKS_DATABASE` is the URL of the
+database; `TASKS_LEASE` and `TASKS_ATTEMPTS` are limits, and `TASKS_LAME_DUCK` is that of the server. With
+`TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from mrtr_server import Context, Limits, MRTRServer
+
+POLL = 0.1
+"""In seconds."""
+
+PLACE = Path(os.environ["TASKS_DIR"])
+
+
+def note(*words: object) -> None:
+    with (PLACE / "ledger").open("a") as ledger:
+        ledger.write(" ".join(map(str, words)) + "\n")
+
+
+@asynccontextmanager
+async def lifespan(_: MRTRServer) -> AsyncIterator[None]:
+    note("entered", os.getpid())
+    yield
+    note("left", os.getpid())
+
+
+app = MRTRServer(
+    "tasks",
+    database=os.environ["TASKS_DATABASE"],
+    limits=Limits(
+        lease_seconds=float(os.environ.get("TASKS_LEASE", "30")),
+        task_attempts=int(os.environ.get("TASKS_ATTEMPTS", "5")),
+    ),
+    lifespan=lifespan,
+    lame_duck=float(os.environ.get("TASKS_LAME_DUCK", "0.1")),
+    run_tasks=not os.environ.get("TASKS_LEFT_TO_OTHERS"),
+)
+mounted = Starlette(routes=[Mount("/", app)])  # which passes no lifespan on
+without_tasks = MRTRServer("plain", database=os.environ["TASKS_DATABASE"])
+without_store = MRTRServer("alone")
+
+
+async def part(number: int) -> int:
+    note("part", number, os.getpid())
+    while (PLACE / "hold").exists():  # noqa: ASYNC110  the test is another process
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)
+    return os.getpid()
+
+
+@app.tool(task="required", poll=POLL)
+@without_store.tool(task="required")
+async def work(parts: int, ctx: Context) -> str:
+    """Do a work of several parts; say which processes did them."""
+    done = []
+    for number in range(parts):
+        done.append(str(await ctx.step(part, number)))
+        note("had", number, os.getpid())
+    return " ".join(done)
+
+
+@app.tool(task="required", poll=POLL)
+async def approve(ctx: Context) -> str:
+    """Ask, and go on."""
+    await ctx.confirm("Go on?")
+    return "gone on"
+
+
+async def die() -> None:
+    note("dies", os.getpid())
+    os._exit(1)
+
+
+@app.tool(task="required", poll=POLL)
+async def deadly(ctx: Context) -> str:
+    """Take the process along."""
+    await ctx.step(die)
+    return "alive"
+
+
+@app.tool(task="required", poll=POLL)
+async def endless(ctx: Context) -> str:
+    """Run until somebody ends it."""
+    note("begun", os.getpid())
+    try:
+        await asyncio.Event().wait()
+    finally:
+        note("ended", os.getpid())
+    return "over"

@@ -1,0 +1,1 @@
+"""Flows that go on in the background."""

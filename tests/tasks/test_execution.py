@@ -1,0 +1,150 @@
+"""A task while a worker runs it: what it keeps, and that it never writes over what another worker has recorded."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavailable
+from mrtr_server.flow.admission import Admission
+from mrtr_server.flow.handler import TaskTerms
+from mrtr_server.flow.journal import Step
+from mrtr_server.protocol.messages import Call
+from mrtr_server.storage.lease import Lease
+from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.tasks.execution import TaskRun
+from mrtr_server.tasks.records import TaskRecords
+from mrtr_server.tasks.service import Tasks
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 0.05
+"""In seconds."""
+
+
+class Unsteady(SQLStore):
+    """A store whose reply is lost now and then, after the change."""
+
+    losing = 0
+
+    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+        changed = await super().change_task(row, **changes)
+        if self.losing:
+            self.losing -= 1
+            raise StoreUnavailable("no answer in time")
+        return changed
+
+
+class Bench:
+    """A task, and workers that take it one after the other.
+
+    Args:
+        store: where it is.
+    """
+
+    def __init__(self, store: Unsteady | InProcessStore) -> None:
+        self.store = store
+        limits, fanout = Limits(), InProcessFanout()
+        self.records = TaskRecords(store, KeyRing([bytes(32)]), fanout, limits)
+        self.tasks = Tasks(self.records, fanout, Admission(limits))
+
+    async def start(self) -> None:
+        await self.tasks.start(TaskTerms(required=True, rounds_first=False), Call("tools/call", {}, "act"), None)
+
+    async def claim(self, worker: str) -> TaskRow:
+        """Take the task, once the lease of whoever had it has ended."""
+        await asyncio.sleep(1.5 * LEASE)
+        (row,) = await self.store.claim_tasks(worker, seconds=LEASE, most=1, tools=["act"])
+        return row
+
+    async def run(self, worker: str) -> TaskRun:
+        """Take the task, and begin to run it."""
+        row = await self.claim(worker)
+        run = TaskRun(self.records, row, Lease(LEASE, 0.0))
+        run.journal = self.records.sealed.unseal_journal(row, self.records.now())
+        return run
+
+    async def recorded(self, run: TaskRun) -> set[str]:
+        """Give the steps that are recorded by now."""
+        row = await self.store.find_task(run.row.id)
+        assert row is not None
+        return set(self.records.sealed.unseal_journal(row, self.records.now()).steps)
+
+
+async def do(run: TaskRun, step: str) -> None:
+    """Have a step run, and keep its record."""
+    run.journal.steps[step] = Step(step, {}, step, [])
+    await run.keep()
+
+
+@pytest.fixture(params=["in process", "sqlite"])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    in_process = request.param == "in process"
+    bench = Bench(InProcessStore() if in_process else Unsteady(f"sqlite:///{tmp_path}/tasks.db"))
+    await bench.start()
+    yield bench
+    await bench.store.close()
+
+
+class TestWhatAnotherWorkerHasRecorded:
+    """It had the task for a while, and was killed; then the task comes back to a worker that has yet to notice."""
+
+    async def test_is_not_written_over_by_who_finds_the_task_again(self, bench: Bench) -> None:
+        slow = await bench.run("slow")
+        await do(await bench.run("other"), "theirs")
+        assert not slow.found(await bench.claim("slow"), 0.0)
+        assert slow.lost
+        await do(slow, "ours")
+        await slow.end(lambda row: {"status": "completed"})
+        assert await bench.recorded(slow) == {"theirs"}
+
+    async def test_is_not_written_over_by_who_has_yet_to_hear_of_that(self, bench: Bench) -> None:
+        slow = await bench.run("slow")
+        await do(await bench.run("other"), "theirs")
+        fresh = await bench.run("slow")  # under the same name
+        await do(slow, "ours")
+        assert slow.lost
+        await do(fresh, "anew")
+        assert await bench.recorded(fresh) == {"theirs", "anew"}
+
+    async def test_is_not_undone_by_a_message(self, bench: Bench) -> None:
+        slow = await bench.run("slow")
+        await do(await bench.run("other"), "theirs")
+        fresh = await bench.run("slow")
+        slow.say("still at it")
+        await asyncio.sleep(0.1)
+        assert slow.lost
+        await do(fresh, "anew")
+        assert not fresh.lost
+
+
+class TestATaskThatNobodyElseHasWorkedOn:
+    async def test_is_gone_on_with_when_it_is_found_again(self, bench: Bench) -> None:
+        slow = await bench.run("slow")
+        await do(slow, "one")
+        await bench.run("other")  # which was killed at once
+        assert slow.found(await bench.claim("slow"), 0.0)
+        await do(slow, "two")
+        assert await bench.recorded(slow) == {"one", "two"}
+
+    async def test_is_gone_on_with_before_that_is_heard(self, bench: Bench) -> None:
+        slow = await bench.run("slow")
+        again = await bench.claim("slow")
+        await do(slow, "one")
+        assert slow.found(again, 0.0)
+        await do(slow, "two")
+        assert await bench.recorded(slow) == {"one", "two"}
+
+    @pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+    @pytest.mark.parametrize("replies", [1, 3])
+    async def test_is_gone_on_with_when_replies_of_the_store_were_lost(self, bench: Bench, replies: int) -> None:
+        run = await bench.run("worker")
+        assert isinstance(bench.store, Unsteady)
+        bench.store.losing = replies
+        await do(run, "one")
+        await do(run, "two")
+        assert not run.lost
+        assert await bench.recorded(run) == {"one", "two"}

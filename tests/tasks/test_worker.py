@@ -1,0 +1,679 @@
+"""The worker: what becomes of tasks when stores go away, leases end, and servers stop."""
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
+from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.tasks import execution as task_run
+from mrtr_server.tasks import worker
+from mrtr_server.testing import AsyncClient, Client, Clock, replica
+
+pytestmark = pytest.mark.anyio
+
+KEYS = [bytes(32)]
+
+
+class Login(BaseModel):
+    name: str
+
+
+class Flaky(InProcessStore):
+    """A store that goes away for some of what it does, and breaks in ways that no store should."""
+
+    def __init__(self, clock: Any = None) -> None:
+        super().__init__(**({} if clock is None else {"clock": clock}))
+        self.away: set[str] = set()
+        self.broken: set[str] = set()
+        self.calls: list[str] = []
+        self.slow = 0.0
+
+    async def _pass(self, what: str) -> None:
+        self.calls.append(what)
+        await asyncio.sleep(self.slow)
+        if what in self.away:
+            raise StoreUnavailable("it is away")
+        if what in self.broken:
+            raise RuntimeError("it is broken")
+
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        await self._pass("add")
+        return await super().add_task(row, seconds=seconds)
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        await self._pass("find")
+        return await super().find_task(id)
+
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
+        await self._pass("change")
+        changed = await super().change_task(row, seconds=seconds, **changes)
+        await asyncio.sleep(self.slow)
+        return changed
+
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
+        await self._pass("claim")
+        return await super().claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        await self._pass("renew")
+        return await super().renew_tasks(lease, ids, seconds=seconds)
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        await self._pass("overdue")
+        return await super().overdue_tasks(most=most)
+
+
+class Tools:
+    """A server with tools that wait to be let go on, and what they did."""
+
+    def __init__(self, store: Any, **settings: Any) -> None:
+        self.ran: list[str] = []
+        self.began = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.store = store
+        self.app = MRTRServer("worker", keys=KEYS, store=store, lame_duck=0, shutdown_seconds=0.8, **settings)
+        self.app.tool(task="optional", ttl=600)(self.steps)
+        self.app.tool(task="optional")(self.greet)
+        self.app.tool(task="optional")(self.says)
+        self.app.tool(task="optional")(self.at_once)
+
+    async def _wait(self, name: str) -> str:
+        self.began.set()
+        await self.gate.wait()
+        return self.did(name)
+
+    def did(self, name: str) -> str:
+        self.ran.append(name)
+        return name
+
+    async def waits(self) -> str:
+        """Wait, and record nothing."""
+        return await self._wait("waits")
+
+    async def steps(self, ctx: Context) -> str:
+        """Run a step, one that waits, and another one."""
+        await ctx.step(self.did, "first", key="first")
+        await ctx.step(self._wait, "waits", key="waits")
+        self.ran.append("between")
+        return await ctx.step(self.did, "last", key="last")
+
+    async def greet(self, ctx: Context) -> str:
+        """Ask for a name."""
+        return (await ctx.elicit("Who are you?", Login)).name
+
+    def says(self, ctx: Context) -> str:
+        """Say something, and go on in a thread after its end."""
+        ctx.status("one")
+        ctx.status("two")
+        return "done"
+
+    async def at_once(self) -> str:
+        """Do it."""
+        return self.did("at once")
+
+    async def start(self, tool: str, app: MRTRServer | None = None) -> Any:
+        flow = AsyncClient(app or self.app, tasks=True, log_level=None).flow(tool)
+        await flow.start()
+        return flow
+
+    async def row(self, flow: Any) -> TaskRow:
+        row = await InProcessStore.find_task(self.store, flow.task)
+        assert row is not None
+        return row
+
+    async def until(self, true: Callable[[], Any], what: str) -> None:
+        async with asyncio.timeout(10):
+            while not true():  # noqa: ASYNC110  what it waits for has no event
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, seconds in (
+        (worker, "HEARTBEAT_INTERVAL", 0.05),
+        (worker, "POLL_INTERVAL", 0.1),
+        (worker, "AGAIN_AFTER", 0.02),
+        (worker, "NOT_HERE_FOR", 0.05),
+        (task_run, "AGAIN_AFTER", 0.02),
+        (task_run, "SAY_EVERY", 0.05),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+
+
+@pytest.fixture
+async def tools() -> AsyncIterator[Tools]:
+    made = Tools(Flaky())
+    yield made
+    made.gate.set()
+    await made.app._worker.close()
+
+
+class TestAStoreThatIsAway:
+    async def test_is_waited_for_by_a_step_that_has_run(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"change", "find", "claim", "renew", "overdue"}
+        tools.gate.set()
+        await asyncio.sleep(0.2)
+        assert tools.ran == ["first", "waits"]  # what it gave does not go on before it is kept
+        tools.store.away = set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran == ["first", "waits", "between", "last"]
+
+    async def test_is_waited_for_by_a_result(self, tools: Tools) -> None:
+        tools.store.away = {"change"}
+        flow = await tools.start("at_once")
+        await asyncio.sleep(0.2)
+        assert (await flow.look()).task.status == "working"
+        tools.store.away = set()
+        assert (await flow.wait()).text == "at once"
+        assert tools.ran == ["at once"]
+
+    async def test_is_a_clear_error_for_clients(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
+        flow = await tools.start("greet")
+        await flow.wait()
+        tools.store.away = {"add", "find"}
+        seen, begun = await flow.look(), await AsyncClient(tools.app, tasks=True).flow("greet").start()
+        for reply in (seen, begun):
+            assert (reply.error.code, reply.error.data.keys()) == (-32603, {"reference"})
+        assert flow.task not in caplog.text
+        tools.store.away = set()
+        assert (await flow.answer(login={"name": "Ann"})).text == "Ann"
+
+    async def test_begins_nothing_new_once_another_worker_may_run_the_task(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(lease_seconds=0.2))
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"renew", "claim"}
+        await asyncio.sleep(0.4)
+        tools.gate.set()
+        await asyncio.sleep(0.3)
+        assert "last" not in tools.ran
+        tools.store.away = set()
+        assert (await flow.wait()).text == "last"
+        assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
+        await tools.app._worker.close()
+
+    async def test_and_is_there_again_is_said_once_each(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
+        await (await tools.start("at_once")).wait()
+        tools.store.away = {"claim", "renew", "overdue"}
+        await asyncio.sleep(0.6)
+        assert caplog.text.count("worker: the store can't be used (reference ") == 1
+        assert caplog.text.count("it is away") == 1
+        tools.store.away = set()
+        await tools.until(lambda: "the store is back" in caplog.text, "somebody to notice")
+        await asyncio.sleep(0.4)
+        assert caplog.text.count("worker: the store is back (reference ") == 1
+
+
+class TestTheLoops:
+    @pytest.mark.parametrize("what", ["claim", "renew", "overdue"])
+    async def test_outlive_errors_that_no_store_should_make(
+        self, tools: Tools, what: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        blocked = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.broken = {what}
+        await tools.until(lambda: "it is broken" in caplog.text, "the error")
+        tools.store.broken = set()
+        tools.gate.set()
+        assert (await blocked.wait()).text == "last"
+        assert (await (await tools.start("at_once")).wait()).text == "at once"
+
+    @pytest.mark.parametrize("column", ["call", "journal", "questions"])
+    async def test_outlive_a_task_that_does_not_open(
+        self, tools: Tools, column: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow = await tools.start("greet")
+        await flow.wait()
+        await tools.store.change_task(await tools.row(flow), **{"status": "working", column: b"poison"})
+        await tools.until(lambda: "do not open" in caplog.text, "the poison to be found")
+        assert (await (await tools.start("at_once")).wait()).text == "at once"
+        await asyncio.sleep(0.3)
+        assert caplog.text.count("do not open") == 1
+        row = await tools.row(flow)
+        assert (row.status, row.attempts <= 1) == ("working", True)  # it is left to others, and counts for nothing
+
+    async def test_keep_no_context_of_the_request_that_came_first(self, tools: Tools) -> None:
+        tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+        async def who() -> str:
+            """Say whose context it is."""
+            return tenant.get()
+
+        tools.app.tool(task="optional")(who)
+        tenant.set("ann")
+        assert (await (await tools.start("who")).wait()).text == "nobody"
+
+
+class TestTasksThatBeginHere:
+    """A server that has room runs what it starts, and what is answered on it, without anybody claiming it."""
+
+    async def test_are_stored_once_before_they_run(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 30.0)
+        await (await tools.start("at_once")).wait()  # the worker begins with it
+        await asyncio.sleep(0.05)
+        tools.store.calls.clear()
+        flow = await tools.start("greet")
+        await flow.wait()
+        await flow.answer(login={"name": "Ann"})
+        assert (await flow.wait()).text == "Ann"
+        wrote = [each for each in tools.store.calls if each in ("add", "claim", "change")]
+        assert wrote == ["add", "change", "change", "change"]  # parked, answered, completed
+
+    async def test_are_for_others_where_there_is_no_room(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(tasks=1))
+        blocked = await tools.start("steps")
+        await tools.began.wait()
+        waits = await tools.start("at_once")
+        assert (await tools.row(waits)).lease == ""
+        other = replica(tools.app)
+        other._worker.start()
+        waits.move_to(other)
+        assert (await waits.wait()).text == "at once"
+        tools.gate.set()
+        assert (await blocked.wait()).text == "last"
+        for each in (tools.app, other):
+            await each._worker.close()
+
+    async def test_are_for_others_where_the_server_is_leaving(self, tools: Tools) -> None:
+        await (await tools.start("at_once")).wait()
+        tools.app._admission.drain()
+        flow = await tools.start("greet")
+        assert (await tools.row(flow)).lease == ""
+        tools.app._admission.reopen()
+
+    async def test_are_for_others_soon_where_the_server_ended_in_between(self) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        await (await tools.start("at_once")).wait()
+        tools.store.slow = 0.2
+        starting = asyncio.create_task(tools.start("at_once"))
+        await tools.until(lambda: tools.store.calls.count("add") == 2, "the second")
+        await tools.app._worker.close()
+        flow = await starting
+        row = await tools.row(flow)
+        assert row.lease
+        assert 4 < row.leased_until - clock() <= worker.TAKEN_FOR
+        assert tools.ran == ["at once"]
+        clock.advance(6)
+        tools.store.slow = 0.0
+        other = replica(tools.app)
+        other._worker.start()
+        flow.move_to(other)
+        assert (await flow.wait()).text == "at once"
+        await other._worker.close()
+
+    async def test_hold_their_lease_for_longer_once_they_run(self) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        await asyncio.sleep(0.2)
+        assert (await tools.row(flow)).leased_until - clock() > 20
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+        await tools.app._worker.close()
+
+    async def test_are_not_said_to_have_had_no_worker(self, caplog: pytest.LogCaptureFixture) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        tools.app.tool(name="waits", task="optional", ttl=5)(tools.waits)
+        flow = await tools.start("waits")
+        await tools.began.wait()
+        assert (await tools.row(flow)).version == 0
+        clock.advance(6)
+        assert (await flow.look()).task.status == "failed"
+        assert "No worker has begun" not in caplog.text
+        tools.gate.set()
+        await tools.app._worker.close()
+
+    async def test_are_begun_once_where_a_flow_becomes_one_task_only(self, tools: Tools) -> None:
+        async def pay(ctx: Context) -> str:
+            """Ask, and pay in the background."""
+            await ctx.elicit("Who are you?", Login)
+            await ctx.background()
+            return tools.did("paid")
+
+        tools.app.tool(task="optional", single_use=True)(pay)
+        await (await tools.start("at_once")).wait()
+        flow = AsyncClient(tools.app, tasks=True, log_level=None).flow("pay")
+        await flow.start()
+        await flow.answer(login={"name": "Ann"})
+        assert (await flow.wait()).text == "paid"
+        assert tools.ran == ["at once", "paid"]
+
+
+class TestALease:
+    async def test_that_was_taken_over_ends_the_run(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        row = await tools.row(flow)
+        await tools.store.change_task(row, lease="another's", leased_until=row.leased_until)
+        tools.gate.set()
+        await asyncio.sleep(0.3)
+        assert tools.ran == ["first", "waits"]
+        assert (await tools.row(flow)).lease == "another's"
+
+    async def test_that_ended_and_was_found_again_loses_nothing(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        await tools.store.change_task(
+            await tools.row(flow), leased_until=0.0
+        )  # it is claimed again, by the same worker
+        await asyncio.sleep(0.3)
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran == ["first", "waits", "between", "last"]
+
+    async def test_of_a_worker_that_died_passes_on_with_all_that_was_kept(self) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        (dead,) = tools.app._worker._loop_workers.values()
+        for task in (dead._claims, dead._heard):  # it says nothing more, and its step goes on for ever
+            task.cancel()
+        clock.advance(31)
+        other = replica(tools.app)
+        flow.move_to(other)
+        tools.gate.set()
+        tools.gate = asyncio.Event()
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran.count("first") == 1
+        await other._worker.close()
+        await tools.app._worker.close()
+
+    async def test_lost_again_and_again_fails_the_task(self, caplog: pytest.LogCaptureFixture) -> None:
+        tools = Tools(Flaky(), limits=Limits(task_attempts=2))
+        flow = await tools.start("greet", replica(tools.app, run_tasks=False))
+        await tools.store.change_task(await tools.row(flow), attempts=2)
+        tools.app._worker.start()
+        reply = await flow.wait()
+        assert "given up" in reply.error.message
+        assert "was begun 2 times and came to no step, question or end, and is failed" in caplog.text
+        assert "as one whose event loop is blocked is" in caplog.text, "its worker need not have ended"
+        await tools.app._worker.close()
+
+    async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
+        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        flow = await tools.start("greet")
+        await flow.wait()
+        assert "stood still" not in caplog.text
+        time.sleep(0.5)  # noqa: ASYNC251  as a tool that should be a plain `def`
+        await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
+        assert "The event loop stood still for 0." in caplog.text
+        await tools.app._worker.close()
+
+
+class TestMessages:
+    async def test_that_come_with_the_result_are_over_with_it(self, tools: Tools) -> None:
+        flow = await tools.start("says")
+        reply = await flow.wait()
+        assert (reply.text, reply.task.message) == ("done", "")
+
+    async def test_that_come_after_the_end_are_dropped(self, tools: Tools) -> None:
+        late: list[Any] = []
+
+        def chats(ctx: Context) -> str:
+            """Leave somebody behind who goes on talking."""
+            late.append(ctx)
+            return "done"
+
+        tools.app.tool(task="optional")(chats)
+        flow = await tools.start("chats")
+        await flow.wait()
+        thread = threading.Thread(target=late[0].status, args=("still here",))
+        thread.start()
+        thread.join()
+        await asyncio.sleep(0.2)
+        assert (await flow.look()).task.message == ""
+
+    async def test_that_are_being_stored_do_not_cost_the_result(self, tools: Tools) -> None:
+        async def talks(ctx: Context) -> str:
+            """End while its message is on its way."""
+            await ctx.status("working")
+            await asyncio.sleep(0.03)
+            return "done"
+
+        tools.app.tool(task="optional")(talks)
+        tools.store.slow = 0.02
+        assert (await (await tools.start("talks")).wait()).text == "done"
+
+
+class TestServersThatEnd:
+    async def test_hand_tasks_back_at_their_next_boundary(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        tools.app.drain()
+        tools.gate.set()
+        await tools.until(lambda: "between" in tools.ran, "the step")
+        await asyncio.sleep(0.1)
+        row = await tools.row(flow)
+        assert (row.status, row.lease, row.attempts) == ("working", "", 0)
+        other = replica(tools.app)
+        flow.move_to(other)
+        assert (await flow.wait()).text == "last"
+        assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
+        await other._worker.close()
+        tools.app._admission.reopen()
+
+    async def test_hand_back_what_comes_to_no_boundary_and_it_counts_for_nothing(self, tools: Tools) -> None:
+        async def forever() -> None:
+            """Never end."""
+            await asyncio.sleep(60)
+
+        tools.app.tool(task="optional")(forever)
+        flow = await tools.start("forever")
+        await asyncio.sleep(0.1)
+        await tools.app._worker.close()
+        row = await tools.row(flow)
+        assert (row.status, row.lease, row.attempts) == ("working", "", 0)
+
+    async def test_hand_back_what_is_being_claimed(self, tools: Tools) -> None:
+        flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
+        tools.store.slow = 0.1
+        tools.app._worker.start()
+        await tools.until(lambda: "claim" in tools.store.calls, "the claim")
+        await tools.app._worker.close()
+        row = await tools.row(flow)
+        assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
+
+    async def test_end_while_the_store_is_away(self, tools: Tools) -> None:
+        await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"change", "find", "claim", "renew", "overdue"}
+        tools.gate.set()
+        async with asyncio.timeout(5):
+            await tools.app._worker.close()
+        tools.store.away = set()
+
+    async def test_work_again_when_they_start_again(self) -> None:
+        tools = Tools(Flaky())
+        client = AsyncClient(tools.app, tasks=True)
+        for _ in range(3):
+            async with client:
+                assert (await client.call("at_once")).text == "at once"
+            assert tools.app._worker._loop_workers == {}
+
+    async def test_find_the_tasks_of_before_with_their_start(self) -> None:
+        tools = Tools(Flaky())
+        flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
+        async with AsyncClient(replica(tools.app)):
+            await tools.until(lambda: tools.ran, "the task to be run")
+        assert (await flow.look()).text == "at once"
+
+    async def test_that_do_not_work_leave_tasks_to_others(self) -> None:
+        tools = Tools(Flaky(), run_tasks=False)
+        flow = await tools.start("at_once")
+        await asyncio.sleep(0.2)
+        assert (await flow.look()).task.status == "working"
+        worker_of = replica(tools.app, run_tasks=True)
+        flow.move_to(worker_of)
+        assert (await flow.wait()).text == "at once"
+        await worker_of._worker.close()
+
+    async def test_that_have_not_the_tool_leave_its_tasks_to_others(self, caplog: pytest.LogCaptureFixture) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), run_tasks=False, clock=clock)
+        flow = await tools.start("at_once")
+        stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
+        stranger._tasks.wake_worker()
+        await asyncio.sleep(0.3)
+        row = await tools.row(flow)
+        assert (row.status, row.version) == ("working", 0)
+        clock.advance(row.ttl + 1)
+        await tools.until(lambda: "No worker has begun a task of 'at_once' in its time" in caplog.text, "the stranger")
+        assert (await flow.look()).task.status == "failed"
+        await stranger._worker.close()
+
+
+def test_workers_run_on_each_event_loop_that_has_tasks() -> None:
+    app = MRTRServer("loops", keys=KEYS, store=InProcessStore())
+
+    @app.tool(task="optional")
+    def thread() -> str:
+        """Do nothing."""
+        return "done"
+
+    def call() -> None:
+        texts.append(Client(app, tasks=True).call("thread").text)
+
+    texts: list[str] = []
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(20)
+    call()
+    assert texts == ["done"] * 4
+
+
+class TestConcurrency:
+    async def test_of_a_tool_is_held_and_others_are_not_kept_waiting(self, tools: Tools) -> None:
+        running: list[int] = [0]
+        seen: list[int] = []
+
+        async def few() -> str:
+            """Count how many run at once."""
+            running[0] += 1
+            seen.append(running[0])
+            await asyncio.sleep(0.02)
+            running[0] -= 1
+            return "done"
+
+        tools.app.tool(task="optional", concurrency=2)(few)
+        flows = [await tools.start("few") for _ in range(12)]
+        assert (await (await tools.start("at_once")).wait()).text == "at once"
+        for flow in flows:
+            assert (await flow.wait()).text == "done"
+        assert max(seen) == 2
+        assert len(seen) == 12
+
+    async def test_of_a_tool_leaves_the_rest_to_other_servers(self, tmp_path: Path) -> None:
+        ran: list[str] = []
+
+        def server(name: str) -> MRTRServer:
+            app = MRTRServer(name, keys=[bytes(32)], database=f"sqlite:///{tmp_path}/tasks.db")
+
+            @app.tool(task="required", concurrency=1, poll=0.05)
+            async def one_at_a_time() -> str:
+                await asyncio.sleep(0.3)
+                ran.append(name)
+                return name
+
+            return app
+
+        first, second = server("first"), server("second")
+        flows = [AsyncClient(first, tasks=True).flow("one_at_a_time") for _ in range(8)]
+        for flow in flows:
+            await flow.start()
+        second._worker.start()
+        for flow in flows:
+            await flow.wait()
+        assert min(ran.count("first"), ran.count("second")) >= 3
+        for app in (first, second):
+            await app._worker.close()
+            await app._shared.store.close()
+
+    async def test_of_a_tool_goes_on_as_soon_as_one_has_ended(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 30.0)
+
+        async def one() -> str:
+            """Run alone."""
+            return "done"
+
+        tools.app.tool(task="optional", concurrency=1)(one)
+        flows = [await tools.start("one", replica(tools.app, run_tasks=False)) for _ in range(40)]
+        tools.app._worker.start()
+        async with asyncio.timeout(10):
+            for flow in flows:
+                await flow.wait()
+        assert tools.store.calls.count("claim") < 130, "those that have no turn are left where they are"
+
+    async def test_of_a_server_is_held(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(tasks=1))
+        blocked, waits = await tools.start("steps"), await tools.start("at_once")
+        await tools.began.wait()
+        await asyncio.sleep(0.2)
+        assert (await waits.look()).task.status == "working"
+        tools.gate.set()
+        assert (await blocked.wait()).text == "last"
+        assert (await waits.wait()).text == "at once"
+        await tools.app._worker.close()
+
+
+class TestMemory:
+    async def test_holds_nothing_of_a_parked_task(self, tools: Tools) -> None:
+        held: list[weakref.ref[Any]] = []
+
+        class Large:
+            """What a handler has in its hands."""
+
+        async def parks(ctx: Context) -> str:
+            """Ask with something in its hands."""
+            large = Large()
+            held.append(weakref.ref(large))
+            login = await ctx.elicit("Who are you?", Login)
+            return f"{login.name} {large}"
+
+        tools.app.tool(task="optional")(parks)
+        for _ in range(3):
+            await (await tools.start("parks")).wait()
+        await asyncio.sleep(0.1)
+        gc.collect()
+        assert [each() for each in held] == [None] * 3
+        (loop_worker,) = tools.app._worker._loop_workers.values()
+        assert loop_worker._running == {}
+
+
+class TestAClientThatLeaves:
+    async def test_before_it_knows_the_id_cancels_its_task(self, tools: Tools) -> None:
+        """A client of the flat form waits for the first ask, and nobody else can ever ask for the task."""
+        tools.gate.clear()
+        request = asyncio.create_task(
+            AsyncClient(tools.app, dialect="sep-draft").request(
+                "tools/call", {"name": "steps", "arguments": {}, "task": {}}
+            )
+        )
+        await tools.began.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await tools.until(lambda: all(r.status == "cancelled" for r in tools.store._tasks.values()), "the end")
+        tools.gate.set()
+        await asyncio.sleep(0.2)
+        assert tools.ran == ["first", "waits"]
