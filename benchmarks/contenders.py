@@ -16,6 +16,7 @@ class Contender:
     environment: the virtual environment that it runs in.
     target: what uvicorn imports, from `servers/`; called first when `factory`.
     scenarios: the scenarios that it serves.
+    http: the class that speaks HTTP for uvicorn, as its option `--http` takes it.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Contender:
     target: str
     scenarios: tuple[str, ...] = ("call", "flow", "sync")
     factory: bool = True
+    http: str = "httptools"
 
 
 ENVIRONMENTS: dict[str, tuple[str, ...]] = {
@@ -41,6 +43,14 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         Contender(OURS, "mrtr_server", "ours", "ours:app", factory=False),
+        Contender(
+            "ours-one-write",
+            "mrtr_server, head and body in one write",
+            "ours",
+            "ours:app",
+            factory=False,
+            http="mrtr_server.transport.one_write:OneWriteProtocol",
+        ),
         Contender("mcp", "mcp", "mcp", "sdk:fastest"),
         Contender("fastmcp", "fastmcp", "fastmcp", "fastmcp_server:fastest"),
         Contender("starlette", "bare Starlette route", "starlette", "starlette_route:app", ("call",), factory=False),

@@ -34,6 +34,11 @@ class Measurement:
     def rate(self) -> float:
         return self.complete / self.seconds
 
+    @property
+    def cpu_us(self) -> float | None:
+        """Microseconds that the server computed for each right answer; None where that can't be read."""
+        return None if self.busy is None or not self.complete else self.busy * self.seconds / self.complete * 1e6
+
 
 @dataclass(frozen=True)
 class Generator:

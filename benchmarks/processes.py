@@ -17,7 +17,7 @@ from contenders import HERE, Contender
 
 SERVERS = HERE / "servers"
 UVICORN = (
-    *("-m", "uvicorn", "--host", "127.0.0.1", "--loop", "uvloop", "--http", "httptools"),
+    *("-m", "uvicorn", "--host", "127.0.0.1", "--loop", "uvloop"),
     *("--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "1"),
 )
 START_WITHIN = 60.0
@@ -112,7 +112,7 @@ def find_ports(count: int) -> list[int]:
 def running(contender: Contender, python: Path, port: int, core: int | None) -> Iterator[Server]:
     """Run a server for as long as the block lasts; `core` is the one to pin it to."""
     factory = ["--factory"] if contender.factory else []
-    command = [str(python), *UVICORN, "--port", str(port), *factory, contender.target]
+    command = [str(python), *UVICORN, "--http", contender.http, "--port", str(port), *factory, contender.target]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     with tempfile.TemporaryFile() as log:
         # In a session of its own, so that Ctrl-C comes to this program alone, which then stops what it started.

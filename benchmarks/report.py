@@ -1,6 +1,7 @@
 """Turns the measurements into medians, ratios, Markdown and JSON."""
 
 import platform
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -40,7 +41,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times the rate of another server ours is, by rounds."""
+    """How many times another server's figure ours is, by rounds."""
 
     median: float
     lowest: float
@@ -51,13 +52,24 @@ def is_valid(measurements: list[Measurement]) -> bool:
     return all(each.errors == 0 and each.complete > 0 for each in measurements)
 
 
-def find_ratio(contenders: dict[str, list[Measurement]], other: str) -> Ratio | None:
+def find_ratio(
+    contenders: dict[str, list[Measurement]], other: str, compare: Callable[[Measurement, Measurement], float | None]
+) -> Ratio | None:
     """Compare ours with `other`, each round with the same round; None where a figure is missing or invalid."""
     ours = contenders.get(OURS, [])
     if other == OURS or not ours or not is_valid(ours) or not is_valid(contenders[other]):
         return None
-    ratios = [mine.rate / theirs.rate for mine, theirs in zip(ours, contenders[other], strict=True)]
-    return Ratio(median(ratios), min(ratios), max(ratios))
+    found = [compare(mine, theirs) for mine, theirs in zip(ours, contenders[other], strict=True)]
+    ratios = [ratio for ratio in found if ratio is not None]
+    return Ratio(median(ratios), min(ratios), max(ratios)) if len(ratios) == len(found) else None
+
+
+def compare_rates(ours: Measurement, theirs: Measurement) -> float:
+    return ours.rate / theirs.rate
+
+
+def compare_cpu(ours: Measurement, theirs: Measurement) -> float | None:
+    return theirs.cpu_us / ours.cpu_us if ours.cpu_us and theirs.cpu_us else None
 
 
 def describe_machine() -> dict[str, str]:
@@ -71,8 +83,9 @@ def to_markdown(results: Results) -> str:
         lines += [
             f"## {scenario.title}",
             "",
-            f"| server | {scenario.unit} | p50, ms | p99, ms | ours / this (min–max of rounds) |",
-            "|---|--:|--:|--:|--:|",
+            f"| server | {scenario.unit} | p50, ms | p99, ms | ours / this (min–max of rounds) "
+            "| server CPU, µs | this / ours |",
+            "|---|--:|--:|--:|--:|--:|--:|",
         ]
         lines += [_row(other, contenders) for other in contenders]
         lines.append("")
@@ -107,13 +120,17 @@ def to_json(results: Results) -> dict[str, Any]:
 
 def _figures(name: str, contenders: dict[str, list[Measurement]]) -> dict[str, Any]:
     measurements = contenders[name]
-    ratio = find_ratio(contenders, name)
+    ratio = find_ratio(contenders, name, compare_rates)
+    by_cpu = find_ratio(contenders, name, compare_cpu)
+    cpu = [each.cpu_us for each in measurements if each.cpu_us is not None]
     return {
         "valid": is_valid(measurements),
         "per_second": median(each.rate for each in measurements),
         "p50_ms": median(each.p50_ms for each in measurements),
         "p99_ms": median(each.p99_ms for each in measurements),
         "ours_to_this": None if ratio is None else asdict(ratio),
+        "cpu_us": median(cpu) if cpu else None,
+        "cpu_this_to_ours": None if by_cpu is None else asdict(by_cpu),
         "rounds": [{**asdict(each), "per_second": each.rate} for each in measurements],
     }
 
@@ -123,12 +140,16 @@ def _row(name: str, contenders: dict[str, list[Measurement]]) -> str:
     title = CONTENDERS[name].title
     if not figures["valid"]:
         errors = sum(each.errors for each in contenders[name])
-        return f"| {title} | **invalid: {errors} errors** | | | |"
-    ratio = figures["ours_to_this"]
-    compared = f"{ratio['median']:.2f} ({ratio['lowest']:.2f}–{ratio['highest']:.2f})" if ratio else ""
+        return f"| {title} | **invalid: {errors} errors** | | | | | |"
+    cpu = "?" if figures["cpu_us"] is None else format(figures["cpu_us"], ".0f")
     return (
-        f"| {title} | {figures['per_second']:,.0f} | {figures['p50_ms']:.1f} | {figures['p99_ms']:.1f} | {compared} |"
+        f"| {title} | {figures['per_second']:,.0f} | {figures['p50_ms']:.1f} | {figures['p99_ms']:.1f} "
+        f"| {_range(figures['ours_to_this'])} | {cpu} | {_range(figures['cpu_this_to_ours'])} |"
     )
+
+
+def _range(ratio: dict[str, float] | None) -> str:
+    return f"{ratio['median']:.2f} ({ratio['lowest']:.2f}–{ratio['highest']:.2f})" if ratio else ""
 
 
 def _cpu_model() -> str:

@@ -62,7 +62,7 @@ ONLY_IMPORTERS = {
         "server",
         "testing.transports",
     },
-    "uvicorn": {"cli"},
+    "uvicorn": {"cli", "transport.one_write"},
     "http": {"testing.transports"},
 }
 

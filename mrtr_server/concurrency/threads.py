@@ -13,6 +13,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from inspect import isawaitable
 from queue import SimpleQueue
+from types import CoroutineType
 from typing import Any, NamedTuple, Protocol
 
 
@@ -183,8 +184,12 @@ class Callee(Protocol):
 async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
     """Call a function: on the loop if it is an `async def`, otherwise in a thread."""
     try:
-        call = partial(callee.function, **keywords)
-        result = call() if callee.is_async else await threads(call)
+        if callee.is_async:
+            result = callee.function(**keywords)
+            if type(result) is CoroutineType:  # as nearly always, and known faster than by the question below
+                return await result
+        else:
+            result = await threads(partial(callee.function, **keywords))
         return await result if isawaitable(result) else result
     except asyncio.CancelledError as error:
         task = asyncio.current_task()

@@ -276,18 +276,21 @@ class Structured:
 
     def __init__(self, where: str, annotation: Any) -> None:
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-            self.schema = self._adapter.json_schema(schema_generator=TitleFreeSchema, mode="serialization")
+            adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+            self.schema = adapter.json_schema(schema_generator=TitleFreeSchema, mode="serialization")
         except _NO_SCHEMA as error:
             raise SetupError(
                 f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, content, "
                 "a model, a dataclass or what JSON has"
             ) from error
+        # The adapter's own methods do no more, and take as long again for their many keywords.
+        self._validate = adapter.validator.validate_python
+        self._to_python = adapter.serializer.to_python
 
     def dump(self, value: Any) -> Any:
         """Check a result against its type and give it as plain JSON. Raises `FlowError`, without the value."""
         try:
-            return self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
+            return self._to_python(self._validate(value), mode="json", by_alias=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))

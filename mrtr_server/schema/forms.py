@@ -58,7 +58,9 @@ class Form:
             schema = model.model_json_schema(schema_generator=TitleFreeSchema, mode="validation")
         except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
             raise SetupError(f"{model.__name__} can't be a form: {error}") from error
-        refuse_backtracking(model.__name__, TypeAdapter(model).core_schema)
+        adapter = TypeAdapter(model)
+        refuse_backtracking(model.__name__, adapter.core_schema)
+        self._validate = adapter.validator.validate_python
         definitions = schema.get("$defs", {})
         schema = _resolve(schema, definitions)  # a model that refers to itself is among the definitions, too
         if schema.get("type") != "object":
@@ -89,12 +91,13 @@ class Form:
         for name in self._needs_nulls - known.keys():
             known[name] = None
         try:
-            return self.model.model_validate(known)
+            valid: BaseModel = self._validate(known)
         except ValidationError as error:
             raise InvalidAnswer(describe(error)) from None
         except Exception as error:  # a validator of the author's; its message and traceback may hold the answer
             logger.error("A validator of %s failed on an answer with %s", self.model.__name__, type(error).__name__)
             raise InvalidAnswer("The answer can't be used.") from None
+        return valid
 
 
 def describe(error: ValidationError) -> str:

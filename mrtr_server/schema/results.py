@@ -2,8 +2,8 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter, isclass, iscoroutine
-from types import NoneType
+from inspect import Parameter, isclass
+from types import CoroutineType, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -56,7 +56,8 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
     def write(value: Any) -> JSON:
         if isinstance(value, ToolResult):
             return _in_full(value)
-        _refuse_unawaited(value)
+        if isinstance(value, CoroutineType):
+            raise _unawaited(value)
         return _structured(structured.dump(value))
 
     return structured.schema, write
@@ -132,7 +133,8 @@ def _write_content(value: Any) -> JSON:
     if isinstance(value, list | tuple) and value and all(isinstance(v, str) or is_content(v) for v in value):
         return {"content": [block(item) for item in value], "isError": False}
     if type(value) not in _JSON_TYPES:
-        _refuse_unawaited(value)
+        if isinstance(value, CoroutineType):
+            raise _unawaited(value)
         if hint := for_result(type(value)):
             raise FlowError(f"The result is another framework's {type(value).__name__}; return {hint}")
     try:
@@ -143,15 +145,14 @@ def _write_content(value: Any) -> JSON:
         ) from None
 
 
-def _refuse_unawaited(value: Any) -> None:
-    """Refuse what a forgotten `await` leaves behind."""
-    if iscoroutine(value):
-        code = value.cr_code
-        value.close()  # or Python would warn of it, too
-        raise FlowError(
-            f"The result is a coroutine that was never awaited; write `await {value.__name__}(...)`. It is of "
-            f'File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_qualname}'
-        )
+def _unawaited(value: "CoroutineType[Any, Any, Any]") -> FlowError:
+    """Return the error for what a forgotten `await` leaves behind."""
+    code = value.cr_code
+    value.close()  # or Python would warn of it, too
+    return FlowError(
+        f"The result is a coroutine that was never awaited; write `await {value.__name__}(...)`. It is of "
+        f'File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_qualname}'
+    )
 
 
 def _structured(plain: Any) -> JSON:

@@ -232,16 +232,21 @@ class Watch:
 
     def enter(self, connection: Connection) -> None:
         """Note that a call begins."""
-        self._of(connection.loop).enter(connection)
+        calls = self._calls if connection.loop is self._loop else self._turn_to(connection.loop)
+        calls.young.add(connection)
+        if not calls.ticking:
+            calls.start(connection.loop)
 
     def leave(self, connection: Connection) -> None:
         """Note that a call is over."""
-        self._of(connection.loop).leave(connection)
-        connection.unwatch()
+        calls = self._calls if connection.loop is self._loop else self._turn_to(connection.loop)
+        if connection in calls.young:
+            calls.young.remove(connection)
+        else:
+            calls.old.discard(connection)
+            connection.unwatch()
 
-    def _of(self, loop: asyncio.AbstractEventLoop) -> "_Calls":
-        if loop is self._loop:
-            return self._calls
+    def _turn_to(self, loop: asyncio.AbstractEventLoop) -> "_Calls":
         self._loop = loop  # nearly always the only one there is
         self._calls = self._others.setdefault(loop, _Calls())
         return self._calls
@@ -251,24 +256,19 @@ class _Calls:
     """The calls under way on one event loop."""
 
     def __init__(self) -> None:
-        self._young: set[Connection] = set()
-        self._old: set[Connection] = set()
-        self._ticking = False
+        self.young: set[Connection] = set()
+        self.old: set[Connection] = set()
+        self.ticking = False
 
-    def enter(self, connection: Connection) -> None:
-        self._young.add(connection)
-        if not self._ticking:
-            self._ticking = True
-            connection.loop.call_later(WATCH_AFTER, self._tick, connection.loop)
-
-    def leave(self, connection: Connection) -> None:
-        self._young.discard(connection)
-        self._old.discard(connection)
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at the calls from time to time, as long as there are any."""
+        self.ticking = True
+        loop.call_later(WATCH_AFTER, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        for connection in self._old:
+        for connection in self.old:
             connection.watch()
-        self._old, self._young = self._young, set()
-        self._ticking = bool(self._old)
-        if self._ticking:
+        self.old, self.young = self.young, set()
+        self.ticking = bool(self.old)
+        if self.ticking:
             loop.call_later(WATCH_AFTER, self._tick, loop)

@@ -185,7 +185,7 @@ class Endpoint:
                 return
             dialect = self._choose(envelope)
             user = scope.get("user")
-            call = dialect.load_call(envelope, principal_of(user), user)
+            call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")
             if (credentials := scope.get("auth")) is not None:
                 call.scopes = scopes_of(credentials)

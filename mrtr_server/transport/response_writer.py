@@ -51,12 +51,13 @@ class ResponseWriter:
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
+        start = _start(status, body, headers)
         if len(body) <= PIECE:
-            return self._in_time(respond(self._send, status, body, *headers))
-        return self._respond_in_pieces(status, body, headers)
+            return self._in_time(_respond(self._send, start, body))
+        return self._respond_in_pieces(start, body)
 
-    async def _respond_in_pieces(self, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-        await self._in_time(self._send(_start(status, body, headers)))
+    async def _respond_in_pieces(self, start: Message, body: bytes) -> None:
+        await self._in_time(self._send(start))
         await self.write(body)
         await self.end()
 
@@ -143,15 +144,18 @@ class _Rest:
 
 
 def _start(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Message:
-    listed = [(b"content-length", b"%d" % len(body)), *headers]
-    if body:
-        listed.append(_JSON_HEADER)
+    length = (b"content-length", b"%d" % len(body))
+    listed = [length, *headers, _JSON_HEADER] if body else [length, *headers]
     return {"type": "http.response.start", "status": status, "headers": listed}
 
 
 async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
     """Write a whole response that is short."""
-    await send(_start(status, body, headers))
+    await _respond(send, _start(status, body, headers), body)
+
+
+async def _respond(send: Send, start: Message, body: bytes) -> None:
+    await send(start)
     await send({"type": "http.response.body", "body": body})
 
 
