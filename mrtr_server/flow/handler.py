@@ -68,7 +68,7 @@ class Handler:
     timeout: float | None = None
     write: Callable[[Any], Any] | None = None
     is_pure: bool = field(init=False)
-    """Whether it takes its arguments, `Inputs` and `State` alone, so that nothing in it can wait for an answer."""
+    """Whether it takes its arguments, `Inputs` and `State` alone, so that it is called, and nothing else."""
     is_simple: bool = field(init=False)
     """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
     may_park: bool = field(init=False)
@@ -76,11 +76,11 @@ class Handler:
 
     def __post_init__(self) -> None:
         declared = self.declared
-        is_pure = self.context is None and declared is None
-        takes_arguments_alone = is_pure and self.inputs is None and self.state is None
+        is_pure = self.context is None and declared is None and self.timeout is None
         waits_itself = self.is_async and self.context is not None
         object.__setattr__(self, "is_pure", is_pure)
-        object.__setattr__(self, "is_simple", takes_arguments_alone and not self.single_use and self.timeout is None)
+        takes_none = self.inputs is None and self.state is None
+        object.__setattr__(self, "is_simple", is_pure and takes_none and not self.single_use)
         object.__setattr__(self, "may_park", waits_itself or (declared is not None and declared.may_park))
 
     @property

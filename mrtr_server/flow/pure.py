@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
 from ..errors import FlowError, InvalidAnswer, SetupError
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, Question
 from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
@@ -17,6 +17,9 @@ from .journal import UNSET
 from .round import Round
 
 logger = logging.getLogger("mrtr_server")
+
+_NO_END = Completed(None)
+"""How a handler ends where the round itself says how it ends."""
 
 
 async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Threads) -> RoundEnd:
@@ -64,7 +67,7 @@ def conclude_result(handler: Handler, round_: Round, result: object, inputs: "Jo
         _require(handler, result, round_, inputs)
     if not round_.asked:
         round_.leave(YieldReason.OWN_STATE)
-    return round_.conclude(Completed(None))
+    return round_.conclude(_NO_END)
 
 
 def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
@@ -79,7 +82,7 @@ def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
         return round_.conclude(Failed(error))
     if not (round_.ending or round_.asked):
         raise error
-    return round_.conclude(Completed(None))
+    return round_.conclude(_NO_END)
 
 
 def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
@@ -102,9 +105,13 @@ def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "
 
 def _ask(required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
     """Ask what is not answered yet."""
-    answer = round_.journal.answer
-    questions = {key: ask.question() for key, ask in required.asks.items()}
-    open_ = {key: question for key, question in questions.items() if answer(key, question.digest) is None}
+    answers = round_.journal.answers
+    questions: dict[str, Question] = {}
+    open_: dict[str, Question] = {}
+    for key, ask in required.asks.items():
+        questions[key] = question = ask.question()
+        if key not in answers or question.digest not in answers[key]:
+            open_[key] = question
     # A function that asks only what has been answered saw the answers and wants others.
     for key, question in (open_ or questions).items():
         ask = required.asks[key]
@@ -160,6 +167,8 @@ class JournalInputs(Inputs):
         kind, shape, read = reader(asked)
         found = round_.journal.newest_answer(key, kind, shape)
         if found is None:
+            if not round_.early:
+                return "", None, read
             digest = f"{kind}..{shape or ''}"
             return digest, round_.take_early(key, digest, shape == CONFIRMATION_SHAPE), read
         return *found, read

@@ -72,7 +72,8 @@ class Round:
         """The questions that the client has to answer, by key."""
         self._callbacks = callbacks
         self._reports = reports
-        self._early = call.answers if takes_early and call.state is None and call.answers else _NO_ANSWERS
+        self.early = call.answers if takes_early and call.state is None and call.answers else _NO_ANSWERS
+        """The answers that came without a state, by key."""
         self._claimed: dict[str, str] = {}
         self._lacking: list[str] = []
 
@@ -201,10 +202,10 @@ class Round:
 
     def take_early(self, key: str, digest: str, needs_state: bool) -> JSON | None:
         """Return an answer that came without a state, if it may count; it is kept for later rounds."""
-        if needs_state or key not in self._early:
+        if needs_state or key not in self.early:
             return None
-        self.journal.keep(key, digest, self._early[key])
-        return self._early[key]
+        self.journal.keep(key, digest, self.early[key])
+        return self.early[key]
 
     def require(self, key: str, ask: Ask[Any], question: Question, read: Iterable[str] = (), reason: str = "") -> None:
         """Ask what a pure function has returned, whether it was answered before or not.
@@ -219,11 +220,11 @@ class Round:
             KeyConflict: the key is used for something else in this run.
             FlowError: the link that the ask needs can't be made.
         """
-        self._refuse_other_question(key, question)
-        self._refuse_step_key(key)
-        for digest in (question.digest, *read):
-            self.journal.forget(key, digest)
-        self._send(key, ask, question.because(reason))
+        self._refuse_taken(key, question)
+        if key in self.journal.answers:
+            for digest in (question.digest, *read):
+                self.journal.forget(key, digest)
+        self._send(key, ask, question.because(reason) if reason else question)
 
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if not self.call.client.supports(question.needs):
@@ -243,16 +244,13 @@ class Round:
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Return the ask's key: its own, or the first of its default keys that is free and fits the journal best."""
         key = self._default_key(default, question) if given_key is None else given_key
-        self._refuse_other_question(key, question)
-        self._refuse_step_key(key)
+        self._refuse_taken(key, question)
         self._claimed[key] = question.digest
         return key
 
-    def _refuse_other_question(self, key: str, question: Question) -> None:
+    def _refuse_taken(self, key: str, question: Question) -> None:
         if self._claimed.get(key, question.digest) != question.digest:
             raise KeyConflict(f"The key {key!r} is used for two different questions in one run")
-
-    def _refuse_step_key(self, key: str) -> None:
         if key in self.journal.steps or key in self._started:
             raise KeyConflict(f"The ask {key!r} has the key of the step {key!r}; give one of them a key=")
 

@@ -14,9 +14,8 @@ from .asks import CallEnded, Refusal
 from .context import Context
 from .endings import Completed, Failed, Refused, RoundEnd
 from .handler import Handler
-from .pure import JournalInputs, conclude_error, conclude_result, fill_in, run_pure
+from .pure import JournalInputs, conclude_error, conclude_result, fill_in
 from .resolver import Declared
-from .round import Round
 from .teardown import Teardown
 from .waiting import Stop, WaitingRound
 
@@ -37,7 +36,7 @@ Work = Callable[[], Coroutine[Any, Any, object]]
 
 
 def run(
-    handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, threads: Threads
+    handler: Handler, arguments: JSON, round_: WaitingRound, outlet: Outlet, threads: Threads
 ) -> Coroutine[Any, Any, RoundEnd]:
     """Run a handler from the top.
 
@@ -51,10 +50,19 @@ def run(
     Returns:
         How the round ends.
     """
-    if isinstance(round_, WaitingRound):
-        running = _run_waiting(handler, arguments, round_, outlet, threads)
-    else:
-        running = run_pure(handler, arguments, round_, threads)
+    keywords, inputs = fill_in(handler, arguments, round_)
+    if handler.context is not None:
+        keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
+    declared = handler.declared
+    teardown = Teardown(round_, threads) if declared is not None and declared.has_teardown else None
+    work: Work = partial(call_function, handler, keywords, threads)
+    if declared is not None:
+        work = partial(_fill_and_call, handler, declared, arguments, keywords, round_, outlet, threads, teardown)
+    running = _concluded(handler, round_, work, inputs)
+    if teardown is not None:
+        running = _torn_down(handler, round_, running, teardown)
+    if teardown is not None or handler.may_park:
+        running = _run_in_task(round_, running)
     return running if handler.timeout is None else _in_time(handler, handler.timeout, running)
 
 
@@ -74,23 +82,6 @@ async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any
             "done."
         )
     )
-
-
-def _run_waiting(
-    handler: Handler, arguments: JSON, round_: WaitingRound, outlet: Outlet, threads: Threads
-) -> Coroutine[Any, Any, RoundEnd]:
-    keywords, inputs = fill_in(handler, arguments, round_)
-    if handler.context is not None:
-        keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
-    declared = handler.declared
-    teardown = Teardown(round_, threads) if declared is not None and declared.has_teardown else None
-    work: Work = partial(call_function, handler, keywords, threads)
-    if declared is not None:
-        work = partial(_fill_and_call, handler, declared, arguments, keywords, round_, outlet, threads, teardown)
-    concluded = _concluded(handler, round_, work, inputs)
-    if teardown is not None:
-        return _run_in_task(handler, round_, _torn_down(handler, round_, concluded, teardown))
-    return _run_in_task(handler, round_, concluded) if handler.may_park else concluded
 
 
 async def _fill_and_call(
@@ -184,7 +175,7 @@ async def _leave_dependencies(round_: WaitingRound, teardown: Teardown, error: B
             await teardown.leave(error)
 
 
-async def _run_in_task(handler: Handler, round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
+async def _run_in_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
     """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
     task = asyncio.create_task(coroutine)
     round_.main = task

@@ -4,6 +4,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import assert_never
 
 from ..callbacks.service import Callbacks, Reports
@@ -30,7 +31,7 @@ from .endings import (
 from .handler import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
-from .pure import conclude_result
+from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
 from .single_use import Redeemer
@@ -157,7 +158,10 @@ class RoundService:
             # Before the handler runs, since it may change the arguments that it is given.
             journal, bound_to = opened or self.open_state(handler, call)
             unsealed = handler.single_use and call.state is None
-            end = await self._run_round(handler, arguments, call, journal, outlet, lease, may_become_task)
+            if is_open and not unsealed and not (journal.answers and self._callbacks.known):  # nothing to wait for
+                end = await self._begin(handler, arguments, call, journal, outlet, lease, NO_REPORTS, may_become_task)
+            else:
+                end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
             case Completed():
                 if unsealed:
@@ -177,7 +181,7 @@ class RoundService:
             case unknown:
                 assert_never(unknown)
 
-    async def _run_round(
+    async def _begin_in_turn(
         self,
         handler: Handler,
         arguments: JSON,
@@ -187,6 +191,7 @@ class RoundService:
         lease: Lease | None,
         may_become_task: bool,
     ) -> RoundEnd:
+        """Run a round when pages have reported and its turn has come, or hand the call back as it is."""
         if handler.single_use and call.state is None and not handler.can_pause:
             # It is all effect, and each effect must belong to a flow that a retry can name.
             return Yielded(YieldReason.STATE_FIRST)
@@ -195,15 +200,54 @@ class RoundService:
             reports = await self._reports(call, journal)
             if reports.left is not None:
                 return Yielded(reports.left)
-        round_ = self._round(handler, call, journal, lease, reports, may_become_task)
+        begin = partial(self._begin, handler, arguments, call, journal, outlet, lease, reports, may_become_task)
         if self._admission.is_open:
-            return await run(handler, arguments, round_, outlet, self._threads)
+            return await begin()
         if not await self._admission.enter(lambda: self._may_leave(call, journal)):
             return Yielded(YieldReason.BUSY)
         try:
-            return await run(handler, arguments, round_, outlet, self._threads)
+            return await begin()
         finally:
             self._admission.leave()
+
+    def _begin(
+        self,
+        handler: Handler,
+        arguments: JSON,
+        call: Call,
+        journal: Journal,
+        outlet: Outlet,
+        lease: Lease | None,
+        reports: Reports[YieldReason],
+        may_become_task: bool,
+    ) -> Awaitable[RoundEnd]:
+        """Run a round of a call."""
+        takes_early = not handler.single_use
+        if handler.is_pure:
+            round_ = Round(
+                call, journal, handler.name, takes_early=takes_early, callbacks=self._callbacks, reports=reports
+            )
+            return run_pure(handler, arguments, round_, self._threads)
+
+        def should_yield() -> YieldReason | None:
+            if handler.single_use and lease is None:  # the first round: the state goes out before the first step
+                return YieldReason.STATE_FIRST
+            if lease is not None and lease.in_doubt:  # better over budget than twice
+                return YieldReason.LEASE_IN_DOUBT
+            return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
+
+        waiting = WaitingRound(
+            call,
+            journal,
+            handler.name,
+            self._threads,
+            takes_early=takes_early,
+            callbacks=self._callbacks,
+            reports=reports,
+            should_yield=should_yield,
+            may_become_task=may_become_task,
+        )
+        return run(handler, arguments, waiting, outlet, self._threads)
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)
@@ -285,69 +329,26 @@ class RoundService:
         reports = await self._reported(journal, should_yield) if journal.answers else NO_REPORTS
         if reports.left is not None:
             return Yielded(reports.left)
-        round_ = self._round_of_task(handler, call, journal, reports, task, should_yield)
-        end = await run(handler, arguments, round_, outlet, self._threads)
+        if handler.is_pure:
+            round_ = Round(call, journal, handler.name, takes_early=False, callbacks=self._callbacks, reports=reports)
+            end = await run_pure(handler, arguments, round_, self._threads)
+        else:
+            waiting = WaitingRound(
+                call,
+                journal,
+                handler.name,
+                self._threads,
+                takes_early=False,
+                callbacks=self._callbacks,
+                reports=reports,
+                should_yield=should_yield,
+                task=task,
+            )
+            end = await run(handler, arguments, waiting, outlet, self._threads)
         match end:
             case Yielded(YieldReason.OWN_STATE):
                 journal.hand_over(self._limits)
         return end
-
-    def _round(
-        self,
-        handler: Handler,
-        call: Call,
-        journal: Journal,
-        lease: Lease | None,
-        reports: Reports[YieldReason],
-        may_become_task: bool,
-    ) -> Round:
-        takes_early = not handler.single_use
-        if handler.is_pure:
-            return Round(
-                call, journal, handler.name, takes_early=takes_early, callbacks=self._callbacks, reports=reports
-            )
-
-        def should_yield() -> YieldReason | None:
-            if handler.single_use and lease is None:  # the first round: the state goes out before the first step
-                return YieldReason.STATE_FIRST
-            if lease is not None and lease.in_doubt:  # better over budget than twice
-                return YieldReason.LEASE_IN_DOUBT
-            return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
-
-        return WaitingRound(
-            call,
-            journal,
-            handler.name,
-            self._threads,
-            takes_early=takes_early,
-            callbacks=self._callbacks,
-            reports=reports,
-            should_yield=should_yield,
-            may_become_task=may_become_task,
-        )
-
-    def _round_of_task(
-        self,
-        handler: Handler,
-        call: Call,
-        journal: Journal,
-        reports: Reports[YieldReason],
-        task: Background,
-        should_yield: ShouldYield,
-    ) -> Round:
-        if handler.is_pure:
-            return Round(call, journal, handler.name, takes_early=False, callbacks=self._callbacks, reports=reports)
-        return WaitingRound(
-            call,
-            journal,
-            handler.name,
-            self._threads,
-            takes_early=False,
-            callbacks=self._callbacks,
-            reports=reports,
-            should_yield=should_yield,
-            task=task,
-        )
 
     def _in_doubt(self, handler: Handler) -> NotExecuted:
         reference = secrets.token_hex(4)

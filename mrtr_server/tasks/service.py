@@ -62,7 +62,7 @@ class Tasks:
         self._told = False
 
     def wake_worker(self) -> None:
-        """See that somebody works on tasks here, if this process is to run any."""
+        """Start to work on tasks here, if this process is to run any."""
         if self._worker is not None:
             self._worker.wake()
 
