@@ -227,25 +227,25 @@ class Context:
         return self._round.step(function, args, kwargs, key, rerun)
 
     def checkpoint(self) -> Ongoing[None]:
-        """Offer to go on elsewhere: a server that is about to end, or has too much to do, ends the round here.
+        """Offer to continue elsewhere: a server that is about to end, or has too much to do, ends the round here.
 
-        The client then sends the request again at once, and another replica goes on with all that was answered and all
-        steps that have run. Every step offers the same before it begins. Otherwise nothing happens.
+        The client then sends the request again at once, and another replica continues with all that was answered and
+        all steps that have run. Every step offers the same before it begins. Otherwise nothing happens.
         """
         return self._awaited("a checkpoint", self._round.checkpoint)
 
     def background(self) -> Ongoing[None]:
-        """Go on as a task: what comes before is asked in rounds, what comes after runs in the background.
+        """Continue as a task: what comes before is asked in rounds, what comes after runs in the background.
 
         The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
-        has no tasks, nothing happens, and the function goes on where it is.
+        has no tasks, nothing happens, and the function continues where it is.
         """
         return self._awaited("ctx.background()", self._round.continue_in_background)
 
     # Notes
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
-        """Tell the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
+        """Send the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
 
         It never waits for the client: where that reads slowly, newer progress takes the place of older.
 
@@ -262,7 +262,7 @@ class Context:
         return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
 
     def status(self, message: str) -> Awaitable[None]:
-        """Say what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
+        """Set what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
 
         Args:
             message: in words for the person; nothing secret. In the foreground it goes nowhere.

@@ -63,7 +63,7 @@ _NO_ARGUMENTS = digest_bytes(canonical({}))
 
 
 def binding(audience: str, call: Call) -> list[str]:
-    """Give what a call's state is bound to: a string for each of the `BINDINGS`.
+    """Return what a call's state is bound to: a string for each of the `BINDINGS`.
 
     All arguments count, as they were sent: were it only those that the handler takes, a flow would end where another
     version takes one more or one fewer. What no handler takes is refused before it comes here, or costs its length.
@@ -199,7 +199,7 @@ class Journal:
             asked: the digests of its questions, by key; if there are none, the state is only handed over.
             limits: the budgets.
             keeps_state: whether the handler itself wants to be run again, with another state of its own. As long as
-                that changes, it goes on to the limit of rounds.
+                that changes, it may use rounds up to the limit of rounds.
 
         Raises:
             OverBudget: the flow has used up its rounds; or it makes no progress.
@@ -237,7 +237,7 @@ class Journal:
         self.asked = asked
 
     def may_hand_over(self, limits: Limits) -> bool:
-        """Say whether a round may end here without a question, by the budgets that `count_round` holds."""
+        """Check whether a round may end here without a question, by the budgets that `count_round` holds."""
         if self.rounds >= limits.rounds or self.state_only >= limits.state_only_rounds:
             return False
         held = self._held()

@@ -181,7 +181,7 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
     try:
         return State(handler.stored_state.load(stored))
     except Exception as error:
-        # Another version of the handler kept it; should that go on with the flow, it finds it unless we keep another.
+        # Another version of the handler kept it; should that continue the flow, it finds it unless we keep another.
         logger.warning(
             "%s %r: the kept state does not fit the type of %r any more (%s), so it is None",
             round_.call.method,

@@ -200,7 +200,7 @@ async def _run_in_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, Roun
 
 
 async def _settled(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> bool:
-    """Give branches that are about to ask or to start a step the time to do so; say whether none did."""
+    """Wait for branches that are about to ask or to start a step; return whether none did."""
     seen = round_.activity
     for _ in range(SETTLE_TICKS):
         await asyncio.sleep(0)

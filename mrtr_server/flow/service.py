@@ -40,7 +40,7 @@ from .waiting import Background, ShouldYield, WaitingRound
 logger = logging.getLogger("mrtr_server")
 
 RETRY_AFTER = 1.0
-"""When a client that can't go on elsewhere is to try again, in seconds."""
+"""When a client that can't continue elsewhere is to try again, in seconds."""
 
 
 Opened = tuple[Journal, list[str]]
@@ -59,7 +59,7 @@ class RoundService:
         callbacks: knows what pages have reported.
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
-        clock: gives the time in seconds since the epoch.
+        clock: returns the time in seconds since the epoch.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ RoundResult = Outcome | RequestError
 
 
 Run = Callable[[Lease], Awaitable[Outcome]]
-"""Runs the handler and gives the outcome, or raises `RequestError`."""
+"""Runs the handler and returns the outcome, or raises `RequestError`."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Redeemer:
         store: knows what has been redeemed.
         codec: seals the outcomes that are recorded; of a purpose of its own.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
-        clock: gives the time, in seconds since the epoch.
+        clock: returns the time, in seconds since the epoch.
     """
 
     def __init__(self, store: Store, codec: SealedCodec, *, lease: float, clock: Callable[[], float]) -> None:
@@ -79,7 +79,7 @@ class Redeemer:
         self._under_way: set[asyncio.Task[RoundResult]] = set()
 
     async def once(self, call: Call, expires: float, run: Run) -> Outcome:
-        """Run a delivery, or give what came of an earlier one.
+        """Run a delivery, or return what came of an earlier one.
 
         A client that leaves does not end what has begun: it runs to its end, and is recorded.
 

@@ -65,7 +65,7 @@ def _digest_argument(name: str, value: Any) -> str:
 
 
 def plain(value: Any, depth: int = 16) -> Any:
-    """Give what a value is made of as JSON. An object whose data are not all plain, say a connection, is its type."""
+    """Return what a value is made of as JSON. An object whose data are not all plain, say a connection, is its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if depth == 0:

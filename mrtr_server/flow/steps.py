@@ -46,7 +46,7 @@ class Planned:
         digests: a digest for each argument, by name.
         rerun: whether it may run again with other arguments.
         key: its key; empty if it has none because of an error.
-        release: gives the generated key back when the step has failed.
+        release: frees the generated key when the step has failed.
         error: what is wrong with the call.
     """
 
@@ -69,7 +69,7 @@ class Branch:
         self._taken: dict[str, set[int]] = {}
 
     def take(self, name: str) -> tuple[str, Callable[[], None]]:
-        """Give the key of the next step of that name, and what gives the key back if the step fails."""
+        """Return the key of the next step of that name, and what returns the key if the step fails."""
         taken = self._taken.setdefault(name, set())
         number = next(n for n in range(1, len(taken) + 2) if n not in taken)
         taken.add(number)
@@ -86,7 +86,7 @@ class Steps:
         main: the handler's own task.
         asked: the keys of the asks made in this round.
         wake: tells the runner that a step has begun or ended.
-        keep: keeps the journal when a step has run, before its result goes on; None if that waits for the round's end.
+        keep: keeps the journal when a step has run, before its result is used; None if that waits for the round's end.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class Steps:
             planned.function = partial(planned.function, **{name: key})
 
     def is_new(self, planned: Planned) -> bool:
-        """Say whether a step would begin now: it has not run in the flow, and does not run yet."""
+        """Check whether a step would begin now: it has not run in the flow, and does not run yet."""
         return planned.key not in self._journal.steps and planned.key not in self.started
 
     async def run(self, planned: Planned) -> Any:
-        """Run a planned step once in the flow, or give what it returned when it ran.
+        """Run a planned step once in the flow, or return what it returned when it ran.
 
         Raises:
             FlowError: it can't be told apart from another entry, or its arguments have changed.
@@ -281,7 +281,7 @@ def _stored_as(annotation: Any) -> Stored:
 
 
 def _why(error: Exception) -> str:
-    """Say why a value is not of a type, without repeating the value."""
+    """Return why a value is not of a type, without repeating the value."""
     return describe(error) if isinstance(error, ValidationError) else type(error).__name__
 
 

@@ -47,7 +47,7 @@ class Background(Protocol):
         ...
 
     def say(self, message: str) -> None:
-        """Tell whoever asks for the task what it is doing."""
+        """Set what the task is doing, for whoever asks for it."""
         ...
 
 
@@ -118,7 +118,7 @@ class WaitingRound(Round):
         return self._end is not None
 
     def wake(self, _: Any = None) -> None:
-        """Tell the runner that something has changed."""
+        """Notify the runner that something has changed."""
         self.activity += 1
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
@@ -129,7 +129,7 @@ class WaitingRound(Round):
         await self._woken
 
     def begin_teardown(self) -> None:
-        """Tell the runner that the handler is over, and its dependencies are being left: that is waited for."""
+        """Notify the runner that the handler is over, and its dependencies are being left: that is waited for."""
         self.in_teardown = True
         self.wake()
 

@@ -135,7 +135,7 @@ class TaskRun:
     # For the worker
 
     def found(self, row: TaskRow, since: float) -> bool:
-        """Take notice that the task was claimed again, since its lease had ended; say whether this run goes on with it.
+        """Note that the task was claimed again, since its lease had ended; return whether this run continues it.
 
         It does not where others have worked on it meanwhile: what they have recorded is not in our journal.
         """
@@ -171,7 +171,7 @@ class TaskRun:
             self._records.notify(self.row.id)
 
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
-        """Change the task while it is ours; say whether it was.
+        """Change the task while it is ours; return whether it was.
 
         A store that is away is waited for, since what has been done must not be done again.
         """
@@ -204,7 +204,7 @@ class TaskRun:
         return False
 
     async def _look_again(self) -> None:
-        """Go on from a version that is not the one we knew: ours still, unless it says otherwise."""
+        """Continue from a version that is not the one we knew: ours still, unless it says otherwise."""
         found = await self._records.store.find_task(self.row.id)
         if found is None or found.status != "working" or found.lease != self.row.lease or not self._knows(found):
             self.lease.lost = True
@@ -212,7 +212,7 @@ class TaskRun:
             self.row = found
 
     def _knows(self, row: TaskRow) -> bool:
-        """Say whether nobody else has recorded anything: no two sealed journals are alike.
+        """Check whether nobody else has recorded anything: no two sealed journals are alike.
 
         The lease does not say that, since others may have had it before it came back.
         """

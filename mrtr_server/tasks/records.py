@@ -48,7 +48,7 @@ class TaskRecords:
         self._fanout = fanout
 
     async def expire(self, row: TaskRow) -> TaskRow:
-        """Fail a task whose time is over, unless something else has just happened to it; give it as it is now."""
+        """Fail a task whose time is over, unless something else has just happened to it; return it as it is now."""
         message = "The task did not end in time"
         if row.status == "input_required":
             message = "The input that the task was waiting for did not come in time"
@@ -58,7 +58,7 @@ class TaskRecords:
         return expired or await self.store.find_task(row.id) or row
 
     def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:
-        """Give the changes that end a task with a result."""
+        """Return the changes that end a task with a result."""
         try:
             sealed = self.sealed.seal_outcome(place_of(row), outcome)
         except ValueError as error:
@@ -66,7 +66,7 @@ class TaskRecords:
         return {"status": "completed", "outcome": sealed, "message": "", **NOTHING_LEFT}
 
     def failed(self, row: TaskRow, error: RequestError) -> dict[str, Any]:
-        """Give the changes that end a task with an error."""
+        """Return the changes that end a task with an error."""
         try:
             sealed = self.sealed.seal_outcome(place_of(row), error)
         except ValueError as mistake:  # in the data that the author gave it
@@ -119,7 +119,7 @@ class TaskRecords:
         return changed
 
     def notify(self, id: str) -> None:
-        """Tell those who listen that a task has changed."""
+        """Notify those who listen that a task has changed."""
         self._fanout.publish(Change("task", id))
 
 

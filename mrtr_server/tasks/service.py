@@ -1,4 +1,4 @@
-"""Tasks: flows that go on in the background, with their journal in a row of a store."""
+"""Tasks: flows that continue in the background, with their journal in a row of a store."""
 
 import asyncio
 import logging
@@ -123,7 +123,7 @@ class Tasks:
         return self.view(row)
 
     async def _add(self, row: TaskRow) -> TaskRow:
-        """Keep a new task, and give it; or the one that is there already."""
+        """Store a new task, and return it; or the one that is there already."""
         with self._reserve(row.name) as reservation:
             if reservation is None:
                 is_new = await self.store.add_task(row)
@@ -151,16 +151,16 @@ class Tasks:
         return row
 
     async def see(self, call: Call) -> Task:
-        """Give the task that a call is about. Raises `UnknownTarget`."""
+        """Return the task that a call is about. Raises `UnknownTarget`."""
         return self.view(await self._find(call.target, _owner(call.principal)))
 
     async def see_what_comes_of_it(self, call: Call) -> Task:
-        """Give the task that a call has brought an answer to, when it has asked again or ended, or after a moment."""
+        """Return the task that a call has answered, when it has asked again or ended, or after a moment."""
         row = await self._find(call.target, _owner(call.principal))
         return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
 
     async def redeem(self, call: Call) -> TaskResult:
-        """Give what a task has for its client: what it asks, or what it came to. Waits for either.
+        """Wait for what a task has for its client: what it asks, or what it came to.
 
         Raises:
             UnknownTarget: there is no such task.
@@ -184,19 +184,19 @@ class Tasks:
         return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds)
 
     async def peek(self, id: str, principal: Principal | None) -> Task | None:
-        """Give a task; None if there is none, or none of this principal."""
+        """Return a task; None if there is none, or none of this principal."""
         try:
             return self.view(await self._find(id, _owner(principal)))
         except UnknownTarget:
             return None
 
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
-        """Take answers to what a task has open; others are ignored.
+        """Keep answers to what a task has open; others are ignored.
 
         Args:
             call: the request.
             answers: by key.
-            map_answers: gives them by the task's keys, where they come by others; see `Questions.by_name`.
+            map_answers: returns them by the task's keys, where they come by others; see `Questions.by_name`.
 
         Raises:
             UnknownTarget: there is no such task.
@@ -226,7 +226,7 @@ class Tasks:
                 return
 
     async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
-        """Let a task that was answered work again."""
+        """Change a task that was answered, so that it works again."""
         with self._reserve(row.name) as reservation:
             if reservation is None:
                 return await self._records.change(row, **changes)
@@ -237,7 +237,7 @@ class Tasks:
             return changed
 
     async def cancel(self, call: Call) -> Task:
-        """Cancel a task, and give it; one that has ended stays as it is. Raises `UnknownTarget`."""
+        """Cancel a task, and return it; one that has ended stays as it is. Raises `UnknownTarget`."""
         return self.view(await self._cancel(call.target, _owner(call.principal)))
 
     async def _cancel(self, id: str, owner: str) -> TaskRow:
@@ -259,7 +259,7 @@ class Tasks:
     # For clients
 
     def view(self, row: TaskRow) -> Task:
-        """Give a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
+        """Return a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
         questions = self._sealed.unseal_questions(row) if row.status == "input_required" else Questions()
         return Task(
             id=row.id,

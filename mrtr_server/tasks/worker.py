@@ -24,7 +24,7 @@ POLL_INTERVAL = 1.0
 """How often a worker looks for tasks that nobody has told it of, in seconds."""
 
 HEARTBEAT_INTERVAL = 0.5
-"""How often it says that it is alive, and hears what was cancelled, in seconds."""
+"""How often it renews its leases, and learns what was cancelled, in seconds."""
 
 NOT_HERE_FOR = 2.0
 """How long a worker leaves a task to others that it can't run now, in seconds."""
@@ -174,18 +174,18 @@ class _LoopWorker:
     # Claiming
 
     def _at_once(self, tool: str) -> int:
-        """Give how many tasks of a tool run at once."""
+        """Return how many tasks of a tool run at once."""
         terms = self._terms.get(tool)
         return 0 if terms is None else terms.concurrency or self._limits.tasks
 
     def _room(self, tools: list[str]) -> int:
-        """Give how many tasks of some tools, which are claimed together, may begin now."""
+        """Return how many tasks of some tools, which are claimed together, may begin now."""
         all_here = [*self._reserved, *(run.row.name for run, _ in self._running.values())]
         of_tool = self._at_once(tools[0]) - all_here.count(tools[0]) if len(tools) == 1 else self._limits.tasks
         return min(of_tool, self._limits.tasks - len(all_here))
 
     def _queues(self) -> list[list[str]]:
-        """Give the tools whose tasks are claimed together: each with a limit of its own first, then all the others."""
+        """Return the tools whose tasks are claimed together: each with a limit of its own, then all the others."""
         limited = [[tool] for tool, terms in self._terms.items() if terms.concurrency is not None]
         others = [tool for tool, terms in self._terms.items() if terms.concurrency is None]
         return [*limited, others] if others else limited
@@ -241,7 +241,7 @@ class _LoopWorker:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
-        """Give those of the claimed tasks that begin now.
+        """Return those of the claimed tasks that begin now.
 
         One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
         ran beside it. The others go back before anything begins, and that attempt does not count.
