@@ -1,6 +1,7 @@
 """What a handler receives besides its arguments."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel
@@ -170,11 +171,7 @@ class Context:
         return self._round.awaited(work)
 
     def _one(self, make: Callable[[], Ask[T]]) -> Ongoing[T]:
-        return self._awaited("an ask", lambda: self._first(make))
-
-    async def _first(self, make: Callable[[], Ask[T]]) -> T:
-        answer: T = (await self._round.ask(lambda: [(None, make())]))[0]
-        return answer
+        return self._awaited("an ask", partial(self._round.ask_one, make))
 
     async def _several(self, asks: tuple[Ask[Any], ...], named: dict[str, Ask[Any]]) -> Any:
         for ask in (*asks, *named.values()):

@@ -199,7 +199,7 @@ class Journal:
             asked: the digests of its questions, by key; if there are none, the state is only handed over.
             limits: the budgets.
             keeps_state: whether the handler itself wants to be run again, with another state of its own. As long as
-                that changes, it may use rounds up to the limit of rounds.
+                that changes, it may continue up to the limit of rounds.
 
         Raises:
             OverBudget: the flow has used up its rounds; or it makes no progress.

@@ -169,15 +169,19 @@ class Round:
                 self.fail(FlowError(f"Reading an answer failed with {type(unexpected).__name__}"))
         return []
 
-    def answer_inline(self, given_key: str | None, ask: Ask[Any]) -> Any:
+    def answer_inline(self, key: str | None, ask: Ask[Any]) -> Any:
         """Return the answer to an ask that may have a default key; `OPEN`, if the client has to be asked.
+
+        Args:
+            key: the key that it has instead of its own; None for its own.
+            ask: the ask.
 
         Raises:
             Exception: the ask can't be made; `look_up` ends the call for it.
         """
         question = ask.question()
-        key = self._claim(given_key, ask.default_key, question)
-        return self._answer(key, ask, question, ask.parse)
+        claimed = self._claim(key or ask.key, ask.default_key, question)
+        return self._answer(claimed, ask, question, ask.parse)
 
     def _answer(self, key: str, ask: Ask[Any], question: Question, read: Callable[[JSON], Any]) -> Any:
         raw = self.kept(key, question, ask.needs_state)

@@ -201,12 +201,20 @@ async def _run_in_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, Roun
 
 async def _settled(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> bool:
     """Wait for branches that are about to ask or to start a step; return whether none did."""
+    loop = asyncio.get_running_loop()
+    waited: asyncio.Future[None] = loop.create_future()
     seen = round_.activity
-    for _ in range(SETTLE_TICKS):
-        await asyncio.sleep(0)
-        if task.done() or round_.activity != seen:
-            return False
-    return True
+
+    def tick(left: int) -> None:
+        # By callbacks, since each turn of a task goes through all that awaits it.
+        if left and not task.done() and round_.activity == seen:
+            loop.call_soon(tick, left - 1)
+        elif not waited.done():
+            waited.set_result(None)
+
+    loop.call_soon(tick, SETTLE_TICKS - 2)
+    await waited
+    return not task.done() and round_.activity == seen
 
 
 async def _finish_steps(round_: WaitingRound) -> None:

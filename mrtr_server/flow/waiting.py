@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from enum import Enum
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads
@@ -23,6 +23,8 @@ from .round import NO_REPORTS, OPEN, Round
 from .steps import Planned, Steps, current_step
 
 logger = logging.getLogger("mrtr_server")
+
+T = TypeVar("T")
 
 _NONE: set[asyncio.Task[Any]] = set()
 
@@ -203,10 +205,18 @@ class WaitingRound(Round):
     async def ask(self, make: Callable[[], list[tuple[str | None, Ask[Any]]]]) -> list[Any]:
         """Return the answers of several asks, or park: the client has to be asked for those that are missing."""
         self._refuse_here("an ask")
-        answers = self.look_up(lambda: [self.answer_inline(key or ask.key, ask) for key, ask in make()])
-        if self.ending or OPEN in answers:
+        answers = self.look_up(lambda: [self.answer_inline(key, ask) for key, ask in make()])
+        if self.ending or any(answer is OPEN for answer in answers):
             await self._park()
         return answers
+
+    async def ask_one(self, make: Callable[[], Ask[T]]) -> T:
+        """Return the answer of an ask, or park: the client has to be asked for it."""
+        self._refuse_here("an ask")
+        answers = self.look_up(lambda: [self.answer_inline(None, make())])
+        if self.ending or answers[0] is OPEN:
+            await self._park()
+        return cast(T, answers[0])
 
     # Steps, and other boundaries
 
