@@ -32,7 +32,7 @@ class InputRequired:
     __slots__ = ("asks", "state")
 
     def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
-        if isinstance(asks, Ask):
+        if asks is not None and isinstance(asks, Ask):
             raise SetupError("InputRequired takes its asks by key: InputRequired(login=Elicit(...))")
         given = dict(asks or {})
         if twice := given.keys() & keywords.keys():

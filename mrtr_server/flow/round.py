@@ -5,7 +5,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from ..callbacks.service import Callbacks, Reports
+from ..callbacks.service import KIND, Callbacks, Reports
 from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, SetupError
 from ..logs.tracebacks import format_stack
 from ..protocol.messages import JSON, Call, Question
@@ -233,8 +233,10 @@ class Round:
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if not self.call.client.supports(question.needs):
             self._lack(question.needs)
+        elif question.kind == KIND and isinstance(ask, ElicitUrl):
+            self.asked[key] = self._leading_back(key, ask, question)
         else:
-            self.asked[key] = self._leading_back(key, ask, question) if isinstance(ask, ElicitUrl) else question
+            self.asked[key] = question
 
     def _leading_back(self, key: str, ask: ElicitUrl[Any], question: Question) -> Question:
         if ask.callback is None:
