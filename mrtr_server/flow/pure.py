@@ -183,7 +183,7 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
     except Exception as error:
         # Another version of the handler kept it; should that continue the flow, it finds it unless we keep another.
         logger.warning(
-            "%s %r: the kept state does not fit the type of %r any more (%s), so it is None",
+            "%s %r: the kept state no longer fits the type of %r (%s), so it is None",
             round_.call.method,
             round_.name,
             handler.state,

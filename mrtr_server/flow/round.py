@@ -242,7 +242,7 @@ class Round:
         if ask.callback is None:
             return question
         if self._callbacks is None:
-            raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
+            raise FlowError(f"This server has no callback {ask.callback.name!r}; register it with @app.callback")
         back = self._callbacks.callback_link(ask.callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
         return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
@@ -256,9 +256,11 @@ class Round:
 
     def _refuse_taken(self, key: str, question: Question) -> None:
         if self._claimed.get(key, question.digest) != question.digest:
-            raise KeyConflict(f"The key {key!r} is used for two different questions in one run")
+            raise KeyConflict(
+                f"The key {key!r} is used for two different questions in one round; give one of them another key="
+            )
         if key in self.journal.steps or key in self._started:
-            raise KeyConflict(f"The ask {key!r} has the key of the step {key!r}; give one of them a key=")
+            raise KeyConflict(f"An ask and a step both have the key {key!r}; give one of them another key=")
 
     def _default_key(self, base: str, question: Question) -> str:
         free = ""

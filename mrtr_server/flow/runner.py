@@ -76,12 +76,8 @@ async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any
             raise
     left = "" if handler.is_async else "; it runs on in its thread, and keeps that until it returns"
     logger.warning("%r did not end within its timeout of %g s, and was given up%s", handler.name, seconds, left)
-    return Failed(
-        ToolError(
-            f"{handler.name} did not end within {seconds:g} seconds and was given up. Part of its work may have been "
-            "done."
-        )
-    )
+    message = f"{handler.name} timed out after {seconds:g} seconds. Part of its work may have been done."
+    return Failed(ToolError(message))
 
 
 async def _fill_and_call(
@@ -107,7 +103,10 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
     try:
         result = await work()
         if round_.stopped is not None:
-            logger.warning("%r caught the end of its round and returned a value; the value is dropped", round_.name)
+            logger.warning(
+                "%r caught the cancellation that ended its round, and returned a value; the value is dropped",
+                round_.name,
+            )
         else:
             round_.check_awaited()
     except asyncio.CancelledError:
@@ -153,7 +152,7 @@ async def _torn_down(
         except BaseException as error:
             await _leave_dependencies(round_, teardown, error)
             if isinstance(error, asyncio.CancelledError) and round_.stopped is not Stop.CANCELLED:
-                raise RuntimeError(f"{round_.name!r} was cancelled, but nobody had cancelled it") from error
+                raise RuntimeError(f"{round_.name!r} raised CancelledError, but was not cancelled") from error
             raise
         if round_.task is not None and round_.task.lost:  # it runs elsewhere, and nothing more may happen here
             await _leave_dependencies(round_, teardown, asyncio.CancelledError("the task runs elsewhere"))
@@ -244,7 +243,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
             await _end_of_teardown(task, round_)
     if not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        logger.error("%r does not end when it is cancelled; it is left behind", round_.name)
+        logger.error("%r does not end when it is cancelled, and is abandoned", round_.name)
     # What it comes to is taken, so that it is not reported as lost where nobody waits for it any more.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     _leave(round_)

@@ -60,7 +60,7 @@ def _contents(cell: Any) -> Any:
 
 def _digest_argument(name: str, value: Any) -> str:
     if isinstance(value, Iterator):
-        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read once only; give a list")
+        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read only once; pass a list")
     return digest(plain(value))[:16]
 
 

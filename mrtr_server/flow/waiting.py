@@ -163,19 +163,19 @@ class WaitingRound(Round):
     def _refuse_here(self, what: str) -> None:
         """Refuse an ask or a step where there can be none, and where it can't park either: by an exception."""
         if self.in_teardown and asyncio.current_task() is self.main:
-            message = f"{what} was called after the yield of a dependency; there the round has ended"
+            message = f"{what} was called after the yield of a dependency; by then the round has ended"
             raise self.fail(MisplacedCall(message))
         if self.stopped is not None:
             logger.error(
-                "%s %r went on after its round had ended: it caught the cancellation and called %s. "
-                "Re-raise asyncio.CancelledError in handlers.",
+                "%s %r continued after its round had ended: it caught the cancellation and called %s. Re-raise "
+                "asyncio.CancelledError in handlers.",
                 self.call.method,
                 self.name,
                 what,
             )
             raise asyncio.CancelledError("the round has ended")
         if step := current_step.get():
-            message = f"{what} was called inside the step {step!r}; a step can hold no ask or step"
+            message = f"{what} was called inside the step {step!r}; a step can't contain an ask or another step"
             raise self.fail(MisplacedCall(message))
         if self.main is not None and asyncio.get_running_loop() is not self.main.get_loop():
             raise self.fail(MisplacedCall(f"{what} was called on another event loop than its handler's"))

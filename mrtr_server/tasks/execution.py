@@ -260,7 +260,7 @@ class Executor:
             await run.leave()
         except StoreUnavailable as error:
             if not error.reference:  # or the log has a line of the outage
-                self._refusals.note("A task of %r can't go on now: %r", run.row.name, str(error))
+                self._refusals.note("A task of %r can't continue now: %r", run.row.name, str(error))
             self._leave_to_others(run.row, AGAIN_AFTER)
             await run.leave()
         except RequestError as error:
@@ -271,15 +271,15 @@ class Executor:
                     await run.leave()
             raise
         except Exception as error:
-            logger.error("A task of %r could not be run or kept", run.row.name, exc_info=error)
+            logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
             await self._fail(run, ProtocolError("The task could not be kept"))
 
     async def _run_round(self, run: TaskRun, should_yield: ShouldYield) -> None:
         records, row, limits = self._records, run.row, self._records.limits
         if row.attempts > limits.task_attempts:
             logger.error(
-                "A task of %r was begun %d times and came to no step, question or end, and is failed: each time its "
-                "worker ended, or was silent for longer than its lease of %g s, as one whose event loop is blocked is",
+                "A task of %r has failed: it was started %d times and reached no step, question or end. Each time its "
+                "worker ended, or was silent for longer than its lease of %g s, as when its event loop is blocked",
                 row.name,
                 row.attempts - 1,
                 limits.lease_seconds,

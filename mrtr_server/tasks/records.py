@@ -11,8 +11,9 @@ from ..errors import InternalFault, ProtocolError, RequestError
 from ..flow.journal import Journal
 from ..limits import Limits
 from ..protocol.messages import Change, Complete, Question
+from ..storage.base import Store
 from ..storage.pubsub import Fanout
-from ..storage.tasks import TaskRow, TaskStore
+from ..storage.tasks import TaskRow
 from .sealing import RowBinding, SealedTasks
 
 logger = logging.getLogger("mrtr_server")
@@ -34,7 +35,7 @@ class TaskRecords:
 
     def __init__(
         self,
-        store: TaskStore,
+        store: Store,
         ring: KeyRing,
         fanout: Fanout,
         limits: Limits,
@@ -53,7 +54,9 @@ class TaskRecords:
         if row.status == "input_required":
             message = "The input that the task was waiting for did not come in time"
         elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
-            logger.warning("No worker has begun a task of %r in its time; does one run that has the tool?", row.name)
+            logger.warning(
+                "No worker began a task of %r before it expired; check that a worker runs that has this tool", row.name
+            )
         expired = await self.change(row, **self.failed(row, ProtocolError(message)))
         return expired or await self.store.find_task(row.id) or row
 
@@ -108,7 +111,9 @@ class TaskRecords:
 
     def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
         reference = secrets.token_hex(4)
-        logger.error("A task of %r gave what is no JSON (reference %s)", row.name, reference, exc_info=error)
+        logger.error(
+            "A task of %r returned a result that is not JSON (reference %s)", row.name, reference, exc_info=error
+        )
         return InternalFault(reference)
 
     async def change(self, row: TaskRow, **changes: Any) -> TaskRow | None:

@@ -87,8 +87,8 @@ class Tasks:
         if call.principal is None and not self._told:
             self._told = True
             logger.warning(
-                "Tasks of callers who are not authenticated are protected by their ids alone; with auth=, each is its "
-                "caller's"
+                "Tasks of callers who are not authenticated are protected by their ids alone; set auth= to bind each "
+                "task to its caller"
             )
         offer, now = call.task or TaskOffer(), self._records.now()
         journal = journal or Journal(now)
@@ -204,7 +204,8 @@ class Tasks:
             OverBudget: the answers are too many or too large.
         """
         if len(answers) > self._limits.answers:
-            raise OverBudget(f"More than {self._limits.answers} inputResponses", "answers", self._limits.answers)
+            message = f"The request has more than {self._limits.answers} inputResponses"
+            raise OverBudget(message, "answers", self._limits.answers)
         while True:
             row = await self._find(call.target, _owner(call.principal))
             if row.status != "input_required":

@@ -306,8 +306,8 @@ class _LoopWorker:
         stood_still = time.monotonic() - before - HEARTBEAT_INTERVAL
         if stood_still > self._limits.lease_seconds:
             logger.error(
-                "The event loop stood still for %.1f s, longer than the lease of %g s, so that other workers may have "
-                "begun its tasks anew. Something blocked it that had better be in a plain `def`, or the machine slept",
+                "The event loop stood still for %.1f s, longer than the lease of %g s, so other workers may have "
+                "started its tasks again. Move what blocks it into a plain `def`, unless the machine was suspended",
                 stood_still,
                 self._limits.lease_seconds,
             )

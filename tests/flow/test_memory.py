@@ -11,6 +11,8 @@ from mrtr_server.flow.round import Round
 from tests.support.apps import Login
 from tests.support.walk import Walk
 
+pytestmark = pytest.mark.alone
+
 FLOWS = 50
 
 app = MRTRServer("forgetful", keys=[bytes(32)])

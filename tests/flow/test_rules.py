@@ -753,7 +753,7 @@ class TestRule5AnUnansweredAskParks:
 
         await Walk(app, target="stubborn").questions()
         assert EFFECTS == []
-        assert "went on after its round had ended" in caplog.text
+        assert "continued after its round had ended" in caplog.text
 
     async def test_one_that_has_just_finished_is_not_said_to_have_caught_anything(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -900,7 +900,7 @@ class TestRule6OrderChangesFailLoudly:
         await walk.questions()
         version["new"] = True
         assert "reference" in await walk.failure({"really": YES})
-        assert "The ask 'effect' has the key of the step 'effect'" in caplog.text
+        assert "An ask and a step both have the key 'effect'" in caplog.text
 
     async def test_a_step_under_the_key_of_an_ask(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         version = {"new": False}
@@ -919,7 +919,7 @@ class TestRule6OrderChangesFailLoudly:
         await walk.questions({"first": YES})
         version["new"] = True
         assert "reference" in await walk.failure({"really": YES})
-        assert "The step 'first' has the key of the ask 'first'" in caplog.text
+        assert "An ask and a step both have the key 'first'" in caplog.text
         assert EFFECTS == []
 
     async def test_the_same_key_twice_is_the_same_question(self, app: MRTRServer) -> None:
@@ -1188,7 +1188,10 @@ class TestRule9SingleUse:
         def pay(amount: int) -> str:
             return effect("paid")
 
-        assert "states of 'pay' and the like are redeemed once in each process" in caplog.text
+        assert (
+            "a state of 'pay', as of every confirmation or single-use tool, is redeemed once in each process"
+            in caplog.text
+        )
         walk = Walk(app, target="pay", arguments={"amount": 3})
         await walk.questions()
         state = walk.state
@@ -1850,7 +1853,7 @@ class TestAttacks:
             return "done"
 
         assert "reference" in await Walk(app, target="both").failure()
-        assert "is of two different steps" in caplog.text
+        assert "is used for two different steps" in caplog.text
         assert EFFECTS == ["first"]
 
     async def test_a_failure_beside_an_open_ask_is_not_handed_on(self, app: MRTRServer) -> None:
@@ -1956,7 +1959,7 @@ class TestAttacks:
             return await ctx.step(lambda them: effect("".join(them)), iter("abc"), key="x")
 
         assert "reference" in await Walk(app, target="run").failure()
-        assert "give a list" in caplog.text
+        assert "pass a list" in caplog.text
 
     async def test_a_planted_yes_does_not_count_whatever_reads_it(self, app: MRTRServer) -> None:
         class Yes(BaseModel):
@@ -1976,7 +1979,7 @@ class TestAttacks:
             return effect("paid") if inputs.get("sure", Confirm) else InputRequired(sure=Confirm("pay?"))  # type: ignore[type-var]
 
         assert "reference" in await Walk(app, target="pay").failure()
-        assert "needs the Confirm itself" in caplog.text
+        assert "needs the ask itself, Confirm" in caplog.text
 
     async def test_a_consent_to_a_page_is_not_given_by_a_form(self, app: MRTRServer) -> None:
         page = ElicitUrl("log in", "https://example.com")

@@ -32,7 +32,8 @@ from mrtr_server import (
 )
 from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
-from mrtr_server.storage.base import InProcessStore, Redemption
+from mrtr_server.storage.base import Redemption, Store
+from mrtr_server.storage.memory import InProcessStore
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.serving import KEYS, Process, in_process, started, wait_until
@@ -73,7 +74,7 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-class Watched:
+class Watched(Store):
     """A store in the process that counts, can be down, and shows what it was given.
 
     Args:
@@ -730,7 +731,7 @@ class TestTheEndOfTheServer:
         add_pay(app, stuck)
         async with asyncio.timeout(3):
             await self.ended(app, leave)
-        assert "a single-use round still runs" in caplog.text
+        assert "single-use rounds still run" in caplog.text
         never.set()
         await until(lambda: store.recorded)
 
@@ -839,7 +840,7 @@ class TestTheLease:
         assert await walk.questions() == {}
         state = walk.state
         store.down = {"renew"}
-        assert "try again" in str(await walk.send())
+        assert "send the request again" in str(await walk.send())
         assert EFFECTS == []
         store.down, late = set(), False
         assert await again(walk, state).text() == "paid"
