@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
+from mrtr_server.errors import UnknownTarget
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import execution as task_run
@@ -596,6 +597,19 @@ class TestServersThatEnd:
         )
         assert (await flow.look()).task.status == "failed"
         await stranger._worker.close()
+
+
+async def test_an_error_that_a_handler_raises_ends_its_task_even_if_it_names_an_unknown_tool() -> None:
+    app = MRTRServer("worker", keys=KEYS, store=InProcessStore())
+
+    @app.tool(task="optional")
+    async def lost() -> str:
+        raise UnknownTarget("tool", "another")
+
+    flow = AsyncClient(app, tasks=True, log_level=None).flow("lost")
+    await flow.start()
+    assert (await flow.wait()).task.status == "failed"
+    await app._worker.close()
 
 
 def test_workers_run_on_each_event_loop_that_has_tasks() -> None:
