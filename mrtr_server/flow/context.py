@@ -259,7 +259,7 @@ class Context:
         return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
 
     def status(self, message: str) -> Awaitable[None]:
-        """Set what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
+        """Describe what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
 
         Args:
             message: in words for the person; nothing secret. In the foreground it goes nowhere.

@@ -49,7 +49,7 @@ class Background(Protocol):
         ...
 
     def say(self, message: str) -> None:
-        """Set what the task is doing, for whoever asks for it."""
+        """Store what the task is doing, for whoever asks for it."""
         ...
 
 
@@ -120,7 +120,7 @@ class WaitingRound(Round):
         return self._end is not None
 
     def wake(self, _: Any = None) -> None:
-        """Notify the runner that something has changed."""
+        """Wake the runner, since something has changed."""
         self.activity += 1
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
@@ -131,7 +131,7 @@ class WaitingRound(Round):
         await self._woken
 
     def begin_teardown(self) -> None:
-        """Notify the runner that the handler is over, and its dependencies are being left: that is waited for."""
+        """Note that the handler is over, and its dependencies are being left: that is waited for."""
         self.in_teardown = True
         self.wake()
 

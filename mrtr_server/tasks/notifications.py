@@ -19,7 +19,7 @@ Look = Callable[[str], Awaitable[Task | None]]
 
 
 async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
-    """Wrap a subscription so that it carries tasks: those that its listener may see, each as it is.
+    """Make a subscription carry tasks: those that its listener may see, each as it is.
 
     Args:
         changes: the subscription; it runs already, so that nothing is missed meanwhile.

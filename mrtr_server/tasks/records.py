@@ -124,7 +124,7 @@ class TaskRecords:
         return changed
 
     def notify(self, id: str) -> None:
-        """Notify those who listen that a task has changed."""
+        """Send word of a change of a task to those who listen."""
         self._fanout.publish(Change("task", id))
 
 
