@@ -232,7 +232,7 @@ class Context:
         return self._awaited("a checkpoint", self._round.checkpoint)
 
     def background(self) -> Ongoing[None]:
-        """Continue as a task: what comes before is asked in rounds, what comes after runs in the background.
+        """Make the flow a task: what comes before is asked in rounds, what comes after runs in the background.
 
         The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
         has no tasks, nothing happens, and the function continues where it is.
