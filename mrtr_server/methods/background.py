@@ -16,8 +16,7 @@ from ..registration.registry import Registry, Tool
 from ..schema.arguments import ArgumentsMisfit
 from ..schema.results import failed
 from ..tasks.execution import TaskEnd, TaskRun
-from .failures import ErrorReporter, problems
-from .tool_results import tool_result
+from .failures import ErrorReporter, problems, refused, tool_failure
 
 logger = logging.getLogger("mrtr_server")
 
@@ -63,8 +62,15 @@ class BackgroundTools:
         match end:
             case Asking() | Yielded() | Backgrounded():
                 return end
-            case Completed() | Refused() | Failed():
-                return tool_result(tool, call, end, self._errors)
+            case Completed(result):
+                try:
+                    return Complete(tool.write(result))
+                except Exception as error:
+                    return tool_failure(call, error, self._errors)
+            case Refused(refusal):
+                return Complete(failed(refused(refusal)))
+            case Failed(error):
+                return tool_failure(call, error, self._errors)
             case unknown:
                 assert_never(unknown)
 

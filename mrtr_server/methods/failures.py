@@ -3,12 +3,13 @@
 import logging
 import secrets
 
-from ..errors import InternalFault, RequestError, StoreUnavailable, Unavailable
+from ..errors import InternalFault, RequestError, StoreUnavailable, ToolError, Unavailable
 from ..flow.asks import Refusal
 from ..hints import for_error
 from ..logs.tracebacks import AuthorsFirst
-from ..protocol.messages import Call
+from ..protocol.messages import Call, Complete
 from ..schema.arguments import ArgumentsMisfit
+from ..schema.results import failed
 
 logger = logging.getLogger("mrtr_server")
 logger.addFilter(AuthorsFirst())  # whichever module logs a failure
@@ -62,3 +63,15 @@ def problems(target: str, misfit: ArgumentsMisfit) -> str:
 def refused(refusal: Refusal) -> str:
     """Say that the person said no, for the model."""
     return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
+
+
+def tool_failure(call: Call, error: Exception, errors: ErrorReporter) -> Complete | RequestError:
+    """Return the result of a tool that has failed, or the error where no result can say that."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, ToolError):
+        return Complete(failed(str(error) or "The tool failed."))
+    fault = errors.report(call, error)
+    if isinstance(fault, Unavailable):  # to try again may help, and that is the client's to know
+        return fault
+    return Complete(failed(fault.message))

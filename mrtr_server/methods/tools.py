@@ -15,8 +15,7 @@ from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
 from ..storage.lease import Lease
 from ..tasks.service import Tasks
-from .failures import ErrorReporter, problems
-from .tool_results import tool_failure, tool_result
+from .failures import ErrorReporter, problems, refused, tool_failure
 
 
 class Tools:
@@ -81,15 +80,16 @@ class Tools:
                 tool.handler, arguments, call, outlet, opened, lease, may_become_task=terms is not None
             )
             match end:
-                case Completed() | Refused() | Failed():
-                    result = tool_result(tool, call, end, self._errors)
-                    if isinstance(result, RequestError):
-                        raise result
-                    return result
+                case Completed():
+                    return Complete(tool.write(end.result))
                 case NeedsInput():
                     return end
-                case Backgrounded(journal):
-                    return await self._start_task(tool, call, journal)
+                case Backgrounded():
+                    return await self._start_task(tool, call, end.journal)
+                case Refused():
+                    return Complete(failed(refused(end.refusal)))
+                case Failed():
+                    return self._failed(call, end.error)
                 case unknown:
                     assert_never(unknown)
         except Exception as error:
