@@ -6,8 +6,8 @@ Whoever gets a `RoundEnd` matches on it, with `assert_never` at the end, so that
 from dataclasses import dataclass
 from enum import Enum
 
+from ..errors import Refusal
 from ..protocol.messages import NeedsInput, Question
-from .asks import Refusal
 from .journal import Journal
 
 

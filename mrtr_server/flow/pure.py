@@ -7,9 +7,9 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
-from ..errors import FlowError, InvalidAnswer, SetupError
+from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
 from ..protocol.messages import JSON, Question
-from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
+from .asks import CONFIRMATION_SHAPE, Ask
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
 from .inputs import InputRequired, Inputs, State, reader

@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ..callbacks.service import KIND, Callbacks, Reports
-from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, SetupError
+from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
 from ..logs.tracebacks import format_stack
 from ..protocol.messages import JSON, Call, Question
-from .asks import Ask, Refusal
+from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .journal import Journal
 from .url_asks import UNFINISHED, ElicitUrl

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, assert_never
 
 from ..concurrency.threads import Threads, call_function
-from ..errors import ToolError
+from ..errors import CallEnded, Refusal, ToolError
 from ..protocol.messages import JSON, Outlet
-from .asks import CallEnded, Refusal
 from .context import Context
 from .endings import Completed, Failed, Refused, RoundEnd
 from .handler import Handler
@@ -74,8 +73,8 @@ async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any
     except TimeoutError:
         if not limit.expired():  # one of the handler's own
             raise
-    left = "" if handler.is_async else "; it runs on in its thread, and keeps that until it returns"
-    logger.warning("%r did not end within its timeout of %g s, and was given up%s", handler.name, seconds, left)
+    left = "" if handler.is_async else "; it continues in its thread, and occupies it until it returns"
+    logger.warning("%r timed out after %g s%s", handler.name, seconds, left)
     message = f"{handler.name} timed out after {seconds:g} seconds. Part of its work may have been done."
     return Failed(ToolError(message))
 

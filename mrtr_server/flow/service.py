@@ -1,7 +1,6 @@
 """One round of a flow, from the state that the client brought to the one that it takes with it."""
 
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -10,13 +9,13 @@ from typing import assert_never
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
 from ..crypto.codec import Codec
-from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, StoreUnavailable
+from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
+from ..logs.failures import report_failure
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, Question
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from .admission import Admission
-from .asks import Refusal
 from .endings import (
     Asking,
     Backgrounded,
@@ -351,9 +350,7 @@ class RoundService:
         return end
 
     def _in_doubt(self, handler: Handler) -> NotExecuted:
-        reference = secrets.token_hex(4)
-        logger.error("%r did not begin, since its lease had expired (reference %s)", handler.name, reference)
-        return NotExecuted(reference)
+        return NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

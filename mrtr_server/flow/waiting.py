@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar, cast
 
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads
-from ..errors import FlowError, MisplacedCall
+from ..errors import CallEnded, FlowError, MisplacedCall
 from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call
-from .asks import Ask, CallEnded
+from .asks import Ask
 from .endings import YieldReason
 from .journal import Journal
 from .round import NO_REPORTS, OPEN, Round

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import assert_never
 
-from ..errors import InvalidParams, UnknownTarget
+from ..errors import ArgumentsMisfit, InvalidParams, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..flow.endings import Asking, Backgrounded, Completed, Failed, Refused, Yielded
 from ..flow.handler import TaskTerms
@@ -12,8 +12,8 @@ from ..flow.journal import Journal
 from ..flow.service import RoundService
 from ..flow.waiting import ShouldYield
 from ..protocol.messages import Call, Complete
-from ..registration.registry import Registry, Tool
-from ..schema.arguments import ArgumentsMisfit
+from ..registration.registry import Registry
+from ..registration.tools import Tool
 from ..schema.results import failed
 from ..tasks.execution import TaskEnd, TaskRun
 from .failures import ErrorReporter, problems, refused, tool_failure
@@ -77,6 +77,6 @@ class BackgroundTools:
     async def _check_caller(self, tool: Tool, call: Call) -> None:
         """Check that the one who began a task may still do so; what is asked has the scopes that they had then."""
         if not await self._authorizer.still_allowed(call.caller, (tool.authorize, call.target)):
-            logger.warning("A task of %r is failed: its caller is refused by authorize=", call.target)
+            logger.warning("A task of %r has failed: authorize= refuses its caller", call.target)
             unknown = UnknownTarget("tool", call.target)
             raise InvalidParams(unknown.message, unknown.data)  # of an unknown tool, others might still run it

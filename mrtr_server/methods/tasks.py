@@ -1,22 +1,21 @@
-"""What clients ask about their tasks."""
+"""`tasks/get`, `tasks/result`, `tasks/update`, `tasks/answer`, `tasks/respond` and `tasks/cancel`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
-from ..errors import InvalidParams, InvalidRequestState, MissingCapability, RequestError, StoreUnavailable
-from ..protocol.messages import NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskStatusResult
+from ..errors import InvalidParams, InvalidRequestState, MissingCapability, StoreUnavailable
+from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskStatusResult
 from ..tasks.questions import Questions
-from ..tasks.service import AnswerMapper, Tasks
+from ..tasks.service import Tasks
 from .failures import ErrorReporter
 
 
-class TaskMethods:
-    """Answers the methods about tasks. Each raises `RequestError` for what can't be answered.
+class TaskRequests:
+    """Serves what clients ask about their tasks (the extension Tasks).
 
     Args:
-        tasks: the tasks.
-        errors: notes what goes wrong on our side.
+        tasks: knows them.
+        errors: logs what goes wrong on our side.
     """
 
     def __init__(self, tasks: Tasks, errors: ErrorReporter) -> None:
@@ -24,62 +23,56 @@ class TaskMethods:
         self._errors = errors
 
     async def get(self, call: Call, outlet: Outlet) -> Outcome:
-        """Answer `tasks/get`: how a task is doing; with answers, what has come of them."""
-        with self._about(call):
-            await self._take_answers(call)
-            see = self._tasks.see if call.answers is None else self._tasks.see_what_comes_of_it
-            return TaskStatusResult(await see(call))
+        """Serve `tasks/get`: the task as it is; with an answer, as it is a moment later. Raises `RequestError`."""
+        with self._checked(call):
+            if call.answers is None:
+                return TaskStatusResult(await self._tasks.see(call))
+            await self._tasks.answer(call, call.answers)
+            return TaskStatusResult(await self._tasks.see_what_comes_of_it(call))
 
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
-        """Answer `tasks/result`: what a task asks, or what it came to."""
-        with self._about(call):
-            await self._take_answers(call)
+        """Serve `tasks/result`: wait for what the task asks or comes to. Raises `RequestError`."""
+        with self._checked(call):
             return await self._tasks.redeem(call)
 
-    async def cancel(self, call: Call, outlet: Outlet) -> Outcome:
-        """Answer `tasks/cancel`."""
-        with self._about(call):
-            await self._take_answers(call)
-            return Acknowledged(call.target, await self._tasks.cancel(call))
-
     async def update(self, call: Call, outlet: Outlet) -> Outcome:
-        """Answer `tasks/update`, whose answers come by the keys of the task."""
-        return await self._acknowledge(call)
-
-    async def answer(self, call: Call, outlet: Outlet) -> Outcome:
-        """Answer `tasks/answer`, whose answers come by the keys of the handler."""
-        return await self._acknowledge(call, Questions.by_name)
-
-    async def respond(self, call: Call, outlet: Outlet) -> Outcome:
-        """Answer `tasks/respond`, whose one answer is that to the only question."""
-        return await self._acknowledge(call, Questions.to_the_only_one)
-
-    async def _acknowledge(self, call: Call, map_answers: AnswerMapper | None = None) -> Outcome:
-        with self._about(call):
-            if call.answers is None:
-                raise InvalidParams(f"{call.method} needs inputResponses")
-            await self._take_answers(call, map_answers)
+        """Serve `tasks/update`: take answers by the keys of the questions. Raises `RequestError`."""
+        with self._checked(call):
+            await self._tasks.answer(call, _answers(call))
             return Acknowledged(call.target)
 
-    async def _take_answers(self, call: Call, map_answers: AnswerMapper | None = None) -> None:
-        if call.answers is not None:
-            await self._tasks.answer(call, call.answers, map_answers)
+    async def answer(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/answer`: take answers by the names of the questions. Raises `RequestError`."""
+        with self._checked(call):
+            await self._tasks.answer(call, _answers(call), Questions.by_name)
+            return Acknowledged(call.target)
+
+    async def respond(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/respond`: take an answer to the only question. Raises `RequestError`."""
+        with self._checked(call):
+            await self._tasks.answer(call, _answers(call), Questions.to_the_only_one)
+            return Acknowledged(call.target)
+
+    async def cancel(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/cancel`. Raises `RequestError`."""
+        with self._checked(call):
+            return Acknowledged(call.target, await self._tasks.cancel(call))
 
     @contextmanager
-    def _about(self, call: Call) -> Iterator[None]:
-        """Check that a call may be about a task, and note why a task can't be looked at."""
+    def _checked(self, call: Call) -> Iterator[None]:
+        """Check that a client may ask about tasks, and report what fails without the id of its task."""
         if call.task is None:
             raise MissingCapability(NEEDS_TASKS)
         if call.state is not None:
             self._tasks.check_wait(call)
-        self._tasks.wake_worker()  # it may have begun in a process that is no more
+        self._tasks.wake_worker()  # one may have begun in a process that has ended
         try:
             yield
         except (StoreUnavailable, InvalidRequestState) as error:
-            raise self.fault(call, error) from None
+            raise self._errors.report_task(call, error) from None
 
-    def fault(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
-        """Note why a task can't be looked at; its id may be all that protects it, so the log does not have it."""
-        if isinstance(error, InvalidRequestState):
-            error = StoreUnavailable(f"A task does not open: {error.reason}")
-        return self._errors.report(replace(call, target=""), error)
+
+def _answers(call: Call) -> Mapping[str, JSON]:
+    if call.answers is None:
+        raise InvalidParams(f"{call.method} needs inputResponses")
+    return call.answers

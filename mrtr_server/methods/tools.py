@@ -3,14 +3,14 @@
 from functools import partial
 from typing import assert_never
 
-from ..errors import MissingCapability, RequestError, StoreUnavailable, UnknownTarget
+from ..errors import ArgumentsMisfit, MissingCapability, RequestError, StoreUnavailable, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.journal import Journal
 from ..flow.service import Opened, RoundService
 from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
-from ..registration.registry import Registry, Tool
-from ..schema.arguments import ArgumentsMisfit
+from ..registration.registry import Registry
+from ..registration.tools import Tool
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
 from ..storage.lease import Lease

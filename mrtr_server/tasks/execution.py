@@ -255,7 +255,9 @@ class Executor:
             self._leave_to_others(run.row)
             await run.leave()
         except UnknownTarget:
-            self._tell_once(f"There are tasks of {run.row.name!r}, which this server has not; others may")
+            self._tell_once(
+                f"There are tasks of {run.row.name!r}, a tool that this server does not have; other servers may"
+            )
             self._leave_to_others(run.row)
             await run.leave()
         except StoreUnavailable as error:
@@ -272,7 +274,7 @@ class Executor:
             raise
         except Exception as error:
             logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
-            await self._fail(run, ProtocolError("The task could not be kept"))
+            await self._fail(run, ProtocolError("The task could not be stored"))
 
     async def _run_round(self, run: TaskRun, should_yield: ShouldYield) -> None:
         records, row, limits = self._records, run.row, self._records.limits
@@ -284,7 +286,7 @@ class Executor:
                 row.attempts - 1,
                 limits.lease_seconds,
             )
-            raise ProtocolError("The task was given up: it could not be run to its end")
+            raise ProtocolError("The task failed: it could not be run to its end")
         call = records.sealed.unseal_call(row)
         run.journal = journal = records.sealed.unseal_journal(row, records.now())
         journal.deliver(records.sealed.unseal_questions(row).answers)

@@ -1,7 +1,6 @@
 """The rows of tasks: what each change of a task's life writes, sealed, and who is told of it."""
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from ..crypto.keys import KeyRing
 from ..errors import InternalFault, ProtocolError, RequestError
 from ..flow.journal import Journal
 from ..limits import Limits
+from ..logs.failures import report_failure
 from ..protocol.messages import Change, Complete, Question
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
@@ -110,11 +110,7 @@ class TaskRecords:
         return self.sealed.seal_journal(place_of(row), journal, self.now())
 
     def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
-        reference = secrets.token_hex(4)
-        logger.error(
-            "A task of %r returned a result that is not JSON (reference %s)", row.name, reference, exc_info=error
-        )
-        return InternalFault(reference)
+        return InternalFault(report_failure("A task of %r returned a result that is not JSON", row.name, error=error))
 
     async def change(self, row: TaskRow, **changes: Any) -> TaskRow | None:
         """Change a task, and tell who listens; return it as it is then, or None if it was changed before."""

@@ -81,7 +81,7 @@ class Tasks:
             once: whether its flow becomes one task only, so that a repetition gets the same.
 
         Raises:
-            StoreUnavailable: it could not be kept.
+            StoreUnavailable: it could not be stored.
             OverBudget: its journal is too large, or what comes with its request.
         """
         if call.principal is None and not self._told:

@@ -89,7 +89,7 @@ async def slow_effect(what: str) -> str:
 
 
 def _one_body(body: bytes) -> tuple[Any, Any]:
-    """Give the `receive` and the `send` of a request whose client stays."""
+    """Return the `receive` and the `send` of a request whose client stays."""
     coming: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Any:
@@ -1231,7 +1231,7 @@ class TestRule10StateOnlyOutcomes:
     ring = KeyRing.generate()
 
     def serving(self, app: MRTRServer) -> MRTRServer:
-        """Give it a tool of each style. The gate is what a call waits for between its steps."""
+        """Return it a tool of each style. The gate is what a call waits for between its steps."""
         gates[app] = asyncio.Event()
 
         @app.tool
@@ -1456,7 +1456,7 @@ class TestRule10StateOnlyOutcomes:
         assert (await under_way).json()["result"]["content"][0]["text"] == "firstsecond"
 
     def for_clients_that_can_not_retry(self, monkeypatch: pytest.MonkeyPatch) -> MRTRServer:
-        """Give a server with a dialect in which a call is one request, as in those that began with a handshake."""
+        """Return a server with a dialect in which a call is one request, as in those that began with a handshake."""
 
         class OneRequest(SepDraftDialect):
             name = "one-request"

@@ -5,6 +5,7 @@ FastMCP's own types are stood in for by classes of the same module and name, by 
 bring twenty packages into the tests.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,7 +120,7 @@ class TestMarks:
             Annotated[str, Depends(current_user), fastapi.Depends(current_user)],
             Annotated[User, fastapi.Depends(current_user), Elicit("who?")],
         ],
-        ids=str,
+        ids=lambda annotation: re.sub(r" at 0x\w+", "", str(annotation)),
     )
     def test_one_anywhere_in_an_annotation(self, app: MRTRServer, annotation: Any) -> None:
         with pytest.raises(SetupError, match="'it' has Depends of FastAPI"):

@@ -68,7 +68,7 @@ class Bench:
         return run
 
     async def recorded(self, run: TaskRun) -> set[str]:
-        """Give the steps that are recorded by now."""
+        """Return the steps that are recorded by now."""
         row = await self.store.find_task(run.row.id)
         assert row is not None
         return set(self.records.sealed.unseal_journal(row, self.records.now()).steps)

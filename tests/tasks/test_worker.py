@@ -162,7 +162,7 @@ async def tools() -> AsyncIterator[Tools]:
     made = Tools(Flaky())
     yield made
     made.gate.set()
-    await made.app._worker.close()
+    await made.app._parts.worker.close()
 
 
 class TestAStoreThatIsAway:
@@ -209,7 +209,7 @@ class TestAStoreThatIsAway:
         tools.store.away = set()
         assert (await flow.wait()).text == "last"
         assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_and_is_there_again_is_said_once_each(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
         await (await tools.start("at_once")).wait()
@@ -285,20 +285,20 @@ class TestTasksThatBeginHere:
         waits = await tools.start("at_once")
         assert (await tools.row(waits)).lease == ""
         other = replica(tools.app)
-        other._worker.start()
+        other._parts.worker.start()
         waits.move_to(other)
         assert (await waits.wait()).text == "at once"
         tools.gate.set()
         assert (await blocked.wait()).text == "last"
         for each in (tools.app, other):
-            await each._worker.close()
+            await each._parts.worker.close()
 
     async def test_are_for_others_where_the_server_is_leaving(self, tools: Tools) -> None:
         await (await tools.start("at_once")).wait()
-        tools.app._admission.drain()
+        tools.app._parts.admission.drain()
         flow = await tools.start("greet")
         assert (await tools.row(flow)).lease == ""
-        tools.app._admission.reopen()
+        tools.app._parts.admission.reopen()
 
     async def test_are_for_others_soon_where_the_server_ended_in_between(self) -> None:
         clock = Clock()
@@ -307,7 +307,7 @@ class TestTasksThatBeginHere:
         tools.store.slow = 0.2
         starting = asyncio.create_task(tools.start("at_once"))
         await tools.until(lambda: tools.store.calls.count("add") == 2, "the second")
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
         flow = await starting
         row = await tools.row(flow)
         assert row.lease
@@ -316,10 +316,10 @@ class TestTasksThatBeginHere:
         clock.advance(6)
         tools.store.slow = 0.0
         other = replica(tools.app)
-        other._worker.start()
+        other._parts.worker.start()
         flow.move_to(other)
         assert (await flow.wait()).text == "at once"
-        await other._worker.close()
+        await other._parts.worker.close()
 
     async def test_hold_their_lease_for_longer_once_they_run(self) -> None:
         clock = Clock()
@@ -330,7 +330,7 @@ class TestTasksThatBeginHere:
         assert (await tools.row(flow)).leased_until - clock() > 20
         tools.gate.set()
         assert (await flow.wait()).text == "last"
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_are_not_said_to_have_had_no_worker(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
@@ -343,7 +343,7 @@ class TestTasksThatBeginHere:
         assert (await flow.look()).task.status == "failed"
         assert "No worker began" not in caplog.text
         tools.gate.set()
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_are_begun_once_where_a_flow_becomes_one_task_only(self, tools: Tools) -> None:
         async def pay(ctx: Context) -> str:
@@ -439,7 +439,7 @@ class TestALease:
         tools = Tools(Flaky(clock), clock=clock)
         flow = await tools.start("steps")
         await tools.began.wait()
-        (dead,) = tools.app._worker._loop_workers.values()
+        (dead,) = tools.app._parts.worker._loop_workers.values()
         for task in (dead._claims, dead._heard):  # it says nothing more, and its step goes on for ever
             task.cancel()
         clock.advance(31)
@@ -450,19 +450,19 @@ class TestALease:
         tools.gate.set()
         assert (await flow.wait()).text == "last"
         assert tools.ran.count("first") == 1
-        await other._worker.close()
-        await tools.app._worker.close()
+        await other._parts.worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_lost_again_and_again_fails_the_task(self, caplog: pytest.LogCaptureFixture) -> None:
         tools = Tools(Flaky(), limits=Limits(task_attempts=2))
         flow = await tools.start("greet", replica(tools.app, run_tasks=False))
         await tools.store.change_task(await tools.row(flow), attempts=2)
-        tools.app._worker.start()
+        tools.app._parts.worker.start()
         reply = await flow.wait()
         assert "given up" in reply.error.message
         assert "was begun 2 times and came to no step, question or end, and is failed" in caplog.text
         assert "as when its event loop is blocked" in caplog.text, "its worker need not have ended"
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
         tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
@@ -472,7 +472,7 @@ class TestALease:
         time.sleep(0.5)  # noqa: ASYNC251  as a tool that should be a plain `def`
         await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
         assert "The event loop stood still for 0." in caplog.text
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
 
 class TestMessages:
@@ -524,8 +524,8 @@ class TestServersThatEnd:
         flow.move_to(other)
         assert (await flow.wait()).text == "last"
         assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
-        await other._worker.close()
-        tools.app._admission.reopen()
+        await other._parts.worker.close()
+        tools.app._parts.admission.reopen()
 
     async def test_hand_back_what_comes_to_no_boundary_and_it_counts_for_nothing(self, tools: Tools) -> None:
         async def forever() -> None:
@@ -535,16 +535,16 @@ class TestServersThatEnd:
         tools.app.tool(task="optional")(forever)
         flow = await tools.start("forever")
         await asyncio.sleep(0.1)
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
         row = await tools.row(flow)
         assert (row.status, row.lease, row.attempts) == ("working", "", 0)
 
     async def test_hand_back_what_is_being_claimed(self, tools: Tools) -> None:
         flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
         tools.store.slow = 0.1
-        tools.app._worker.start()
+        tools.app._parts.worker.start()
         await tools.until(lambda: "claim" in tools.store.calls, "the claim")
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
         row = await tools.row(flow)
         assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
 
@@ -554,7 +554,7 @@ class TestServersThatEnd:
         tools.store.away = {"change", "find", "claim", "renew", "overdue"}
         tools.gate.set()
         async with asyncio.timeout(5):
-            await tools.app._worker.close()
+            await tools.app._parts.worker.close()
         tools.store.away = set()
 
     async def test_work_again_when_they_start_again(self) -> None:
@@ -563,7 +563,7 @@ class TestServersThatEnd:
         for _ in range(3):
             async with client:
                 assert (await client.call("at_once")).text == "at once"
-            assert tools.app._worker._loop_workers == {}
+            assert tools.app._parts.worker._loop_workers == {}
 
     async def test_find_the_tasks_of_before_with_their_start(self) -> None:
         tools = Tools(Flaky())
@@ -580,14 +580,14 @@ class TestServersThatEnd:
         worker_of = replica(tools.app, run_tasks=True)
         flow.move_to(worker_of)
         assert (await flow.wait()).text == "at once"
-        await worker_of._worker.close()
+        await worker_of._parts.worker.close()
 
     async def test_that_have_not_the_tool_leave_its_tasks_to_others(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
         tools = Tools(Flaky(clock), run_tasks=False, clock=clock)
         flow = await tools.start("at_once")
         stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
-        stranger._tasks.wake_worker()
+        stranger._parts.tasks.wake_worker()
         await asyncio.sleep(0.3)
         row = await tools.row(flow)
         assert (row.status, row.version) == ("working", 0)
@@ -596,7 +596,7 @@ class TestServersThatEnd:
             lambda: "No worker began a task of 'at_once' before it expired" in caplog.text, "the stranger"
         )
         assert (await flow.look()).task.status == "failed"
-        await stranger._worker.close()
+        await stranger._parts.worker.close()
 
 
 async def test_an_error_that_a_handler_raises_ends_its_task_even_if_it_names_an_unknown_tool() -> None:
@@ -609,7 +609,7 @@ async def test_an_error_that_a_handler_raises_ends_its_task_even_if_it_names_an_
     flow = AsyncClient(app, tasks=True, log_level=None).flow("lost")
     await flow.start()
     assert (await flow.wait()).task.status == "failed"
-    await app._worker.close()
+    await app._parts.worker.close()
 
 
 def test_workers_run_on_each_event_loop_that_has_tasks() -> None:
@@ -672,13 +672,13 @@ class TestConcurrency:
         flows = [AsyncClient(first, tasks=True).flow("one_at_a_time") for _ in range(8)]
         for flow in flows:
             await flow.start()
-        second._worker.start()
+        second._parts.worker.start()
         for flow in flows:
             await flow.wait()
         assert min(ran.count("first"), ran.count("second")) >= 3
         for app in (first, second):
-            await app._worker.close()
-            await app._shared.store.close()
+            await app._parts.worker.close()
+            await app._parts.shared.store.close()
 
     async def test_of_a_tool_goes_on_as_soon_as_one_has_ended(self, tools: Tools, monkeypatch: Any) -> None:
         monkeypatch.setattr(worker, "POLL_INTERVAL", 30.0)
@@ -689,7 +689,7 @@ class TestConcurrency:
 
         tools.app.tool(task="optional", concurrency=1)(one)
         flows = [await tools.start("one", replica(tools.app, run_tasks=False)) for _ in range(40)]
-        tools.app._worker.start()
+        tools.app._parts.worker.start()
         async with asyncio.timeout(10):
             for flow in flows:
                 await flow.wait()
@@ -704,7 +704,7 @@ class TestConcurrency:
         tools.gate.set()
         assert (await blocked.wait()).text == "last"
         assert (await waits.wait()).text == "at once"
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
 
 class TestMemory:
@@ -727,7 +727,7 @@ class TestMemory:
         await asyncio.sleep(0.1)
         gc.collect()
         assert [each() for each in held] == [None] * 3
-        (loop_worker,) = tools.app._worker._loop_workers.values()
+        (loop_worker,) = tools.app._parts.worker._loop_workers.values()
         assert loop_worker._running == {}
 
 
@@ -744,7 +744,7 @@ class TestAClientThatLeaves:
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        await tools.until(lambda: all(r.status == "cancelled" for r in tools.store._tasks.values()), "the end")
+        await tools.until(lambda: all(r.status == "cancelled" for r in tools.store._parts.tasks.values()), "the end")
         tools.gate.set()
         await asyncio.sleep(0.2)
         assert tools.ran == ["first", "waits"]
