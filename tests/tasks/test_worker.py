@@ -459,8 +459,8 @@ class TestALease:
         await tools.store.change_task(await tools.row(flow), attempts=2)
         tools.app._parts.worker.start()
         reply = await flow.wait()
-        assert "given up" in reply.error.message
-        assert "was begun 2 times and came to no step, question or end, and is failed" in caplog.text
+        assert "could not be run to its end" in reply.error.message
+        assert "it was started 2 times and reached no step, question or end" in caplog.text
         assert "as when its event loop is blocked" in caplog.text, "its worker need not have ended"
         await tools.app._parts.worker.close()
 
@@ -744,7 +744,7 @@ class TestAClientThatLeaves:
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        await tools.until(lambda: all(r.status == "cancelled" for r in tools.store._parts.tasks.values()), "the end")
+        await tools.until(lambda: all(r.status == "cancelled" for r in tools.store._tasks.values()), "the end")
         tools.gate.set()
         await asyncio.sleep(0.2)
         assert tools.ran == ["first", "waits"]
