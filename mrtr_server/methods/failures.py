@@ -9,11 +9,13 @@ from ..errors import (
     Refusal,
     RequestError,
     StoreUnavailable,
+    ToolError,
     Unavailable,
 )
 from ..hints import for_error
 from ..logs.failures import report_failure
-from ..protocol.messages import Call
+from ..protocol.messages import Call, Complete
+from ..schema.results import failed
 
 _REFUSED = {
     "decline": "The user declined to answer, so the request was not carried out.",
@@ -89,3 +91,15 @@ def problems(target: str, misfit: ArgumentsMisfit) -> str:
 def refused(refusal: Refusal) -> str:
     """Return the message for the model that the person said no."""
     return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
+
+
+def tool_failure(call: Call, error: Exception, errors: ErrorReporter) -> Complete | RequestError:
+    """Return the result of a tool that has failed, or the error where no result can say that."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, ToolError):
+        return Complete(failed(str(error) or "The tool failed."))
+    fault = errors.report(call, error)
+    if isinstance(fault, Unavailable):  # to try again may help, and that is the client's to know
+        return fault
+    return Complete(failed(fault.message))

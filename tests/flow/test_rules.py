@@ -35,7 +35,7 @@ from mrtr_server import (
     State,
     ToolError,
 )
-from mrtr_server.flow.steps import _plain
+from mrtr_server.flow.step_arguments import plain
 from mrtr_server.protocol.dialects import DIALECTS, Envelope
 from mrtr_server.protocol.drafts import SepDraftDialect
 from mrtr_server.protocol.messages import Call
@@ -1948,8 +1948,8 @@ class TestAttacks:
         assert await walk.text({"confirm": YES}) == "done"
 
     async def test_sets_count_by_what_is_in_them(self) -> None:
-        assert _plain({"x", "y", "z"}) == ["x", "y", "z"]
-        assert _plain([b"\xff", {1: 2}]) == [["bytes", "/w=="], {"<int>1": 2}]
+        assert plain({"x", "y", "z"}) == ["x", "y", "z"]
+        assert plain([b"\xff", {1: 2}]) == [["bytes", "/w=="], {"<int>1": 2}]
 
     async def test_an_iterator_is_no_argument_of_a_step(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
