@@ -1,6 +1,7 @@
 """A store of a user's own: what it has to implement, and that nobody asks it what else it can do."""
 
 import ast
+import inspect
 import json
 import re
 from pathlib import Path
@@ -25,6 +26,7 @@ from mrtr_server import (
 )
 from mrtr_server.errors import WrongVersion
 from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.testing import Client, replicas
 
 from ..conftest import Serve
@@ -155,6 +157,18 @@ class TestWithMore:
     def test_ours_do(self, kind: type[Store]) -> None:
         assert issubclass(kind, TaskStore)
         assert kind.shared is (kind is SQLStore)
+
+    @pytest.mark.parametrize("kind", [TaskStore, InProcessStore, SQLStore, WatchedStore])
+    def test_what_a_method_takes_and_its_defaults_are_the_same_in_every_store(self, kind: type[Store]) -> None:
+        methods = [name for name, value in vars(Store).items() if name[0] != "_" and callable(value)]
+        assert len(methods) == 16
+        for name in methods:
+            ours, promised = (inspect.signature(getattr(each, name)).parameters for each in (kind, Store))
+            assert ours == promised, name
+
+    @pytest.mark.parametrize("kind", [Store, InProcessStore])
+    def test_a_new_task_has_a_lease_of_no_time_unless_it_is_given_one(self, kind: type[Store]) -> None:
+        assert inspect.signature(kind.add_task).parameters["seconds"].default == 0.0
 
     def test_one_that_carries_changes_is_asked_for_what_does(self) -> None:
         carrier = InProcessFanout()

@@ -104,6 +104,12 @@ async def test_a_statement_gives_its_rows(file: SQLiteFile) -> None:
     assert await file.run(FIND, {"number": 8}) == []
 
 
+async def test_a_statement_alone_waits_for_no_others(file: SQLiteFile) -> None:
+    async with asyncio.timeout(module.IDLE / 2):
+        assert await add(file, 1) == 1
+        assert await file.run(FIND, {"number": 1}) == [(1,)]
+
+
 async def test_what_is_written_at_once_shares_a_transaction(file: SQLiteFile, path: Path, gate: Gate) -> None:
     """As the log of the file tells, which grows by each page of each transaction."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import json
 import sqlite3
 import time
@@ -300,6 +301,34 @@ class TestInProcessStore(StoreContract):
 
     def test_it_is_not_shared(self) -> None:
         assert InProcessStore.shared is False
+
+    def test_it_holds_100_000_of_a_kind_and_256_mib_unless_it_is_told(self) -> None:
+        defaults = inspect.signature(InProcessStore).parameters
+        assert defaults["most_records"].default == 100_000
+        assert defaults["most_bytes"].default == 256 * 2**20
+
+    async def test_what_has_expired_is_absent_from_that_moment_on(self) -> None:
+        clock = Clock()
+        store, now = InProcessStore(clock, most_records=1), clock.now
+        assert await store.put("key", b"value", keep=10)
+        granted = await store.redeem("state", "answers", lease=5, keep=10)
+        clock.now = now + 9.999
+        assert await store.get("key") == b"value"
+        assert await store.renew("state", granted.token, lease=5)
+        clock.now = now + 10
+        assert await store.get("key") is None
+        assert not await store.renew("state", granted.token, lease=5)
+        assert await store.put("another", b"value", keep=10)
+        assert (await store.redeem("another", "answers", lease=5, keep=10)).verdict == "granted"
+
+    async def test_a_lease_ends_at_its_moment(self) -> None:
+        clock = Clock()
+        store, now = InProcessStore(clock), clock.now
+        await store.redeem("state", "answers", lease=5, keep=10)
+        clock.now = now + 4.999
+        assert (await store.redeem("state", "answers", lease=5, keep=10)).verdict == "running"
+        clock.now = now + 5
+        assert (await store.redeem("state", "answers", lease=5, keep=10)).attempt == 2
 
     async def test_it_refuses_more_than_it_may_hold(self) -> None:
         clock = Clock()

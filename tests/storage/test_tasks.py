@@ -357,7 +357,11 @@ class TaskContract:
         waiting = asyncio.create_task(bench.store.wait_for_tasks(1.0, tools=TOOLS))
         await asyncio.sleep(0.3)
         assert await bench.store.renew_tasks("lease", [row.id], seconds=30)
-        assert await bench.store.change_task(row, status="completed")
+        changed = await bench.store.change_task(row, message="half of it")
+        assert changed is not None
+        changed = await bench.store.change_task(changed, lease="another", seconds=30)
+        assert changed is not None
+        assert await bench.store.change_task(changed, status="completed")
         assert await asyncio.wait([waiting], timeout=0.3) == (set(), {waiting})
         await waiting
 
@@ -436,6 +440,18 @@ class TestInProcessTasks(TaskContract):
         clock.now += 60
         await store.overdue_tasks(most=1)
         assert (store._bytes, store._tasks) == (0, {})
+
+    async def test_what_has_expired_is_absent_from_that_moment_on(self) -> None:
+        store = InProcessStore(clock := Clock())
+        row = task_row(expires=clock.now + 10)
+        assert await store.add_task(row)
+        clock.now = row.expires - 0.001
+        assert await store.find_task(row.id) == row
+        assert not await store.add_task(row)
+        clock.now = row.expires
+        assert await store.find_task(row.id) is None
+        assert await store.change_task(row, message="late") is None
+        assert await store.add_task(replace(row, expires=row.expires + 10))
 
     async def test_a_task_that_asks_again_and_again_leaves_nothing_behind(self) -> None:
         store = InProcessStore(clock := Clock())
