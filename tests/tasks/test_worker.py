@@ -293,6 +293,17 @@ class TestTasksThatBeginHere:
         for each in (tools.app, other):
             await each._parts.worker.close()
 
+    async def test_get_the_last_place_too(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(tasks=1))
+        tools.app.tool(name="waits", task="optional")(tools.waits)
+        await (await tools.start("at_once")).wait()  # the worker begins with it
+        flow = await tools.start("waits")
+        row = await tools.row(flow)
+        assert (row.lease != "", row.version) == (True, 0), "it was claimed, and not begun here"
+        tools.gate.set()
+        assert (await flow.wait()).text == "waits"
+        await tools.app._parts.worker.close()
+
     async def test_are_for_others_where_the_server_is_leaving(self, tools: Tools) -> None:
         await (await tools.start("at_once")).wait()
         tools.app._parts.admission.drain()
@@ -497,6 +508,31 @@ class TestMessages:
         thread.join()
         await asyncio.sleep(0.2)
         assert (await flow.look()).task.message == ""
+
+    @pytest.mark.parametrize(
+        ("said", "shown"),
+        [
+            ("x" * 2_000, "x" * 2_000),
+            ("x" * 2_000 + "y", "x" * 2_000),
+            ("a\0b", "a\N{REPLACEMENT CHARACTER}b"),
+            ("\ud800!", "?!"),
+        ],
+    )
+    async def test_are_what_everybody_can_keep_and_are_stored_once(self, tools: Tools, said: str, shown: str) -> None:
+        async def tells(ctx: Context) -> str:
+            """Tell it, and wait."""
+            await ctx.status(said)
+            return await tools._wait("tells")
+
+        tools.app.tool(task="optional")(tells)
+        flow = await tools.start("tells")
+        async with asyncio.timeout(10):
+            while not (message := (await flow.look()).task.message):  # noqa: ASYNC110  as `Tools.until`
+                await asyncio.sleep(0.01)
+        assert message == shown
+        changes = tools.store.calls.count("change")
+        await asyncio.sleep(3 * task_run.SAY_EVERY)
+        assert tools.store.calls.count("change") == changes
 
     async def test_that_are_being_stored_do_not_cost_the_result(self, tools: Tools) -> None:
         async def talks(ctx: Context) -> str:
