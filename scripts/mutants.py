@@ -178,6 +178,12 @@ def test_files(names: list[str]) -> list[str]:
     return [path for path in paths if not path.startswith(IGNORED)]
 
 
+def own_tests(packages: list[str]) -> list[str]:
+    """Return the folders of the tests of packages, or of the packages that modules are in."""
+    folders = (Path("tests") / Path(package).parts[0] for package in packages)
+    return sorted({str(folder) if (ROOT / folder).is_dir() else "tests" for folder in folders})
+
+
 class Runner:
     """Runs mutants, each in a copy of the tree that nobody else uses meanwhile.
 
@@ -208,10 +214,10 @@ class Runner:
             return None
         verdict = self._judge(mutant)
         with self._print:
-            print(
-                f"{verdict.end:12} {mutant.path}:{mutant.first}  ({verdict.tests[0]} of {verdict.tests[1]} tests)",
-                flush=True,
-            )
+            print(f"{verdict.end:12} {mutant.path}:{mutant.first}  ({verdict.tests[0]} of {verdict.tests[1]} tests)")
+            if verdict.end not in (KILLED, EQUIVALENT):
+                print("", *mutant.diff, sep="\n    ", end="\n\n")
+            sys.stdout.flush()
         return verdict
 
     def _judge(self, mutant: Mutant) -> Verdict:
@@ -335,18 +341,18 @@ def share(verdicts: list[Verdict]) -> float:
 
 
 def main() -> int:
-    """Run the sample, and print the table and the survivors."""
+    """Run the sample, and print the survivors and the table."""
     parser = argparse.ArgumentParser(prog="scripts/mutants", description="See whether the tests notice small changes.")
     parser.add_argument("packages", nargs="*", default=["flow", "crypto", "tasks", "storage"])
     parser.add_argument("--sample", type=int, default=20, help="mutants of each package; 0 for all")
     parser.add_argument("--seed", type=int, default=1, help="another number, another sample")
-    parser.add_argument("--budget", type=float, default=60, help="seconds of tests for each mutant")
+    parser.add_argument("--budget", type=float, default=20, help="seconds of tests for each mutant")
     parser.add_argument("--minutes", type=float, default=60, help="after these, no more mutants are begun")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many run side by side")
-    parser.add_argument("--tests", nargs="+", default=["tests"], help="count these alone, for a quick look")
+    parser.add_argument("--tests", nargs="+", help="run these, and not those of the packages alone")
     options = parser.parse_args()
     until = time.monotonic() + 60 * options.minutes
-    coverage = Coverage(options.jobs, options.tests)
+    coverage = Coverage(options.jobs, options.tests or own_tests(options.packages))
     samples: dict[str, list[Mutant]] = {}
     for package in options.packages:
         every = [mutant for path in modules(package) for mutant in mutants(ROOT, path)]
@@ -359,11 +365,6 @@ def main() -> int:
         judged = {package: list(pool.map(runner.judge, sample)) for package, sample in samples.items()}
     verdicts = {package: [each for each in every if each is not None] for package, every in judged.items()}
     print()
-    for each in chain(*verdicts.values()):
-        if each.end not in (SURVIVED, UNCOVERED, TIMEOUT):
-            continue
-        print(f"{each.mutant.path}:{each.mutant.first}: {each.end} {each.tests[0]} of {each.tests[1]} tests")
-        print("\n".join(each.mutant.diff), end="\n\n")
     left_out = sum(each is None for each in chain(*judged.values()))
     if left_out:
         print(f"{left_out} mutants were not begun: the time was over. --minutes gives more.\n")
