@@ -105,6 +105,7 @@ class Coverage:
         state = self._folder / "state.json"
         known = json.loads(state.read_text()) if state.exists() else {"files": {}, "took": {}}
         files = {name: digest(ROOT / name) for name in test_files(tests)}
+        self.kills = Kills(self._folder / "kills.json", files)
         new = [name for name, of in files.items() if known["files"].get(name) != of]
         if new:
             took = {test: seconds for test, seconds in known["took"].items() if test.partition("::")[0] not in new}
@@ -178,6 +179,37 @@ def test_files(names: list[str]) -> list[str]:
     return [path for path in paths if not path.startswith(IGNORED)]
 
 
+class Kills:
+    """Which test has killed which mutant of this state of the package, so that it need not do so again.
+
+    Args:
+        file: where that is kept.
+        tests: the digests of the files of tests: a kill counts until its file changes.
+    """
+
+    def __init__(self, file: Path, tests: dict[str, str]) -> None:
+        self._file = file
+        self._tests = tests
+        self._kills: dict[str, tuple[str, str]] = json.loads(file.read_text()) if file.exists() else {}
+        self._guard = Lock()
+
+    def has(self, mutant: Mutant) -> bool:
+        """Return whether a test has killed a mutant that is still as it was."""
+        name, version = self._kills.get(_key(mutant), ("", ""))
+        return bool(name) and self._tests.get(name) == version
+
+    def add(self, mutant: Mutant, test: str) -> None:
+        """Note that a test has killed a mutant."""
+        name = test.partition("::")[0]
+        with self._guard:
+            self._kills[_key(mutant)] = (name, self._tests[name])
+            self._file.write_text(json.dumps(self._kills))
+
+
+def _key(mutant: Mutant) -> str:
+    return hashlib.sha256(f"{mutant.path}\0{mutant.source}".encode()).hexdigest()
+
+
 def own_tests(packages: list[str]) -> list[str]:
     """Return the folders of the tests of packages, or of the packages that modules are in."""
     folders = (Path("tests") / Path(package).parts[0] for package in packages)
@@ -235,6 +267,8 @@ class Runner:
             seconds += self._coverage.took[test]
         if not chosen:
             return Verdict(mutant, UNCOVERED)
+        if self._coverage.kills.has(mutant):
+            return Verdict(mutant, KILLED, (len(chosen), len(covering)))
         root = self._copies.get()
         try:
             return Verdict(mutant, self._end_of(mutant, root, chosen), (len(chosen), len(covering)))
@@ -256,6 +290,7 @@ class Runner:
             if again is None:
                 return TIMEOUT
             if again and self._passes(root, test):
+                self._coverage.kills.add(mutant, test)
                 return KILLED
             print(f"  {test} fails now and then, or always: it does not count", flush=True)
             tests.remove(test)

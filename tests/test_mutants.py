@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from mutants import KILLED, SURVIVED, UNCOVERED, Runner, Verdict, changed, share  # noqa: E402
+from mutants import KILLED, SURVIVED, UNCOVERED, Kills, Runner, Verdict, changed, share  # noqa: E402
 from mutants_code import Mutant, mutants  # noqa: E402
 
 MODULE = '''"""A module with one of each."""
@@ -105,11 +105,21 @@ def test_a_test_kills_that_fails_with_the_mutant_each_time_and_passes_without_it
     (tmp_path / "test_module.py").write_text(TESTS)
     (halved,) = (each for each in mutants(tmp_path, "module.py") if "    return (taken // 2)" in each.source)
     names = [f"test_module.py::{name}" for name in tests]
-    coverage = SimpleNamespace(covering=lambda _: names, took=dict.fromkeys(names, 0.1))
+    kills = Kills(tmp_path / "kills.json", {"test_module.py": "as it is"})
+    coverage = SimpleNamespace(covering=lambda _: names, took=dict.fromkeys(names, 0.1), kills=kills)
     verdict = Runner(coverage, [tmp_path], budget=60, until=time.monotonic() + 60).judge(halved)  # type: ignore[arg-type]
     assert verdict is not None
     assert verdict.end == end
     assert (tmp_path / "module.py").read_text() == MODULE
+    assert kills.has(halved) == (end == KILLED)
+
+
+def test_a_kill_counts_until_the_mutant_or_the_file_of_its_test_changes(tmp_path: Path, found: list[Mutant]) -> None:
+    file, tests = tmp_path / "kills.json", {"test_module.py": "one", "test_other.py": "two"}
+    Kills(file, tests).add(found[0], "test_module.py::test_it")
+    assert [Kills(file, tests).has(mutant) for mutant in found[:2]] == [True, False]
+    assert Kills(file, {**tests, "test_other.py": "changed"}).has(found[0])
+    assert not Kills(file, {**tests, "test_module.py": "changed"}).has(found[0])
 
 
 def test_the_share_is_of_what_differs_and_counts_the_killed_alone(found: list[Mutant]) -> None:
