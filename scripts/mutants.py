@@ -147,17 +147,9 @@ class Coverage:
             (root / "coverage.ini").write_text(SETTINGS.format(data=self._folder / "coverage"))
             took = root / "took.json"
             run = [sys.executable, "-m", "coverage", "run", "--rcfile=coverage.ini", "-m", "pytest", "-q"]
-            run += [
-                "-p",
-                "mutants_contexts",
-                "-p",
-                "no:cacheprovider",
-                "--numprocesses",
-                str(jobs),
-                "--dist",
-                "loadfile",
-            ]
-            done = subprocess.run(run, cwd=root, env=environment(root, MRTR_TESTS_TOOK=str(took)))  # noqa: S603
+            run += ["-p", "mutants_contexts", "-p", "no:cacheprovider", "--numprocesses", str(jobs), "--dist=loadfile"]
+            took_in = environment(root, MRTR_TESTS_TOOK=str(took))
+            done = subprocess.run([*run, *tests], cwd=root, env=took_in)  # noqa: S603
             if done.returncode not in (0, 1):  # what fails unchanged is left out
                 sys.exit(done.returncode)
             combine = [sys.executable, "-m", "coverage", "combine", "--append", "--quiet", "--rcfile=coverage.ini"]
