@@ -118,7 +118,6 @@ class Coverage:
         self._data = CoverageData(str(self._folder / "coverage"))
         self._data.read()
         self._lines: dict[str, dict[int, list[str]]] = {}
-        self._paths = {str(Path(*Path(each).parts[Path(each).parts.index(PACKAGE) :])): each for each in self._files()}
 
     def covering(self, mutant: Mutant) -> list[str]:
         """Return the names of the tests that run a changed line, the quickest first.
@@ -127,16 +126,21 @@ class Coverage:
         import it first says nothing.
         """
         if mutant.path not in self._lines:
-            path = self._paths.get(mutant.path)
-            self._lines[mutant.path] = self._data.contexts_by_lineno(path) if path else {}
+            self._lines[mutant.path] = self._lines_of(mutant.path)
         lines = self._lines[mutant.path]
         tests = {test for line in range(mutant.first, mutant.last + 1) for test in lines.get(line, ())}
         if mutant.at_import:
             tests = {test for each in lines.values() for test in each}
         return sorted((test for test in tests if test in self.took), key=self.took.__getitem__)
 
-    def _files(self) -> list[str]:
-        return [path for path in self._data.measured_files() if PACKAGE in Path(path).parts]
+    def _lines_of(self, module: str) -> dict[int, list[str]]:
+        """Return the tests that run each line of a module. It was measured in a directory of its own each time."""
+        lines: dict[int, list[str]] = {}
+        for path in self._data.measured_files():
+            if path.endswith(f"/{module}"):
+                for line, tests in self._data.contexts_by_lineno(path).items():
+                    lines.setdefault(line, []).extend(tests)
+        return lines
 
     def _measure(self, jobs: int, tests: list[str]) -> dict[str, float]:
         """Measure what these files of tests cover; return how many seconds each test took that passed."""
