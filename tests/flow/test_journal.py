@@ -511,3 +511,14 @@ class TestSingleUse:
         marked = dump(journal)
         assert b'"c":true' in marked
         assert Journal.load(marked.replace(b',"c":true', b""), HERE, NOW).single_use
+
+
+def test_every_flow_has_an_id_of_its_own_and_keeps_it() -> None:
+    ids = set()
+    for _ in range(1_000):
+        journal = Journal(NOW)
+        ids.add(journal.flow)
+        assert journal.flow in ids
+        assert Journal.load(journal.dump(HERE, NOW, 600, LIMITS), HERE, NOW).flow == journal.flow
+    assert len(ids) == 1_000
+    assert {len(each) for each in ids} == {32}

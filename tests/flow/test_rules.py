@@ -1856,6 +1856,22 @@ class TestAttacks:
         assert "is used for two different steps" in caplog.text
         assert EFFECTS == ["first"]
 
+    async def test_a_step_of_the_same_name_with_other_arguments_is_another_one(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def save(what: str) -> str:
+            return effect(what)
+
+        @app.tool
+        async def both(ctx: Context) -> str:
+            await ctx.step(save, "first", key="save")
+            await ctx.step(save, "second", key="save")
+            return "done"
+
+        assert "reference" in await Walk(app, target="both").failure()
+        assert "is used for two different steps" in caplog.text
+        assert EFFECTS == ["first"]
+
     async def test_a_failure_beside_an_open_ask_is_not_handed_on(self, app: MRTRServer) -> None:
         def quota() -> None:
             raise LookupError
