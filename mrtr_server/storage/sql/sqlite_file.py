@@ -73,7 +73,8 @@ class SQLiteFile:
         """Run a query that finds what it reads by a key, on the spot.
 
         Args:
-            sql, given: as for `run`.
+            sql: the statement, which begins with SELECT.
+            given: its parameters by name, in types that SQLite knows.
 
         Returns:
             The rows; None where that takes patience, which `run` has.
