@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast, get_args, get_ori
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
+from typing_extensions import override
 
 from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import blocks
@@ -40,7 +41,7 @@ class Elicited(Generic[T]):
 
     @property
     def accepted(self) -> bool:
-        """Whether the form was accepted. (For a type checker, ask for `content is not None`.)"""
+        """Whether the form was accepted; for a type checker, ask for `content is not None`."""
         return self.action == "accept"
 
     def __eq__(self, other: object) -> bool:
@@ -121,7 +122,14 @@ class Ask(ABC, Generic[T]):
         return {name: made for name in self.texts if callable(made := getattr(self, name))}
 
     def filled(self, texts: Mapping[str, Any]) -> Self:
-        """Return the same ask with these texts."""
+        """Return the same ask with these texts.
+
+        Args:
+            texts: what the functions in `functions` have made, by attribute.
+
+        Returns:
+            A copy. This ask does not change.
+        """
         ask = copy(self)
         for name, text in texts.items():
             setattr(ask, name, text)
@@ -135,8 +143,14 @@ class Ask(ABC, Generic[T]):
     def parse(self, raw: JSON) -> T:
         """Read an answer.
 
+        Args:
+            raw: what the client sent for the ask's key, as plain JSON; it may be anything.
+
+        Returns:
+            What the handler gets.
+
         Raises:
-            InvalidAnswer: it is not what was asked for.
+            InvalidAnswer: it is not what was asked for. The ask is then asked again, with the reason.
             Refusal: the person declined or dismissed the ask.
         """
 
@@ -182,13 +196,13 @@ class Elicit(Ask[T]):
         params = {"message": written(self.message), "requestedSchema": self._form.schema}
         return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)
 
+    @override
     def parse(self, raw: JSON) -> T:
-        """Read an answer; see `Ask.parse`."""
         return cast(T, read_form(self._form, self.branches, raw))
 
 
 class Confirm(Ask[bool]):
-    """Ask the person for a yes. Anything but an accepted, true answer ends the call.
+    """Ask the person for a yes (Elicitation, Form Mode). Anything but an accepted, true answer ends the call.
 
     From there on each state of the flow is redeemed once, so one yes lets the rest of the call run once.
 
@@ -210,8 +224,8 @@ class Confirm(Ask[bool]):
         # A kind of its own: no answer to a form that looks the same can be taken for a yes.
         return Question(CONFIRMATION, "elicitation/create", params, "elicitation.form")
 
+    @override
     def parse(self, raw: JSON) -> bool:
-        """Read an answer; see `Ask.parse`. What is read is always True."""
         content = accepted(raw, confirming=True)
         confirmed = content.get("confirm") if isinstance(content, dict) else None
         if not isinstance(confirmed, bool):
@@ -222,7 +236,7 @@ class Confirm(Ask[bool]):
 
 
 class Sample(Ask[Sampled]):
-    """Ask the client's model for a message (Sampling).
+    """Ask the client's model for a message (Sampling, Creating Messages).
 
     Args:
         messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
@@ -276,12 +290,12 @@ class Sample(Ask[Sampled]):
         params = {"messages": written(self.messages), **self._params}
         return Question("sample", "sampling/createMessage", params, self._needs)
 
+    @override
     def filled(self, texts: Mapping[str, Any]) -> "Sample":
-        """Return the same ask with these messages."""
         return super().filled({name: _conversation(messages) for name, messages in texts.items()})
 
+    @override
     def parse(self, raw: JSON) -> Sampled:
-        """Read an answer; see `Ask.parse`."""
         return read_model(Sampled, raw)
 
 
@@ -299,8 +313,8 @@ class ListRoots(Ask["list[Root]"]):
         """Return the ask as it goes to the client."""
         return Question("roots", "roots/list", {}, "roots")
 
+    @override
     def parse(self, raw: JSON) -> list[Root]:
-        """Read an answer; see `Ask.parse`."""
         return list(read_model(Roots, raw).roots)
 
 

@@ -118,7 +118,26 @@ class Context:
         tool_choice: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> Ongoing[Sampled]:
-        """Ask the client's model for a message. The parameters are those of `Sample`; `text` has the answer's text."""
+        """Ask the client's model for a message (Sampling, Creating Messages).
+
+        Args:
+            messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
+                `Message`, or plain JSON with `role` and `content`.
+            max_tokens: how long the message may be, in tokens.
+            system_prompt: what the model is told before the conversation, if the client allows it.
+            model_preferences: `hints`, and the priorities of cost, speed and intelligence, each from 0 to 1.
+            temperature: how freely the model writes, on the scale of the client's model.
+            stop_sequences: texts at which the model stops.
+            metadata: for the client's provider of models.
+            include_context: what the client adds of its servers. `"thisServer"` and `"allServers"` need a client that
+                declares `sampling.context`.
+            tools: tools that the model may use, as plain JSON. They need a client that declares `sampling.tools`.
+            tool_choice: how the model may use them, such as `{"mode": "auto"}`; it needs the same.
+            key: names the ask; `sample` by default, then `sample_2`.
+
+        Returns:
+            The message. Its `text` joins all text blocks.
+        """
         return self._one(
             lambda: Sample(
                 messages,
@@ -136,7 +155,14 @@ class Context:
         )
 
     def list_roots(self, *, key: str | None = None) -> Ongoing[list[Root]]:
-        """Ask for the directories and files that the client works in."""
+        """Ask for the directories and files that the client works in (Roots).
+
+        Args:
+            key: names the ask; `roots` by default, then `roots_2`.
+
+        Returns:
+            The roots, in the client's order.
+        """
         return self._one(lambda: ListRoots(key=key))
 
     @overload
@@ -154,7 +180,7 @@ class Context:
     @overload
     def ask(self, /, **asks: Ask[Any]) -> Ongoing[dict[str, Any]]: ...
     def ask(self, /, *asks: Ask[Any], **named: Ask[Any]) -> Ongoing[Any]:
-        """Ask several things in one round.
+        """Ask several things in one round (Multi Round-Trip Requests).
 
         Args:
             asks: `Elicit(...)`, `Confirm(...)`, `ElicitUrl(...)`, `Sample(...)`, `ListRoots()`, in any mix.
@@ -162,6 +188,9 @@ class Context:
 
         Returns:
             The answers in the order of the asks, or by key.
+
+        Raises:
+            TypeError: something is no ask, or only some of the asks have a name.
         """
         return self._awaited("an ask", lambda: self._several(asks, named))
 
@@ -210,13 +239,20 @@ class Context:
 
         Args:
             function: sync (it runs in a thread) or async; it must not ask or run steps itself.
-            args, kwargs: its arguments. They must be the same in every round, or the flow ends with an error.
+            *args: its arguments. They must be the same in every round, or the flow ends with an error.
+            **kwargs: likewise, by name.
             key: names the step; the function's name by default, then with `_2`, `_3`. A lambda needs one.
             rerun: run the function again when its arguments have changed, since that does no harm.
 
         Returns:
             What it returned, after a way through JSON by its declared type: the same in the round in which it ran and
             in all later ones.
+
+        Raises:
+            TypeError: it is no function.
+            FlowError: the step can't be told apart from another one, its arguments are others than when it ran, or its
+                result is not of its declared type. That ends the flow, whatever the handler makes of the error.
+            Exception: whatever the function raised.
         """
         if not self._can_await:
             raise self._round.refuse_plain("a step")
@@ -244,12 +280,15 @@ class Context:
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
         """Send the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
 
-        It never waits for the client: where that reads slowly, newer progress takes the place of older.
+        It never waits for the client: where that reads slowly, newer progress takes the place of older (Progress).
 
         Args:
-            progress: grows with each note.
+            progress: grows with each note; in a unit of your own.
             total: what `progress` will be at the end, if that is known.
             message: what is being done, in words for the person; in a task, its status.
+
+        Returns:
+            Something that an `async def` may await; it is done at once.
         """
         if self._round.task is not None:
             if message:
@@ -263,6 +302,9 @@ class Context:
 
         Args:
             message: in words for the person; nothing secret. In the foreground it goes nowhere.
+
+        Returns:
+            Something that an `async def` may await; it is done at once.
         """
         if self._round.task is not None:
             self._round.task.say(message)
@@ -271,12 +313,18 @@ class Context:
     def log(self, data: Any, *, level: LogLevel = "info", logger: str | None = None) -> Awaitable[None]:
         """Send a message to the client's log, if it wants messages of that level. In a plain `def`, don't await it.
 
-        It never waits for the client: where that reads too slowly, messages are dropped.
+        It never waits for the client: where that reads too slowly, messages are dropped (Logging).
 
         Args:
             data: text or plain JSON; nothing secret.
             level: how severe it is.
             logger: names the part of the server that speaks.
+
+        Returns:
+            Something that an `async def` may await; it is done at once.
+
+        Raises:
+            ValueError: there is no such level. It is raised only where the client wants messages.
         """
         least = self._round.call.log_level
         if least is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(least):
