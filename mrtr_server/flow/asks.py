@@ -88,14 +88,23 @@ class Sampled(_Answer):
 
 
 class Root(_Answer):
-    """A directory or file that the client works in (Roots)."""
+    """A directory or file that the client works in (Roots).
+
+    Args:
+        uri: where it is: a `file:` URI.
+        name: its name for people, if the client says one.
+    """
 
     uri: str
     name: str | None = None
 
 
 class Roots(_Answer):
-    """The roots that the client listed."""
+    """The roots that the client listed (Roots).
+
+    Args:
+        roots: in the client's order.
+    """
 
     roots: tuple[Root, ...]
 

@@ -29,6 +29,11 @@ class Context:
 
     An ask that the client has not answered yet ends the round: it never returns, and the handler is run again from the
     top when the answer is there. So whatever must happen once goes into `step`.
+
+    Args:
+        round_: the round that the handler runs in.
+        outlet: takes progress and log messages.
+        can_await: whether the handler can wait for an answer; a plain `def` can't.
     """
 
     __slots__ = ("_can_await", "_outlet", "_round")
@@ -48,7 +53,7 @@ class Context:
     @overload
     def elicit(self, message: str, schema: type[Elicited[M]], *, key: str | None = None) -> Ongoing[Elicited[M]]: ...
     def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Ongoing[Any]:
-        """Ask the person to fill in a form.
+        """Ask the person to fill in a form (Elicitation, Form Mode).
 
         Args:
             message: why you ask, in words for the person.
@@ -61,7 +66,7 @@ class Context:
         return self._one(lambda: Elicit(message, schema, key=key))
 
     def confirm(self, message: str, *, key: str | None = None) -> Ongoing[bool]:
-        """Ask the person for a yes. Anything else ends the call; nothing after it runs.
+        """Ask the person for a yes (Elicitation, Form Mode). Anything else ends the call; nothing after it runs.
 
         One yes lets what comes after it run once: see `Confirm`.
 
@@ -88,7 +93,7 @@ class Context:
     def elicit_url(
         self, message: str, url: Any = None, *, callback: Any = None, key: str | None = None
     ) -> Ongoing[Any]:
-        """Ask the person to open a page, for what must not pass through the client.
+        """Ask the person to open a page, for what must not pass through the client (Elicitation, URL Mode).
 
         Args:
             message: why, in words for the person.

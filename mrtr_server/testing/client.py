@@ -175,8 +175,20 @@ class Client(Calls[Reply, list[Reply]]):
 class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]):
     """A client for tests that are `async def`: what `Client` returns must be awaited here.
 
-    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down. It has
-    the parameters of `Client`.
+    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down.
+
+    Args:
+        servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
+        token: the bearer token of the user.
+        headers: HTTP headers of every request.
+        answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
+        capabilities: what the client declares; every capability if left out.
+        tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
+        dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
+        log_level: the least severe log messages that the client wants; None for none.
+        path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
+            if left out.
+        timeout: how long a reply may take, in seconds; None for any time.
     """
 
     async def __aenter__(self) -> Self:
