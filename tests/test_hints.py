@@ -19,9 +19,7 @@ from mrtr_server import BearerTokens, Context, Elicit, Elicited, InputRequired, 
 from mrtr_server.hints import CONTEXT, PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS
 from mrtr_server.testing import Client, replica
 
-
-class Login(BaseModel):
-    name: str
+from .support.models import Login
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from examples import payments
 from mrtr_server import (
@@ -35,6 +34,8 @@ from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.base import InProcessStore, Redemption
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect
+from ..support.models import Login
 from ..support.serving import KEYS, Process, in_process, started, wait_until
 from ..support.walk import DECLINE, NO, YES, Walk, accept
 from ..support.wire import JSON, Reply, Wire, modern
@@ -43,21 +44,6 @@ from ..transport.test_endpoint import connected, raw_request
 pytestmark = pytest.mark.anyio
 
 KEY = bytes(32)
-EFFECTS: list[str] = []
-
-
-class Login(BaseModel):
-    name: str
-
-
-@pytest.fixture(autouse=True)
-def no_effects() -> None:
-    EFFECTS.clear()
-
-
-def effect(what: str) -> str:
-    EFFECTS.append(what)
-    return what
 
 
 async def slow_effect(what: str) -> str:

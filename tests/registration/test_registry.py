@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from mrtr_server import Completion, Context, Header, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
 from mrtr_server.concurrency.threads import Threads
@@ -21,6 +21,8 @@ from mrtr_server.registration.registry import (
     build_tool,
     described,
 )
+
+from ..support.models import Login
 
 VERSION = "2026-07-28"
 
@@ -44,10 +46,6 @@ def listed(app: MRTRServer, method: str) -> list[dict[str, Any]]:
     result = asyncio.run(ask())
     (entries,) = (value for name, value in result.items() if isinstance(value, list))
     return list(entries)
-
-
-class Login(BaseModel):
-    name: str
 
 
 class TestLists:

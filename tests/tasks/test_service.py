@@ -30,6 +30,7 @@ from mrtr_server import (
 from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.models import Login
 from ..support.wire import events, meta, modern
 
 pytestmark = pytest.mark.anyio
@@ -45,10 +46,6 @@ flows: set[str] = set()
 
 gates: dict[str, asyncio.Event] = {}
 """What lets a step go on, and says that it has begun."""
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Size(BaseModel):

@@ -24,6 +24,7 @@ from mrtr_server.testing import replica
 from ..support.databases import PostgreSQL
 from ..support.direct import Exchange, exchange, scope_of
 from ..support.fleet import fleet
+from ..support.models import Login
 from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
 
 pytestmark = pytest.mark.anyio
@@ -36,10 +37,6 @@ TIMEOUT = 10.0
 app = MRTRServer("waiting", keys=[bytes(32)])
 gates: dict[str, asyncio.Event] = {}
 """What lets a tool go on."""
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Size(BaseModel):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.storage.tasks import TaskRow
@@ -19,13 +18,11 @@ from mrtr_server.tasks import execution as task_run
 from mrtr_server.tasks import worker
 from mrtr_server.testing import AsyncClient, Client, Clock, replica
 
+from ..support.models import Login
+
 pytestmark = pytest.mark.anyio
 
 KEYS = [bytes(32)]
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Flaky(InProcessStore):

@@ -10,7 +10,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
@@ -24,14 +23,11 @@ from mrtr_server import Context, Limits, MRTRServer, Principal, ToolError
 
 from ..conftest import Serve
 from ..support.direct import Exchange, exchange, headers_for, scope_of, send
+from ..support.models import Login
 from ..support.serving import in_thread, wait_until
 from ..support.wire import JSON, Wire, accept, modern, request
 
 PLAIN = {"Content-Type": "application/json"}
-
-
-class Login(BaseModel):
-    name: str
 
 
 @pytest.fixture
