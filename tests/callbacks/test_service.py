@@ -44,6 +44,7 @@ from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.arguments import Stored
 from mrtr_server.storage.base import InProcessStore
+from mrtr_server.testing import Clock
 from mrtr_server.transport.auth import TokenUser
 
 from ..support.direct import Exchange, headers_for, scope_of
@@ -713,11 +714,11 @@ class TestALink:
         refused(await Browser(server.app).back(state, code="x" * 20_000), "too large")
 
     async def test_ends_with_its_flow(self, refused: Any) -> None:
-        now = [time.time()]
-        server = calendar(clock=lambda: now[0], limits=Limits(flow_seconds=60))
+        clock = Clock()
+        server = calendar(clock=clock, limits=Limits(flow_seconds=60))
         asking = walk(server.app)
         await asking.questions()
-        now[0] += 61
+        clock.advance(61)
         refused(await Browser(server.app).back(state_of(url_of(asking))), "expired")
 
     async def test_is_for_one_callback_alone(self, server: Calendar, state: str, refused: Any) -> None:

@@ -10,6 +10,7 @@ from mrtr_server import (
     MRTRServer,
     State,
 )
+from mrtr_server.testing import Clock
 
 from ..support.effects import EFFECTS, effect
 from ..support.walk import YES, Walk
@@ -96,9 +97,9 @@ class TestRule7Budgets:
         assert (await walk.error())["data"]["limit"] == "state_only_rounds"
 
     async def test_the_life_of_a_state_and_of_a_flow(self) -> None:
-        now = {"is": 1_000_000.0}
+        clock = Clock(1_000_000.0)
         limits = Limits(state_seconds=100, flow_seconds=150)
-        app = MRTRServer("rules", keys=KeyRing.generate(), limits=limits, clock=lambda: now["is"])
+        app = MRTRServer("rules", keys=KeyRing.generate(), limits=limits, clock=clock)
 
         @app.tool
         async def two(ctx: Context) -> str:
@@ -113,17 +114,17 @@ class TestRule7Budgets:
 
         walk = Walk(app, target="two")
         await walk.questions()
-        now["is"] += 99
+        clock.advance(99)
         await walk.questions({"first": YES})
-        now["is"] += 52  # within the state's life, past the flow's
+        clock.advance(52)  # within the state's life, past the flow's
         assert (await walk.error({"second": YES}))["code"] == -32602
         walk = Walk(app, target="two")
         await walk.questions()
-        now["is"] += 101
+        clock.advance(101)
         assert (await walk.error({"first": YES}))["code"] == -32602
         walk = Walk(app, target="hurried")
         await walk.questions()
-        now["is"] += 6
+        clock.advance(6)
         assert (await walk.error({"first": YES}))["code"] == -32602
 
     async def test_the_size_of_a_state_names_the_largest_entry(self) -> None:

@@ -92,6 +92,28 @@ class TestRule5AnUnansweredAskParks:
         assert await walk.text({"login": accept(name="ann")}) == "ann work"
         assert EFFECTS == ["work"]
 
+    @pytest.mark.parametrize("step", [slow_effect, effect], ids=["async def", "def"])
+    async def test_an_ask_that_a_side_branch_reaches_after_a_step_goes_out_in_the_same_round(
+        self, app: MRTRServer, step: Any
+    ) -> None:
+        @app.tool
+        async def beside(ctx: Context) -> str:
+            async def branch(name: str) -> str:
+                await ctx.step(step, f"{name} one")
+                await ctx.step(step, f"{name} two", key=f"{name} two")
+                return (await ctx.elicit(f"{name}?", Login, key=name)).name
+
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(ctx.elicit("who?", Login))
+                others = [group.create_task(branch(name)) for name in ("a", "b")]
+            return " ".join([first.result().name, *(each.result() for each in others)])
+
+        walk = Walk(app, target="beside")
+        assert set(await walk.questions()) == {"login", "a", "b"}
+        assert await walk.text({key: accept(name=key) for key in ("login", "a", "b")}) == "login a b"
+        assert walk.rounds == 2
+        assert sorted(EFFECTS) == ["a one", "a two", "b one", "b two"]
+
     async def test_steps_in_a_row_beside_an_ask_all_finish(self, app: MRTRServer) -> None:
         @app.tool
         async def beside(ctx: Context) -> str:

@@ -32,6 +32,7 @@ from mrtr_server import (
 from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.base import InProcessStore, Redemption
+from mrtr_server.testing import Clock
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
@@ -850,32 +851,32 @@ class TestTheLease:
 
 class TestRecordsExpireWithTheState:
     async def test_and_then_the_state_is_refused(self) -> None:
-        now = [1_000_000.0]
-        store = Watched(clock=lambda: now[0])
+        clock = Clock(1_000_000.0)
+        store = Watched(clock=clock)
         app = MRTRServer(
-            "bank", keys=[KEY], store=store, clock=lambda: now[0], limits=Limits(state_seconds=100, lease_seconds=5)
+            "bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100, lease_seconds=5)
         )
         add_pay(app, effect)
         walk = await asked(app)
         kept = walk.state
-        now[0] += 30
+        clock.advance(30)
         assert await walk.text({"confirm": YES}) == "5 paid"
-        now[0] += 69
+        clock.advance(69)
         assert await again(walk, kept).text({"confirm": YES}) == "5 paid"
-        now[0] += 1
+        clock.advance(1)
         assert (await again(walk, kept).error({"confirm": YES}))["message"] == InvalidRequestState.MESSAGE
         # A replica whose clock is behind may still take the state, within the leeway, so the record is still there.
-        slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: now[0] - 50)
+        slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: clock() - 50)
         add_pay(slow, effect)
         assert await again(walk, kept, slow).text({"confirm": YES}) == "5 paid"
-        now[0] += 61
+        clock.advance(61)
         (state,) = store.recorded
         assert (await store.store.redeem(state, "other", lease=1, keep=1)).verdict == "granted", "it is gone"
         assert EFFECTS == ["5 paid"]
 
     async def test_a_duplicate_does_not_wait_past_that(self, store: Watched) -> None:
-        now = [1_000_000.0]
-        app = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: now[0], limits=Limits(state_seconds=100))
+        clock = Clock(1_000_000.0)
+        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
         add_pay(app)
 
         async def busy(*args: Any, **kwargs: Any) -> Redemption:
@@ -886,7 +887,7 @@ class TestRecordsExpireWithTheState:
         waiting = asyncio.create_task(walk.send({"confirm": YES}))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        now[0] += 100
+        clock.advance(100)
         async with asyncio.timeout(5):
             assert (await waiting)["error"]["message"] == InvalidRequestState.MESSAGE
 

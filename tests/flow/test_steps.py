@@ -6,7 +6,7 @@ from datetime import date
 from decimal import Decimal
 from enum import Enum
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -44,6 +44,16 @@ CHANGED: dict[str, tuple[Any, Any]] = {
     "decimal": (Decimal("1.10"), Decimal("1.20")),
     "object": (Order(UUID(int=1)), Order(UUID(int=2))),
 }
+
+
+KEYWORDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"amount": 3}, {"amount": 400}),
+    ({}, {"amount": 400}),
+    ({"currency": "EUR"}, {"currency": "USD"}),
+    ({}, {"currency": "USD"}),
+    ({"note": "one"}, {"note": "another"}),
+]
+"""What a step is given by keyword: in the first two rounds, and in the third."""
 
 
 class Account:
@@ -107,7 +117,9 @@ class TestRule4Steps:
         assert await walk.text({"confirm": YES}) == "1a,2b"
         assert sorted(EFFECTS) == ["a", "b", "ticket", "ticket"]
 
-    @pytest.mark.parametrize("names", [("pay", "pay"), ("pay~all", "pay~all"), ("pay", "pay", "pay~2")])
+    @pytest.mark.parametrize(
+        "names", [("pay", "pay"), ("pay", "pay", "pay"), ("pay~all", "pay~all"), ("pay", "pay", "pay~2")], ids=" ".join
+    )
     async def test_side_by_side_are_each_their_own_whatever_their_tasks_are_called(
         self, app: MRTRServer, names: tuple[str, ...]
     ) -> None:
@@ -218,6 +230,73 @@ class TestRule4Steps:
         await walk.questions({"confirm": YES})
         assert "reference" in await walk.failure({"really": YES})
         assert EFFECTS == ["charged"]
+
+    @pytest.mark.parametrize("given", KEYWORDS, ids=lambda given: " ".join(given[0] | given[1]))
+    async def test_a_change_is_seen_in_what_is_given_by_keyword(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture, given: tuple[dict[str, Any], dict[str, Any]]
+    ) -> None:
+        first, second = given
+        keywords = iter([first, first, second])
+
+        def charge(account: str, amount: int = 3, *, currency: str = "EUR", **more: str) -> None:
+            effect("charged")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.step(charge, "a", **next(keywords))
+            await ctx.confirm("sure?")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        assert await walk.questions({"confirm": YES}) == {"really": "really?"}, "what is the same replays"
+        assert "reference" in await walk.failure({"really": YES})
+        assert EFFECTS == ["charged"]
+        (name,) = first | second
+        assert f"another value of {name!r}" in caplog.text
+
+    async def test_an_argument_is_the_same_by_position_by_keyword_and_by_default(self, app: MRTRServer) -> None:
+        def charge(account: str, amount: int = 3) -> str:
+            return effect(f"{account} {amount}")
+
+        calls = iter([(("a", 3), {}), (("a",), {"amount": 3}), (("a",), {})])
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            args, keywords = next(calls)
+            done = await ctx.step(charge, *args, **keywords)
+            await ctx.confirm("sure?")
+            await ctx.confirm("really?", key="really")
+            return done
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.questions({"confirm": YES})
+        assert await walk.text({"really": YES}) == "a 3"
+        assert EFFECTS == ["a 3"]
+
+    @pytest.mark.parametrize("catches", [False, True], ids=["let through", "caught"])
+    async def test_a_result_that_can_not_be_kept_ends_the_flow(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture, catches: bool
+    ) -> None:
+        def count() -> int:
+            return cast(int, effect("not a number"))
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            try:
+                return str(await ctx.step(count))
+            except Exception:
+                if catches:
+                    return await ctx.step(effect, "something else")
+                raise
+
+        walk = Walk(app, target="run")
+        assert "reference" in await walk.failure()
+        assert EFFECTS == ["not a number"]
+        assert "The step 'count' returned what can't be kept as its declared type" in caplog.text
+        assert "not a number" not in caplog.text, "what it returned may be a secret"
 
     async def test_rerun_lets_a_step_run_again(self, app: MRTRServer) -> None:
         tries = iter([1, 2])

@@ -21,6 +21,7 @@ from mrtr_server import InProcessStore, SQLStore, StoreUnavailable
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.sql.statements import read_migrations
 from mrtr_server.storage.tasks import ENDED, TaskRow, TaskStore
+from mrtr_server.testing import Clock
 
 from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
 
@@ -28,16 +29,6 @@ pytestmark = pytest.mark.anyio
 T = TypeVar("T")
 LEASED: dict[str, Any] = {"status": "working", "lease": "mine", "attempts": 1, "version": 1}
 STATUSES = ["working", "working", "input_required", "completed", "failed", "cancelled"]
-
-
-class Clock:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
