@@ -1,6 +1,7 @@
 """Pages that report back: whose browser opens a link, what it may do, and how the flow that asked goes on."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -496,6 +497,18 @@ class TestAnEarlyClient:
         asked.clear()
         await asyncio.sleep(0.5)
         assert not asked
+
+    async def test_leaves_nothing_behind_when_it_has_been_held(self) -> None:
+        def futures() -> int:
+            gc.collect()
+            return sum(isinstance(each, asyncio.Future) for each in gc.get_objects())
+
+        server = calendar(hold=0.4)
+        asking = walk(server.app)
+        await asking.questions()
+        before = futures()
+        await asking.questions({"google": OPENED})
+        assert futures() <= before
 
     async def test_asks_only_for_what_it_still_needs(self) -> None:
         """What a later version of the handler does not ask for any more holds nobody up twice."""

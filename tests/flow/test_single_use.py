@@ -849,6 +849,77 @@ class TestTheLease:
         assert EFFECTS == ["charged", " and mailed"]
 
 
+class TakenOver(Watched):
+    """A store in which another replica takes a delivery over, just before its outcome would have been recorded.
+
+    Args:
+        clock: of the store.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.lease_clock = clock
+        self.taken_over = asyncio.Event()
+        self.asked: list[tuple[str, str]] = []
+
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+        self.asked.append((state, answers))
+        return await super().redeem(state, answers, lease=lease, keep=keep)
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        if not self.taken_over.is_set():
+            self.lease_clock.advance(31)
+            other = await self.store.redeem(*self.asked[0], lease=30, keep=3600)
+            assert (other.verdict, other.attempt) == ("granted", 2)
+            self.taken_over.set()
+        return await super().record(state, token, outcome)
+
+
+class TestFaultsInARow:
+    """Another replica took the delivery over while this one ran it, and then something else goes wrong."""
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def store(self, clock: Clock) -> TakenOver:
+        return TakenOver(clock)
+
+    @pytest.fixture
+    def app(self, store: TakenOver, clock: Clock) -> MRTRServer:
+        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(lease_seconds=30))
+        add_pay(app)
+        return app
+
+    async def test_a_store_that_is_away_by_then_does_not_hide_what_was_done(
+        self, app: MRTRServer, store: TakenOver
+    ) -> None:
+        walk = await asked(app)
+        paying = asyncio.create_task(walk.text({"confirm": YES}))
+        await store.taken_over.wait()
+        store.down = {"redeem"}
+        assert await paying == "5 paid", "not that nothing was done"
+        assert EFFECTS == ["5 paid"]
+        assert store.failures > 0
+
+    async def test_what_a_client_did_not_wait_for_is_recorded_once_the_other_replica_is_no_more(
+        self, app: MRTRServer, store: TakenOver, clock: Clock
+    ) -> None:
+        walk = await asked(app)
+        repeated = again(walk, walk.state)
+        left = begin(walk, {"confirm": YES})
+        await until(lambda: EFFECTS)
+        left.disconnect()
+        await left.end()
+        await store.taken_over.wait()
+        clock.advance(31)  # the other one was killed
+        await until(lambda: [each.verdict for each in store.redeemed].count("granted") == 2)
+        assert await repeated.text({"confirm": YES}) == "5 paid"
+        assert EFFECTS == ["5 paid"], "a round that ran is recorded, and not given back"
+        assert store.released == 0
+
+
 class TestRecordsExpireWithTheState:
     async def test_and_then_the_state_is_refused(self) -> None:
         clock = Clock(1_000_000.0)
