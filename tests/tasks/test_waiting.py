@@ -266,6 +266,16 @@ class TestTheWaitEnds:
         assert 0.9 < time.monotonic() - began < 3
         gate("a").set()
 
+    @pytest.mark.parametrize(("first_ask", "ttl"), [(0.3, 600.0), (600.0, 0.3)], ids=["the server's", "the task's own"])
+    async def test_for_the_first_ask_at_the_sooner_of_two_bounds(self, first_ask: float, ttl: float) -> None:
+        async with AsyncExitStack() as stack:
+            server = await _replicas(stack, None, limits=Limits(first_ask_seconds=first_ask, task_seconds=ttl))
+            began = time.monotonic()
+            call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
+            assert (await server.send("tools/call", call)).result["status"] in ("working", "failed")
+            assert 0.25 < time.monotonic() - began < 8
+            gate("a").set()
+
     async def test_when_the_client_leaves(self, alone: Replicas) -> None:
         task = await alone.start("held", name="a")
         waiting = alone.opening("tasks/result", {"taskId": task}).start()
