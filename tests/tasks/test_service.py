@@ -514,7 +514,8 @@ class TestSingleUse:
             forgetful._tasks.store = server._tasks.store
             reply = await AsyncClient(forgetful, tasks=True).request("tools/call", params)
             await forgetful._worker.close()
-            return reply.result["taskId"], reply.result["status"]
+            told = reply.message["result"]
+            return told["taskId"], told["status"]
 
         assert await deliver_again() == (first.task.id, "input_required")
         await flow.answer(login={"name": "Ann"})
