@@ -19,10 +19,15 @@
 
 FROM python:3.13-slim AS build
 WORKDIR /source
+# What others made, in the versions and with the hashes of the lock files, before what changes more often.
+COPY requirements ./requirements
+RUN pip install --no-cache-dir --require-hashes --requirement requirements/build.txt \
+    && python -m venv /venv \
+    && /venv/bin/pip install --no-cache-dir --require-hashes --requirement requirements/image.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY mrtr_server ./mrtr_server
-# httpx is what examples/login.py needs.
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir ".[fast,schemas,postgres]" "httpx>=0.28"
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /venv/bin/pip install --no-cache-dir --no-deps /wheels/*.whl
 
 FROM python:3.13-slim
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin server \

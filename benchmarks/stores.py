@@ -12,27 +12,23 @@ import time
 from collections.abc import Awaitable, Callable
 from itertools import count
 from secrets import token_hex
-from typing import Protocol
 
-from mrtr_server import InProcessStore, SQLStore, Store
-from mrtr_server.storage.tasks import TaskRow, TaskStore
+from mrtr_server import InProcessStore, SQLStore, TaskRow, TaskStore
 
 CALLS, AT_ONCE = 1_000, 50
 OUTCOME = bytes(500)
 
 
-class Both(Store, TaskStore, Protocol):
-    """A store of redeemed states, and of tasks."""
-
-
-async def _redeemed(store: Both) -> str:
+async def redeem(store: TaskStore) -> str:
+    """Grant a delivery and record its outcome, and return its state."""
     state = token_hex(16)
     granted = await store.redeem(state, "answers", lease=30, keep=60)
     assert await store.record(state, granted.token, OUTCOME)
     return state
 
 
-async def _added(store: Both) -> str:
+async def add(store: TaskStore) -> str:
+    """Add a task, and return its id."""
     now = time.time()
     id = token_hex(16)
     await store.add_task(TaskRow(id, "", "tool", "working", "", now, now, 60, 1, now + 60, now + 60, OUTCOME, OUTCOME))
@@ -40,7 +36,7 @@ async def _added(store: Both) -> str:
 
 
 async def _span(act: Callable[[], Awaitable[object]], at_once: int) -> float:
-    """Act often, and give the microseconds that each took."""
+    """Act often, and return the microseconds that each took."""
     left = count()
 
     async def work() -> None:
@@ -52,8 +48,8 @@ async def _span(act: Callable[[], Awaitable[object]], at_once: int) -> float:
     return 1e6 * (time.perf_counter() - start) / CALLS
 
 
-async def _measure(store: Both) -> None:
-    state, id = await _redeemed(store), await _added(store)
+async def _measure(store: TaskStore) -> None:
+    state, id = await redeem(store), await add(store)
 
     async def finish() -> None:
         while rows := await store.claim_tasks("bench", seconds=60, most=10, tools=["tool"]):
@@ -64,9 +60,9 @@ async def _measure(store: Both) -> None:
         assert await store.find_task(id)
 
     acts: dict[str, Callable[[], Awaitable[object]]] = {
-        "a grant and its record": lambda: _redeemed(store),
+        "a grant and its record": lambda: redeem(store),
         "a duplicate": lambda: store.redeem(state, "answers", lease=30, keep=60),
-        "a task added": lambda: _added(store),
+        "a task added": lambda: add(store),
         "a task found": find,
     }
     for name, act in acts.items():

@@ -1,9 +1,9 @@
-"""Questions in the signature: two that go out at once, one that depends on the answers, and what a function looked up.
+"""Questions in the signature: two are asked together, one depends on their answers, and a function looks the stock up.
 
     uvicorn examples.bookshop:app
 
-Round 1: `inputRequests` asks how many of the books that are in stock, and where they go. The schema of the tool
-(`tools/list`) knows nothing of that: the model fills in the title, and no more. Try `"Moby Dick"`, which is sold out.
+Round 1: `inputRequests` asks how many copies to buy, and where to send them. These questions are not in the tool's
+schema (`tools/list`): the model fills in the title only. Try `"Moby Dick"`, which is sold out.
 
     state=$(curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' -d '{
       "jsonrpc": "2.0", "id": 1, "method": "tools/call",
@@ -45,27 +45,27 @@ SHELF = {"Emma": (3, 12), "Middlemarch": (1, 15), "Moby Dick": (0, 9)}
 
 
 class Stock(BaseModel):
-    """What there is of a title."""
+    """The copies of a title in stock."""
 
     left: int
     price: int
 
 
 class Quantity(BaseModel):
-    """How many copies are wanted."""
+    """How many copies to buy."""
 
     copies: Annotated[int, Field(ge=1)]
 
 
 class Address(BaseModel):
-    """Where they go."""
+    """Where to send them."""
 
     street: str
     city: str
 
 
 def check_stock(title: str) -> Stock:
-    """Look a title up. It is looked up in every round, so nothing is sold that is no longer there."""
+    """Look a title up. This happens in every round, so the shop sells nothing that is no longer in stock."""
     left, price = SHELF.get(title, (0, 0))
     if left == 0:
         raise ToolError(f"{title} is sold out.")
@@ -73,7 +73,7 @@ def check_stock(title: str) -> Stock:
 
 
 def ask_for_yes(title: str, quantity: Quantity, address: Address, stock: Stock) -> str:
-    """Say what is about to be bought."""
+    """Return the question for the confirmation: what is about to be bought."""
     return (
         f"Buy {quantity.copies} × {title} for {quantity.copies * stock.price} €, to {address.street}, {address.city}?"
     )

@@ -331,7 +331,7 @@ async def multi_input(ctx: Context) -> str:
 
 @app.tool(task="required", ttl=900, poll=0.5)
 async def test_tool_with_task(ctx: Context) -> str:
-    """Ask in rounds, and go on as a task."""
+    """Ask in rounds, and continue as a task."""
     name = await ctx.elicit("What is your name?", Name, key="user_name")
     await ctx.background()
     return f"Hello, {name.name}!"

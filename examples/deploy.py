@@ -1,7 +1,7 @@
 """Effects around a question: awaits in the middle of the code, and steps that run once.
 
 The function runs from the top in every round, but a step that has run is not run again. Each step here appends a line
-to the file that `DEPLOY_LOG` names (by default deploy.log in the temporary directory), so you can watch:
+to the file that `DEPLOY_LOG` names (by default deploy.log in the temporary directory), so you can watch it:
 
     uvicorn examples.deploy:app
 
@@ -35,7 +35,7 @@ app = MRTRServer("deploy")
 
 
 def build_image(service: str) -> str:
-    """Build an image, and give its name."""
+    """Build an image, and return its name."""
     image = f"{service}:{secrets.token_hex(4)}"
     _note(f"built {image}")
     return image

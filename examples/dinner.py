@@ -1,8 +1,8 @@
-r"""A table for a dinner, without a blocked call: non-blocking elicitations, as in issue 1869 of the protocol.
+r"""Book a table without blocking a call: non-blocking elicitations, as in issue 1869 of the protocol.
 
-A call with `task: {}` is answered as soon as the task has something to ask, or after a second: the reply carries the
-question, and a line for the model meanwhile. The answer goes with the next look at the task, which waits for what comes
-of it, for a second at most. So it takes three requests in all, and no request waits for a person.
+A call with `task: {}` is answered as soon as the task asks something, or after a second. The reply has the question,
+and a line that the model can show meanwhile. The client sends the answer with its next `tasks/get`, which waits for the
+outcome, for a second at most. So there are three requests in all, and no request waits for a person.
 
     uvicorn examples.dinner:app
 
@@ -48,7 +48,7 @@ class Party(BaseModel):
 
 
 def reserve(day: datetime.date, at: datetime.time, guests: int) -> str:
-    """Reserve a table, and give the number of the reservation."""
+    """Reserve a table, and return the number of the reservation."""
     return f"RES-{day.year}-{secrets.randbelow(1000):03}"
 
 

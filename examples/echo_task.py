@@ -1,7 +1,7 @@
 r"""A question in the middle of a task: the echo tool of the drafts' persistent workflow.
 
-The function is a pure one, and the same as it would be in rounds. Whether a call becomes a task is up to the client:
-without `task` in it, this one is answered in rounds.
+The function is a pure one, the same as for rounds. The client decides whether a call becomes a task: a call without
+`task` is answered in rounds.
 
     uvicorn examples.echo_task:app
 
@@ -12,7 +12,7 @@ Step 1: the call becomes a task, and the reply has its id.
       "params": {"name": "echo", "task": {"ttl": 60000}}
     }' | tee /dev/stderr | grep -o '"taskId":"[^"]*"')
 
-Step 2: ask how it is doing, until it needs input.
+Step 2: ask for its status, until it needs input.
 
     until curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' -d '{
       "jsonrpc": "2.0", "id": 2, "method": "tasks/get", "params": {'"$task"'}

@@ -1,10 +1,10 @@
-r"""A login elsewhere: a tool needs the person's account at a calendar provider, whose password is none of its business.
+r"""A login elsewhere: a tool needs the person's account at a calendar provider, and must not see its password.
 
-The tool asks the person to open the provider's page. There they log in and agree; the provider sends their browser back
-to the callback, which fetches a token for their calendar; and the tool goes on. The token never comes near the client.
+The tool asks the person to open the provider's page. There they log in and agree. The provider sends their browser back
+to the callback, which fetches a token for their calendar. Then the tool continues. The client never sees the token.
 
-Three parties are in this one file, to try it without an account anywhere: the server, the site that it belongs to
-(where people log in, so that it can tell whose browser comes back), and an OAuth provider. (Needs httpx.)
+This one file has all three parties, so you need no account to try it: the server, the site that it belongs to (where
+people log in, so that it knows whose browser comes back), and an OAuth provider. It needs httpx.
 
     uvicorn examples.login:app
 

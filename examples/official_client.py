@@ -1,8 +1,8 @@
-r"""The official client with tasks: an extension of some lines, and `call_tool` follows a call into its task.
+r"""The official client with tasks: with an extension of a few lines, `call_tool` follows a call into its task.
 
-The official SDK has no tasks of its own, but its clients take extensions. This one says in every request that the
-client takes tasks, looks after each until it has ended, and asks the person what it asks. Such a client needs nothing
-else, be it a call that is answered at once, in rounds, or as a task.
+The official SDK has no tasks of its own, but its clients take extensions. This one declares in every request that the
+client supports tasks, polls each task until it has ended, and asks the person what the task asks. Such a client needs
+nothing else, whether a call is answered at once, in rounds, or as a task.
 
     uvicorn examples.report:app
     python -m examples.official_client http://127.0.0.1:8000/mcp report
@@ -58,7 +58,7 @@ class Tasks(ClientExtension):
         self._ask = ask
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
-        """Say what results the extension takes."""
+        """Return the results that the extension takes."""
         return [ResultClaim(result_type="task", model=TaskResult, resolve=self._follow)]
 
     async def _follow(self, task: TaskResult, context: ClaimContext) -> types.CallToolResult:
@@ -71,7 +71,7 @@ class Tasks(ClientExtension):
             if now.status in ("failed", "cancelled"):
                 said = types.TextContent(type="text", text=now.error.get("message", "The task was cancelled"))
                 return types.CallToolResult(content=[said], is_error=True)
-            answers = {}
+            answers: dict[str, Any] = {}
             for key in now.input_requests.keys() - answered:  # a key stands for one question in the task's life
                 asked = types.ElicitRequestFormParams.model_validate(now.input_requests[key]["params"])
                 answers[key] = (await self._ask(asked)).model_dump(exclude_none=True)
@@ -102,7 +102,7 @@ async def elicit(
 
 
 async def main(url: str, tool: str) -> None:
-    """Call a tool, and print what came of it."""
+    """Call a tool, and print its result."""
     async with Client(url, elicitation_callback=elicit, extensions=[Tasks(ask_here)]) as client:
         print((await client.call_tool(tool)).content)
 

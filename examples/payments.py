@@ -1,9 +1,9 @@
 """An effect that must happen once: a payment, confirmed by the person, that no repeated request makes twice.
 
-`single_use=True` sees that each state is redeemed once: a request that comes again gets the reply that was recorded.
-The step that pays hands its idempotency key to the payment service, so that even a step that was cut in the middle, and
-runs again on another replica, pays once. The payment service of this example is a SQLite file that `PAYMENTS_DB` names
-(by default payments.db in the temporary directory).
+With `single_use=True` each state is redeemed once: a repeated request gets the reply that was recorded. The step that
+pays passes its idempotency key to the payment service. So even a step that was interrupted, and runs again on another
+replica, pays once. The payment service of this example is a SQLite file that `PAYMENTS_DB` names (by default
+payments.db in the temporary directory).
 
     uvicorn examples.payments:app
 
@@ -32,7 +32,7 @@ Round 2: the payment. Send it as often as you like: the receipt stays the same, 
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -47,7 +47,7 @@ app = MRTRServer("payments")
 
 
 class Receipt(BaseModel):
-    """What the payment service gives for a payment."""
+    """What the payment service returns for a payment."""
 
     number: int
     to: str
@@ -55,7 +55,7 @@ class Receipt(BaseModel):
 
 
 def charge(to: str, euros: int, *, idempotency_key: IdempotencyKey = IdempotencyKey()) -> Receipt:
-    """Pay, through a service that carries out an order once, however often it gets its key."""
+    """Pay, through a service that executes an order once, however often it gets the same key."""
     with _ledger() as ledger:
         order = (idempotency_key, to, euros)
         ledger.execute("INSERT INTO payments (key, payee, euros) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING", order)
@@ -79,7 +79,7 @@ def balance(of: str) -> int:
 
 
 @contextmanager
-def _ledger() -> Iterator[sqlite3.Connection]:
+def _ledger() -> Generator[sqlite3.Connection]:
     with closing(sqlite3.connect(LEDGER)) as ledger, ledger:
         ledger.execute("CREATE TABLE IF NOT EXISTS payments (number INTEGER PRIMARY KEY, key UNIQUE, payee, euros)")
         yield ledger

@@ -1,9 +1,9 @@
-r"""From rounds to a task: ask first, work in the background, ask once more, finish; the function is written once.
+r"""From rounds to a task: ask first, work in the background, ask once more, finish. The function is written once.
 
-What comes before `ctx.background()` is asked in rounds, and the server keeps nothing meanwhile. What comes after runs
-as a task: each step is kept as soon as it has run, so a server that dies costs one step at most, and `ctx.progress` is
-what the task says of itself. The lines below speak the protocol of 2026-07-28, where a client that can have tasks says
-so in each request.
+What comes before `ctx.background()` is asked in rounds, and the server keeps nothing between them. What comes after
+runs as a task. Each step is recorded as soon as it has run, so a server that dies costs one step at most. The message
+of `ctx.progress` becomes the task's status message. The commands below speak the protocol of 2026-07-28, in which a
+client declares with each request that it supports tasks.
 
     uvicorn examples.report:app
 
@@ -45,19 +45,19 @@ from pydantic import BaseModel, Field
 from mrtr_server import Context, MRTRServer
 
 PACE = 0.2
-"""What a step takes at least, in seconds, so that there is something to watch."""
+"""How many seconds a step takes at least, so that there is something to watch."""
 
 app = MRTRServer("report")
 
 
 class Wanted(BaseModel):
-    """How far the report is to go."""
+    """How far the report should go."""
 
     thousands: int = Field(ge=1, le=50, description="How many thousand numbers to look at")
 
 
 class Layout(BaseModel):
-    """How the report is to look."""
+    """How the report should look."""
 
     style: Literal["table", "sentence"]
 

@@ -1,7 +1,7 @@
-"""A rolling upgrade in the middle of a flow: what was answered stays answered, and only what is new is asked.
+"""A rolling upgrade in the middle of a flow: answers are kept, and only new questions are asked.
 
 Version 1 asks for a GitHub and a Google login, version 2 for a GitHub and a Microsoft login. While the fleet is
-upgraded, a flow may begin on the one and go on on the other. Both have the same name and keys, as all replicas do:
+upgraded, a flow may begin on one and continue on the other. Both have the same name and keys, as all replicas do:
 
     export MRTR_KEYS=$(mrtr-server keygen)
     uvicorn examples.rolling_upgrade:v1 --port 8001

@@ -1,14 +1,14 @@
-"""A front for trying several replicas: each request goes to the next one, and the reply says which it was.
+"""A proxy to try several replicas: each request goes to the next one, and the reply says which one it was.
 
-It reads no more of HTTP than it must: one request a connection, and the reply goes through as it comes, streams
-included, with an `X-Served-By` header put in. For anything but a try, use a real load balancer.
+It reads as little HTTP as possible: one request for each connection, and it passes the reply on as it comes, streams
+included, with an `X-Served-By` header added. For anything but a try, use a real load balancer.
 
     export MRTR_KEYS=$(mrtr-server keygen)
     uvicorn examples.weather:app --port 8001 &
     uvicorn examples.weather:app --port 8002 &
     python -m examples.round_robin 8001 8002 --port 8000
 
-Then try the curl lines of examples/weather.py, with `-i` to see who served them.
+Then try the curl lines of examples/weather.py, with `-i` to see which replica answered.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Replica:
 
 
 class RoundRobin:
-    """The front. A replica that is not there is passed over.
+    """The proxy. It skips a replica that it can't reach.
 
     Args:
         replicas: who serves, in turn.

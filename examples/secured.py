@@ -1,7 +1,7 @@
-r"""Who is calling: bearer tokens, and a flow that belongs to the one who began it.
+r"""Authentication: bearer tokens, and a flow that belongs to the user who began it.
 
-A `requestState` opens for the user whom it was made for. With another user's token, or none, it is worth nothing.
-Any Starlette authentication backend goes where `BearerTokens` is, which is for development only.
+A `requestState` is valid only for the user for whom it was made. With another user's token, or with none, it is
+refused. `BearerTokens` is for development only; use any Starlette authentication backend in its place.
 
     uvicorn examples.secured:app
 
@@ -13,7 +13,7 @@ Round 1: alice is asked.
       "params": {"name": "book_room", "arguments": {"day": "Friday"}}
     }' | tee /dev/stderr | grep -o '"requestState":"[^"]*"')
 
-Round 2: alice answers. Try bob's token, which is bob-token: he can't go on with her booking.
+Round 2: alice answers. Try bob's token, which is bob-token: he can't continue her booking.
 
     curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' \
       -H 'Authorization: Bearer alice-token' -d '{
@@ -34,7 +34,7 @@ app = MRTRServer("secured", auth=BearerTokens({"alice-token": "alice", "bob-toke
 
 
 class Party(BaseModel):
-    """Who comes along."""
+    """Who will come."""
 
     people: Annotated[int, Field(ge=1, le=12, description="How many of you there will be")]
 

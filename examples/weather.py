@@ -29,7 +29,7 @@ app = MRTRServer("weather")
 
 
 class GitHubLogin(BaseModel):
-    """Who wants to know."""
+    """Who asks."""
 
     name: str
 

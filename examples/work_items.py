@@ -1,7 +1,7 @@
-"""Questions that follow from answers: the rules of a work item tracker, in up to three rounds.
+"""Questions that depend on answers: the rules of a work item tracker, in up to three rounds.
 
-Rule 1: who resolves a bug says how. Rule 2: who resolves it as a duplicate says of which. The function keeps nothing;
-an answer that it has seen once is there in every later round, on whichever replica that runs.
+Rule 1: to resolve a bug, say how. Rule 2: to resolve it as a duplicate, say of which item. The function keeps nothing:
+an answer from one round is there in every later round, on whichever replica that runs.
 
     uvicorn examples.work_items:app
 

@@ -50,12 +50,12 @@ from .protocol.messages import Principal as Principal
 from .registration.dependencies import Depends as Depends
 from .schema.arguments import Header as Header
 from .server import MRTRServer as MRTRServer
-from .storage.base import InProcessStore as InProcessStore
 from .storage.base import Redemption as Redemption
 from .storage.base import Store as Store
+from .storage.base import TaskStore as TaskStore
+from .storage.memory import InProcessStore as InProcessStore
 from .storage.pubsub import Fanout as Fanout
 from .storage.tasks import TaskRow as TaskRow
-from .storage.tasks import TaskStore as TaskStore
 from .transport.auth import BearerTokens as BearerTokens
 
 if _typing.TYPE_CHECKING:

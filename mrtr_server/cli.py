@@ -29,21 +29,26 @@ def main() -> None:
 
 @main.command()
 def keygen() -> None:
-    """Print a new key for MRTR_KEYS."""
+    """Print a new key for MRTR_KEYS: 64 hex digits."""
     click.echo(secrets.token_hex(KEY_BYTES))
 
 
 @main.command()
 @click.argument("app", metavar="MODULE:APP")
-@click.option("--app-dir", default="", metavar="PATH", help="Look for MODULE here; the working directory if left out.")
+@click.option(
+    "--app-dir",
+    default="",
+    metavar="PATH",
+    help="The folder in which to look for MODULE; the working directory by default.",
+)
 def worker(app: str, app_dir: str) -> None:
     """Run the tasks of MODULE:APP, an MRTRServer.
 
     It serves no requests. It needs the database and the keys of its servers: in MRTR_DATABASE_URL and MRTR_KEYS, unless
     the code gives them.
 
-    SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and go on in other workers.
-    What has not ended after MRTR_SHUTDOWN_SECONDS is left behind. A second signal ends it at once.
+    SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and continue in other
+    workers. What has not ended after MRTR_SHUTDOWN_SECONDS is abandoned. A second signal ends it at once.
     """
     logging.basicConfig(format="%(levelname)s:     %(message)s")
     sys.path.insert(0, app_dir)
@@ -62,7 +67,7 @@ def _load(name: str) -> MRTRServer:
         raise click.ClickException(str(error)) from None
     if not isinstance(found, MRTRServer):
         raise click.ClickException(
-            f"{name} is {type(found).__name__}, and not an MRTRServer. If it is an application that one is mounted in, "
+            f"{name} is a {type(found).__name__}, not an MRTRServer. If it is an application in which one is mounted, "
             "name the server itself"
         )
     return found
@@ -81,30 +86,32 @@ async def _work(server: MRTRServer) -> None:
 
     async with server.worker():
         before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-        click.echo(f"Working on the tasks of {server.name!r} [{os.getpid()}]", err=True)
+        click.echo(f"Running the tasks of {server.name!r} [{os.getpid()}]", err=True)
         await ends.wait()
-        click.echo("Handing back what has not ended", err=True)
+        click.echo("Handing back the tasks that still run", err=True)
 
 
 def _end_in_time(seconds: float) -> None:
     """End the process, which is ours, where something keeps it: a blocked event loop, or a thread of the tools'."""
     time.sleep(seconds * 0.97)  # Python itself takes a moment
-    click.echo(f"Something has not ended in {seconds:g} s (MRTR_SHUTDOWN_SECONDS), and is left behind", err=True)
+    click.echo(f"Some work did not end within {seconds:g} s (MRTR_SHUTDOWN_SECONDS), and is abandoned", err=True)
     os._exit(1)
 
 
 @main.group()
 def db() -> None:
-    """Look after the database that replicas share."""
+    """Manage the database that replicas share."""
 
 
 @db.command()
-@click.option("--database", envvar=DATABASE, required=True, metavar="URL", help=f"The database; {DATABASE} by default.")
-@click.option("--sql", is_flag=True, help="Print the statements that would be run, and change nothing.")
+@click.option(
+    "--database", envvar=DATABASE, required=True, metavar="URL", show_envvar=True, help="The URL of the database."
+)
+@click.option("--sql", is_flag=True, help="Print the statements, and change nothing.")
 def upgrade(database: str, sql: bool) -> None:
-    """Bring the tables to the version that this release works with; make them if there are none.
+    """Upgrade the tables to the version of this release; create them if there are none.
 
-    It is all or nothing, and may be run again. Servers of the older release go on working meanwhile.
+    It does everything or nothing, and may be run again. Running servers of the older release continue meanwhile.
     """
     try:
         from .storage.sql import migrate

@@ -154,7 +154,7 @@ class PayloadTooLarge(RequestError):
     """
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"The request body is over {limit} bytes", {"limit": "body_bytes", "value": limit})
+        super().__init__(f"The request body is larger than {limit} bytes", {"limit": "body_bytes", "value": limit})
 
 
 class UnknownMethod(RequestError):
@@ -224,7 +224,8 @@ class UnsupportedVersion(RequestError):
 
     def __init__(self, requested: str, supported: list[str]) -> None:
         super().__init__(
-            f"Unsupported protocol version; this server speaks {', '.join(supported) or 'no versioned protocol'}",
+            "Unsupported protocol version; this server supports "
+            f"{', '.join(supported) or 'only requests that name no version'}",
             {"supported": supported, "requested": requested[:200]},
         )
 
@@ -248,7 +249,8 @@ class MissingCapability(RequestError):
         # Named in the message, too: most clients show nothing else of an error.
         names = ", ".join(self._NAMES.get(path, ".".join(path).rpartition("/")[2]) for path in _paths(required))
         super().__init__(
-            f"The client did not declare what this request needs: {names}", {"requiredCapabilities": required}
+            f"This request needs capabilities that the client did not declare: {names}",
+            {"requiredCapabilities": required},
         )
 
 
@@ -299,7 +301,11 @@ class Unavailable(Busy):
     retry_after = 2.0
 
     def __init__(self, reference: str, message: str = "") -> None:
-        message = message or f"What this request needs can't be reached now; send it again later ({reference})"
+        message = (
+            message
+            or "The storage that this request needs is not available now; send the request again later (reference "
+            f"{reference})"
+        )
         RequestError.__init__(self, message, {"reference": reference})
 
 
@@ -313,7 +319,8 @@ class NotExecuted(Unavailable):
     def __init__(self, reference: str) -> None:
         super().__init__(
             reference,
-            f"Nothing was done, since the server can't tell now whether it is done already; try again ({reference})",
+            "Nothing was done, because the server can't check now whether it was done before; send the "
+            f"request again (reference {reference})",
         )
 
 
@@ -321,7 +328,7 @@ class CutOff(RequestError):
     """The server had to end while the request was being served."""
 
     def __init__(self) -> None:
-        super().__init__("The server had to end before this request did; part of it may have been done")
+        super().__init__("The server shut down before this request was finished; part of its work may have been done")
 
 
 class InternalFault(RequestError):

@@ -14,15 +14,15 @@ _DECORATE = "register functions with the decorators, as in app.tool(function)"
 _NOT_CALLED = "call the function itself, or walk its flow with mrtr_server.testing.Client(app)"
 _SESSIONS = "there are no sessions here; a flow keeps what it needs in steps, answers and State[T]"
 _AUTH = 'auth= takes a Starlette AuthenticationBackend; for fixed tokens auth=BearerTokens({"token": "user"})'
-_AUTHORIZE = "who may is said by authorize=, and who calls is ctx.principal"
+_AUTHORIZE = "authorize= decides who may call, and ctx.principal is who calls"
 _LOG = 'ctx.log("...", level="{}")'
 _LIFESPAN = "keep what lifespan= opens in a variable of your module"
-_TAGS = 'there are no tags; meta={"tags": [...]} goes into the list as it is'
-_FROM_RETURNS = "the output schema comes from the return annotation, and ToolResult says a result in full"
+_TAGS = 'there are no tags; meta={"tags": [...]} is listed as it is'
+_FROM_RETURNS = "the output schema comes from the return annotation, and ToolResult(...) sets every part of a result"
 _UNIQUE = "names are unique; a second one is always refused"
 _LIST_TTL = "list_ttl= and list_scope= are for lists, ttl= and scope= of @app.resource for what is read"
-_ENABLED = "register what there is to be; there is no switch for parts of it"
-_ONE_VERSION = "a name has one version; the server has version="
+_ENABLED = "register only what you want to serve; nothing can be switched off later"
+_ONE_VERSION = "a name has one version; MRTRServer(version=...) is that of the server"
 _ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
 
 SERVER: Mapping[str, str] = {
@@ -31,19 +31,21 @@ SERVER: Mapping[str, str] = {
     **dict.fromkeys(
         ("http_app", "streamable_http_app", "sse_app", "asgi_app"), "the server is the ASGI application itself"
     ),
-    **dict.fromkeys(("session_manager", "settings"), "there is nothing to start or keep beside the application"),
+    **dict.fromkeys(
+        ("session_manager", "settings"), "the application needs no session manager and no settings object beside it"
+    ),
     **dict.fromkeys(("add_tool", "add_prompt", "add_resource", "add_template", "add_resource_fn"), _DECORATE),
     **dict.fromkeys(("add_completion_handler",), 'use @app.completion("argument", prompt="...")'),
     **dict.fromkeys(("remove_tool", "remove_prompt", "enable", "disable"), _ENABLED),
     **dict.fromkeys(
         ("mount", "import_server", "add_provider", "add_transform", "wrap_transform", "add_extension"),
-        "a server holds no others; mount it in a Starlette or FastAPI application: outer.mount('/tools', app)",
+        "servers are not nested; mount each in a Starlette or FastAPI application: outer.mount('/tools', app)",
     ),
     **dict.fromkeys(
         ("custom_route", "include_router", "add_route"),
         "mount the server in a Starlette or FastAPI application that has the other routes",
     ),
-    "add_middleware": "give MRTRServer Starlette's: middleware=[Middleware(...)]",
+    "add_middleware": "pass Starlette's to MRTRServer: middleware=[Middleware(...)]",
     **dict.fromkeys(
         (
             "call_tool",
@@ -60,9 +62,9 @@ SERVER: Mapping[str, str] = {
         ("list_tools", "list_prompts", "list_resources", "list_resource_templates"),
         'ask as a client does: mrtr_server.testing.Client(app).request("tools/list")',
     ),
-    **dict.fromkeys(("get_tasks", "docket"), 'tasks are for each tool to have: @app.tool(task="optional")'),
+    **dict.fromkeys(("get_tasks", "docket"), 'each tool sets its own: @app.tool(task="optional")'),
     **dict.fromkeys(("from_openapi", "from_fastapi", "as_proxy"), "there is no import; write a function for each tool"),
-    "get_context": "a handler gets it by a parameter: ctx: Context",
+    "get_context": "a handler takes it as a parameter: ctx: Context",
 }
 """What their servers have, and `MRTRServer` has not."""
 
@@ -76,7 +78,7 @@ CONTEXT: Mapping[str, str] = {
     **dict.fromkeys(("session", "session_id"), _SESSIONS),
     **dict.fromkeys(
         ("get_state", "set_state", "delete_state", "state", "request_state"),
-        "what is to be kept until the next round is a step's result, or the state of a parameter of type State[T]",
+        "to keep a value until the next round, use the result of a step, or a parameter of type State[T]",
     ),
     "input_responses": "a parameter of type Inputs has the answers",
     **dict.fromkeys(
@@ -84,7 +86,7 @@ CONTEXT: Mapping[str, str] = {
     ),
     "lifespan_context": _LIFESPAN,
     **dict.fromkeys(("fastmcp", "mcp_server", "server", "app"), "use the variable that your server is in"),
-    **dict.fromkeys(("request_id", "origin_request_id"), "ctx.flow names the flow, over all its rounds"),
+    **dict.fromkeys(("request_id", "origin_request_id"), "ctx.flow is the flow's id, the same in all its rounds"),
     **dict.fromkeys(("client_id", "access_token"), "use ctx.principal and ctx.user"),
     **dict.fromkeys(
         ("client_capabilities", "client_supports_extension", "client_extension_settings"),
@@ -92,7 +94,7 @@ CONTEXT: Mapping[str, str] = {
     ),
     **dict.fromkeys(("protocol_version", "transport"), "handlers are the same for every client"),
     **dict.fromkeys(
-        ("is_background_task", "task_id"), "a handler is the same in rounds and in tasks; ctx.flow names the flow"
+        ("is_background_task", "task_id"), "a handler is the same in rounds and in tasks; ctx.flow is the flow's id"
     ),
     **{
         f"notify_{what}": f"use app.notify_{what}({argument})"
@@ -115,8 +117,10 @@ SERVER_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("host", "port", "log_level", "transport", "stateless_http", "json_response"), _UVICORN),
     **dict.fromkeys(("streamable_http_path", "sse_path", "message_path", "mount_path"), 'use path="/mcp"'),
     **dict.fromkeys(("token_verifier", "auth_server_provider"), _AUTH),
-    "tasks": 'say it of each tool: @app.tool(task="optional")',
-    **dict.fromkeys(("request_state_security", "request_state_codec"), "states are always sealed; keys= has the keys"),
+    "tasks": 'set it for each tool: @app.tool(task="optional")',
+    **dict.fromkeys(
+        ("request_state_security", "request_state_codec"), "states are always sealed, with the keys in keys="
+    ),
     **dict.fromkeys(
         (
             "on_duplicate",
@@ -129,19 +133,19 @@ SERVER_OPTIONS: Mapping[str, str] = {
         ),
         _UNIQUE,
     ),
-    "mask_error_details": "clients never see them, unless debug=True; raise ToolError(...) for what a model may read",
+    "mask_error_details": "clients see details only with debug=True; raise ToolError(...) with what the model may read",
     "list_page_size": "use page_size=",
     **dict.fromkeys(("cache_ttl", "cache_scope", "cache_hints"), _LIST_TTL),
-    "strict_input_validation": "types say it: StrictInt, or Field(strict=True)",
+    "strict_input_validation": "use a strict type: StrictInt, or Field(strict=True)",
     **dict.fromkeys(("session_state_store", "event_store", "session_idle_timeout"), _SESSIONS),
-    "subscriptions": "changes reach listeners by the database, or by a fanout= of your own",
+    "subscriptions": "changes reach listeners through the shared database, or through a fanout= of your own",
     **dict.fromkeys(("transport_security", "host_origin_protection"), "use allowed_origins= and allowed_hosts="),
     **dict.fromkeys(("include_tags", "exclude_tags"), _TAGS),
-    "dependencies": f"list packages where you install; {_ASK_DEPENDENCY}",
+    "dependencies": f"list packages in your project; {_ASK_DEPENDENCY}",
     **dict.fromkeys(("providers", "transforms", "extensions", "experimental_capabilities"), _DECORATE),
     "resource_security": "check what {+path} has matched before you open a file by it",
-    "client_log_level": "each client says in its requests what it wants to be told",
-    "sampling_handler": "a client without sampling can't be asked; ctx.client.supports(...) tells",
+    "client_log_level": "each client sets its log level in its requests",
+    "sampling_handler": "a client without sampling can't be asked; check ctx.client.supports(...) first",
     "dereference_schemas": "schemas are served as pydantic makes them",
     "tool_serializer": _FROM_RETURNS,
 }
@@ -152,7 +156,7 @@ _OF_ALL: Mapping[str, str] = {
     "version": _ONE_VERSION,
     "auth": _AUTHORIZE,
     "enabled": _ENABLED,
-    "app": "what is for its user interface goes into meta=",
+    "app": "put data for the user interface into meta=",
 }
 
 TOOL_OPTIONS: Mapping[str, str] = {
@@ -179,11 +183,11 @@ _CONTEXT_OPTIONS: Mapping[str, str] = {
     "response_type": "ctx.elicit(message, Model) takes a pydantic model",
     "response_title": "use Field(title=...) in the model",
     "response_description": "use Field(description=...) in the model",
-    "elicitation_id": "ctx.elicit_url(message, url, key=...) makes it by itself",
+    "elicitation_id": "ctx.elicit_url(message, url, key=...) makes the id by itself",
     "logger_name": "use logger=",
-    "extra": "put it into the data: ctx.log({...})",
+    "extra": "put it into the message: ctx.log({...})",
     "model": "use model_preferences=",
-    "result_type": "the answer's text is .text; ask for JSON in the message, and read that",
+    "result_type": "the text of the answer is .text; ask for JSON in the message, and parse that",
 }
 """What the methods of their contexts take, and those of `Context` do not."""
 
@@ -268,7 +272,7 @@ def for_error(error: BaseException) -> str:
     if isinstance(error, TypeError) and (found := search(r"Context\.\w+\(\) got an .* argument '(\w+)'", text)):
         return _CONTEXT_OPTIONS.get(found[1], "")
     if isinstance(error, TypeError) and search(r"Context\.log\(\) takes \d", text):
-        return 'the level has its name: ctx.log(data, level="info")'
+        return 'pass the level by name: ctx.log(data, level="info")'
     if isinstance(error, AttributeError) and (found := search(r"'(\w+)' object has no attribute '(\w+)'", text)):
         if found[1] == "Elicited" and found[2] == "data":
             return "the form is in .content"

@@ -48,7 +48,6 @@ from .registration.handlers import calls_background, compile_handler
 from .registration.option_types import check_registration, check_settings
 from .registration.registry import Registry, build_completer, build_prompt, build_resource, build_tool, described
 from .storage.base import Store
-from .storage.factory import fanout_of
 from .storage.pubsub import Fanout
 from .tasks.service import Tasks
 from .tasks.worker import Worker
@@ -221,7 +220,7 @@ class MRTRServer:
         self._admission = Admission(self._limits, self._shutdown)
         self._lame_duck = lame_duck
         self._hears_sigterm = False
-        self._fanout: Fanout = fanout or fanout_of(self._shared.store)
+        self._fanout: Fanout = fanout or self._shared.store.fanout()
         ring = settings["keys"] = self._shared.ring
         self._probes = Probes(self._path, self._why_not_ready, self._shared.is_usable, needs_store=ready_needs_store)
         self._entered = lifespan or nullcontext
@@ -260,7 +259,7 @@ class MRTRServer:
             clock=clock,
         )
         self._tasks = Tasks(
-            self._shared.tasks,
+            self._shared.watched,
             ring,
             self._fanout,
             self._admission,
@@ -413,7 +412,7 @@ class MRTRServer:
             await shutdown.in_time(self._shared.store.close(), f"{self.name}: the store")
         finally:
             if busy := self._threads.busy:
-                logger.warning("%s: %d plain functions still run; they end with the process", self.name, busy)
+                logger.warning("%s: %d plain functions still run, and end with the process", self.name, busy)
             self._threads.close()
             self._admission.reopen()
 
@@ -422,7 +421,7 @@ class MRTRServer:
             seconds = read_seconds(given)
             if lame_duck >= seconds:
                 raise SetupError(
-                    f"lame_duck={lame_duck:g} leaves nothing of the {seconds:g} seconds that the shutdown may take; "
+                    f"lame_duck={lame_duck:g} must be less than the {seconds:g} seconds that the shutdown may take; "
                     "raise shutdown_seconds="
                 )
         except SetupError as error:
@@ -459,7 +458,7 @@ class MRTRServer:
             SetupError: there is nothing that this process could work on; the message says why.
         """
         if not self._registry.tasks:
-            raise SetupError(f"{self.name}: no tool has tasks; they are for @app.tool(task=...)")
+            raise SetupError(f"{self.name}: no tool has tasks; a worker needs a tool with @app.tool(task=...)")
         self._shared.check_worker()
         return self._living(run_tasks=True)
 
@@ -580,7 +579,7 @@ class MRTRServer:
         terms = {"rounds_first": rounds_first, "ttl": ttl, "poll": poll, "concurrency": concurrency}
         for option, value in terms.items():
             if task == "never" and value is not None:
-                raise SetupError(f'{option}={value!r} is for tasks; give task="optional" or "required", too')
+                raise SetupError(f'{option}={value!r} applies to tasks; give task="optional" or "required", too')
         _check_seconds(ttl=ttl, poll=poll, timeout=timeout)
         if concurrency is not None and concurrency < 1:
             raise SetupError("concurrency= must be at least 1")
@@ -599,8 +598,8 @@ class MRTRServer:
                 self._shared.runs_tasks(about.name, run_tasks=self._run_tasks)
             elif goes_on:
                 logger.warning(
-                    '%s: %r calls ctx.background() and has no tasks, so that does nothing; give it task="optional" or '
-                    '"required"',
+                    "%s: %r calls ctx.background() but has no tasks, so the call does nothing; give it "
+                    'task="optional" or "required"',
                     self.name,
                     about.name,
                 )
@@ -789,8 +788,8 @@ class MRTRServer:
             raise SetupError('A callback needs its name: use @app.callback("name")')
         if not self._can_identify:
             raise SetupError(
-                f"The callback {name!r} can't tell whose browser opens its links, so a link that is sent to somebody "
-                "else would land their login on the sender: with auth=, give MRTRServer an identify= function, too"
+                f"The callback {name!r} can't tell whose browser opens its links: if a link reached somebody else, "
+                "the caller would get that person's login. With auth=, give MRTRServer an identify= function, too"
             )
 
         def register(function: Callable[..., Any]) -> Any:

@@ -13,12 +13,17 @@ find_python() {
     return 1
 }
 
-# make_environment DIRECTORY PYTHON WHAT...: make a virtual environment with what `pip install WHAT...` installs, unless
-# it is there already and nothing has changed that it was made from.
+# make_environment DIRECTORY PYTHON LOCK...: make a virtual environment with what the files requirements/LOCK.txt pin, by
+# their hashes, and this project itself, editable, unless it is there already and nothing has changed that it was made from.
 make_environment() {
     directory=$1 python=$2
     shift 2
-    recipe=$("$python" -c 'import sys; print(sys.version)' && cat pyproject.toml && echo "$PWD" "$@")
+    recipe=$(
+        "$python" -c 'import sys; print(sys.version)'
+        echo "$PWD" "$@"
+        for lock in "$@"; do cksum "requirements/$lock.txt"; done
+        cksum pyproject.toml
+    )
     if [ -x "$directory/bin/python" ] && [ "$(cat "$directory/made-from" 2>/dev/null)" = "$recipe" ]; then
         return
     fi
@@ -28,8 +33,11 @@ make_environment() {
         "$python" -m venv --clear --without-pip "$directory"
         "$python" -m pip --python "$directory/bin/python" install -qq --disable-pip-version-check pip
     }
-    # Dependency groups came with pip 25.1.
-    "$directory/bin/python" -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
-    "$directory/bin/python" -m pip install -qq --disable-pip-version-check "$@"
+    for lock in "$@"; do
+        "$directory/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes \
+            --requirement "requirements/$lock.txt"
+    done
+    # Hatchling, which builds it, is among what the lock files pin.
+    "$directory/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
     printf '%s\n' "$recipe" >"$directory/made-from"
 }

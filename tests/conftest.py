@@ -21,6 +21,22 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 
+# Folders of tests that start processes, and what marks a test that needs a database server.
+PROCESSES = ("docs", "examples", "system")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start processes or database servers: `scripts/test` runs them on one Python alone."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if (
+            item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES
+            or "postgresql" in getattr(item, "fixturenames", ())
+            or (parameters is not None and "postgresql" in map(str, parameters.params.values()))
+        ):
+            item.add_marker(pytest.mark.processes)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Asynchronous tests run on asyncio, as the package does."""

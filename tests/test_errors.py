@@ -132,7 +132,7 @@ def test_a_missing_capability_is_named_in_the_text_since_most_clients_show_nothi
     required: dict[str, Any], named: str
 ) -> None:
     error = MissingCapability(required)
-    assert error.message == f"The client did not declare what this request needs: {named}"
+    assert error.message == f"This request needs capabilities that the client did not declare: {named}"
     assert error.data == {"requiredCapabilities": required}
 
 

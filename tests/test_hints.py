@@ -194,9 +194,9 @@ class TestOptions:
             ("version", None, "version= takes text; it got None"),
             ("path", None, "path= takes text"),
             ("page_size", "3", "page_size= takes a number of entries"),
-            ("list_ttl", "x", "list_ttl= takes seconds"),
-            ("list_ttl", -1, "list_ttl= takes seconds; it got -1"),
-            ("lame_duck", "1", "lame_duck= takes seconds"),
+            ("list_ttl", "x", "list_ttl= takes a number of seconds"),
+            ("list_ttl", -1, "list_ttl= takes a number of seconds; it got -1"),
+            ("lame_duck", "1", "lame_duck= takes a number of seconds"),
             ("icons", "x.png", "icons= takes a list of icons"),
             ("icons", ["x.png"], "icons= takes a list of icons"),
             ("codec", "x", "codec= takes a Codec"),
@@ -255,7 +255,7 @@ class TestTypesOfOthers:
 
         assert "\n" not in str(raised.value)
         assert "work: a client can't fill parameter 'it'" in str(raised.value)
-        assert "let Depends(...) make it" in str(raised.value)
+        assert "fill it with Depends(...)" in str(raised.value)
 
     @pytest.mark.parametrize(
         ("annotation", "ours"),
@@ -311,14 +311,14 @@ class TestCallsAsOthersHaveThem:
         ("call", "said"),
         [
             (lambda ctx: ctx.elicit("Who?", response_type=Login), "ctx.elicit(message, Model) takes a pydantic model"),
-            (lambda ctx: ctx.elicit("Who?", str), "is no form: give a pydantic model"),
-            (lambda ctx: ctx.elicit("Who?", ["a", "b"]), "is no form: give a pydantic model"),
-            (lambda ctx: ctx.elicit("Who?", Literal["a"]), "is no form: give a pydantic model"),
-            (lambda ctx: ctx.elicit_url("Go", "https://a.example", elicitation_id="1"), "makes it by itself"),
+            (lambda ctx: ctx.elicit("Who?", str), "can't be a form: pass a pydantic model"),
+            (lambda ctx: ctx.elicit("Who?", ["a", "b"]), "can't be a form: pass a pydantic model"),
+            (lambda ctx: ctx.elicit("Who?", Literal["a"]), "can't be a form: pass a pydantic model"),
+            (lambda ctx: ctx.elicit_url("Go", "https://a.example", elicitation_id="1"), "makes the id by itself"),
             (lambda ctx: ctx.log("info", "it is so"), 'ctx.log(data, level="info")'),
             (lambda ctx: ctx.log("it is so", logger_name="me"), "use logger="),
-            (lambda ctx: ctx.sample("Hi", result_type=Login), "the answer's text is .text"),
-            (lambda ctx: ctx.sample(3), "A sampling's messages can't be sent: int is no content"),
+            (lambda ctx: ctx.sample("Hi", result_type=Login), "the text of the answer is .text"),
+            (lambda ctx: ctx.sample(3), "A sampling's messages can't be sent: int is not content"),
             (lambda ctx: ctx.ask("Who?"), "takes asks: Elicit(...), Confirm(...) or the like, and not 'Who?'"),
             (lambda ctx: ctx.ask(login=Login), "takes asks: Elicit(...)"),
             (lambda ctx: ctx.step("roll_out"), "ctx.step takes a function and its arguments"),
@@ -387,4 +387,4 @@ class TestCallsAsOthersHaveThem:
     def test_a_result_that_is_no_json_says_what_may_be(self, app: MRTRServer) -> None:
         app.tool(name="work")(lambda: object())
         failed = Client(app).call("work")
-        assert "return text, content, a model, a dataclass or plain values" in failed.log
+        assert "return text, content, a model, a dataclass or plain JSON values" in failed.log

@@ -207,6 +207,7 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.alone
 class TestImport:
     EXTRAS = "jsonschema_rs asyncpg jwt opentelemetry limits uvloop httptools"
     OTHERS = "mcp mcp_types fastapi httpx uvicorn hypothesis pytest"

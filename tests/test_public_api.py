@@ -30,11 +30,11 @@ LOADED_WHEN_ASKED_FOR = ["SQLStore"]
 PUBLIC = NAMES.split() + LOADED_WHEN_ASKED_FOR
 
 VERBS = """
-    Add Answer Ask Begin Bring Call Cancel Carry Change Check Collect Compile Complete Connect Count Decode
-    Decrypt Derive Describe Digest Drop Encrypt End Fail Fill Find Follow Forget Format Get Give Go Hand Hear Hold Keep
-    Lead Leave Let Log Look Make Move Name Never Note Offer Open Park Pass Print Put Reach Read Refuse Register
-    Remember Respond Resume Return Run Say Seal Send Serve Shut Sign Start Store Take Tell Upgrade Use Validate Wait
-    Wake Watch Write Yield
+    Add Answer Ask Begin Bring Call Cancel Carry Change Check Collect Compile Complete Connect Count Decode Decrypt
+    Derive Describe Digest Drop Encrypt End Extend Fail Fill Find Follow Forget Format Get Give Go Grant Hand Hear
+    Hold Keep Lead Lease Leave Let Log Look Make Manage Move Name Never Note Offer Open Park Pass Print Put Reach Read
+    Refuse Register Remember Remove Respond Resume Return Run Say Seal Send Serve Shut Sign Start Store Take Tell
+    Upgrade Use Validate Wait Wake Watch Write Yield
 """
 """The words that a function's documentation begins with: what to do, as one tells somebody to do it."""
 

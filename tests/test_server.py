@@ -131,7 +131,7 @@ class TestFunctions:
     def test_our_types_that_can_not_be_filled_by_name_are_refused(self, app: MRTRServer, source: str) -> None:
         namespace: dict[str, Any] = {"Context": Context}
         exec(f"def function({source}): ...", namespace)  # noqa: S102
-        assert "'ctx' can't be filled by name" in refusal(app.tool, namespace["function"])
+        assert "'ctx' takes the context, which is passed by name" in refusal(app.tool, namespace["function"])
 
 
 class TestRawSchemas:
@@ -158,7 +158,7 @@ class TestRawSchemas:
         def fine(ctx: Context, arguments: dict[str, Any]) -> None: ...
 
         schema = {**ANYTHING, "properties": {"ctx": {"type": "string"}}}
-        assert "'ctx' is an argument and a parameter of ours" in refusal(app.tool(input_schema=schema), tool)
+        assert "'ctx' is in input_schema= and is also a parameter" in refusal(app.tool(input_schema=schema), tool)
         app.tool(input_schema=schema)(fine)
 
 
@@ -290,7 +290,7 @@ class TestTasks:
             return "done"
 
         (message,) = caplog.messages
-        assert "'later' calls ctx.background() and has no tasks" in message
+        assert "'later' calls ctx.background() but has no tasks" in message
 
     def test_another_thing_of_that_name_is_not_mistaken_for_it(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -328,7 +328,7 @@ class TestTasks:
         app.tool(task="optional")(count)
         app.tool(task="optional", name="again")(count)
         (message,) = caplog.messages
-        assert message.startswith("forgetful: the tasks of 'count' outlive this process")
+        assert message.startswith("forgetful: the tasks of 'count' are in a database")
 
 
 def count() -> str:

@@ -21,7 +21,7 @@ def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
         SetupError: one is no origin.
     """
     if isinstance(given, str):
-        raise SetupError(f"{where}={given!r} is one string; give a list: {where}=[{given!r}]")
+        raise SetupError(f"{where}={given!r} is one string; pass a list: {where}=[{given!r}]")
     return frozenset(_origin(where, origin) for origin in given)
 
 
@@ -35,7 +35,9 @@ def _origin(where: str, given: str) -> str:
     except ValueError:
         valid = False
     if not valid or parts.username is not None or origin != f"{parts.scheme}://{parts.netloc}":
-        raise SetupError(f"{where}: {given!r} is no origin; write it as in https://login.example.com, without a path")
+        raise SetupError(
+            f"{where}: {given!r} is not an origin; write it like https://login.example.com, without a path"
+        )
     return origin.removesuffix(_DEFAULT_PORTS[parts.scheme])
 
 

@@ -207,23 +207,23 @@ class Callbacks:
         """
         name = callback.name
         if self._known.get(name) is not callback:
-            raise FlowError(f"The callback {name!r} is another server's; ask with one of this server")
+            raise FlowError(f"The callback {name!r} belongs to another server; use a callback of this server")
         if call.principal is not None and not self._identifies:
             raise FlowError(
-                f"The callback {name!r} can't tell whose browser opens its link, so a link that is sent to somebody "
-                "else would land their login on the sender; give MRTRServer an identify= function"
+                f"The callback {name!r} can't tell whose browser opens its link: if the link reached somebody else, "
+                "the caller would get that person's login. Give MRTRServer an identify= function"
             )
         if call.principal is None and self._identifies:
             raise FlowError(
-                f"The callback {name!r} has nobody to compare a browser's user with, since this call is anonymous; "
-                "let nobody call the server without authentication, or ask only where ctx.principal is not None"
+                f"The callback {name!r} can't compare the browser's user with the caller, since this call is "
+                "anonymous. Require authentication, or ask only if ctx.principal is not None"
             )
         host = call.headers.get(b"host", b"").decode("latin-1")
         base = self._base.at(host, call.root)
         if base is None:
             raise FlowError(
-                f"Nothing says where a browser finds the callback {name!r}: this request came to the host {host!r}, "
-                "which is not loopback; give MRTRServer its base_url="
+                f"The address at which a browser reaches the callback {name!r} is not known: this request came to the "
+                f"host {host!r}, which is not loopback. Give MRTRServer its base_url="
             )
         expires = math.ceil(flow.started + self._limits.flow_seconds)
         id = self._id(flow, key, question)
@@ -262,7 +262,9 @@ class Callbacks:
         """
         payload = to_json([link.id, report])
         if len(payload) > self._limits.state_bytes:
-            raise FlowError(f"What the callback returned is {len(payload)} bytes, over {self._limits.state_bytes}")
+            raise FlowError(
+                f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self._limits.state_bytes}"
+            )
         sealed = self._codec.seal(payload).encode("ascii")
         kept = await self._store.put(link.id, sealed, keep=max(1.0, link.expires - self._clock()))
         self.wake(link.id)
@@ -280,9 +282,9 @@ class Callbacks:
         try:
             kept_for, report = from_json(self._codec.unseal(sealed.decode("ascii", "replace")))
         except InvalidRequestState as refused:
-            raise StoreUnavailable(f"What a callback reported does not open: {refused.reason}") from None
+            raise StoreUnavailable(f"The report of a callback can't be unsealed: {refused.reason}") from None
         if kept_for != id:
-            raise StoreUnavailable("What a callback reported lies under another key than it was kept under")
+            raise StoreUnavailable("The report of a callback is stored under the key of another report")
         return Report(report)
 
     # Waiting

@@ -104,7 +104,7 @@ class Shutdown:
         except TimeoutError:
             if not limit.expired():  # its own
                 raise
-            logger.error("%s did not end in the %.1f s that the shutdown left it", what, seconds)
+            logger.error("%s did not end within the %.1f s that were left of the shutdown", what, seconds)
             return None
 
     def _until(self, seconds: float) -> float:

@@ -195,6 +195,6 @@ async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Ru
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise RuntimeError(f"{callee.name!r} raised CancelledError, but nobody had cancelled it") from error
+        raise RuntimeError(f"{callee.name!r} raised CancelledError, but was not cancelled") from error
     except SystemExit as error:  # would end the whole server
         raise RuntimeError(f"{callee.name!r} called sys.exit()") from error

@@ -7,11 +7,11 @@ from typing import Any
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, StoreUnavailable, WrongVersion
-from ..storage.base import InProcessStore, Store
+from ..storage.base import Store
 from ..storage.factory import ENVIRONMENT as DATABASE
 from ..storage.factory import store_of
-from ..storage.tasks import InProcessTasks, TaskStore
-from ..storage.watched import Outage, WatchedStore, WatchedTasks
+from ..storage.memory import InProcessStore
+from ..storage.watched import Outage, WatchedStore
 from .workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
@@ -47,11 +47,9 @@ class Shared:
         given = self._given_store(store, database)
         self._is_alone = given is None
         self.store: Store = given or InProcessStore(clock=clock)
-        tasks: TaskStore = self.store if isinstance(self.store, TaskStore) else InProcessTasks(clock)
         self._outage = Outage(name)
         self.watched = WatchedStore(self.store, self._outage)
         """The same store, for all who use it."""
-        self.tasks = WatchedTasks(tasks, self._outage)
 
     async def check(self) -> str:
         """Reach for the store when the server starts.
@@ -59,10 +57,8 @@ class Shared:
         Returns:
             Why the server may not start; empty where it may, as where the store is only away: the log says so then.
         """
-        check = getattr(self.store, "check", None)
         try:
-            if check is not None:
-                await check()
+            await self.store.check()
         except WrongVersion as error:
             logger.error("%s: %s", self._name, error)
             return f"{self._name}: {error}"
@@ -86,14 +82,15 @@ class Shared:
             return
         if needed and self._workers > 1:
             self._refuse(
-                f"{name!r} is single_use, and {self._workers} workers need one store for that, or each of them runs a "
-                f"request that comes again. Give them a database with {DATABASE} or database=, or a store="
+                f"{name!r} is single_use, and {self._workers} workers need a shared store for that: without one, each "
+                f"of them may run the same request again. Give them a database with {DATABASE} or database=, or a "
+                "store= that is shared"
             )
         elif not self._told_of_store:
             self._told_of_store = True
             logger.warning(
-                "%s: there is no shared store, so states of %r and the like are redeemed once in each process, not "
-                "once in the fleet. With several replicas, set %s",
+                "%s: there is no shared store, so a state of %r, as of every confirmation or single-use tool, is "
+                "redeemed once in each process, not once in the fleet. With several replicas, set %s",
                 self._name,
                 name,
                 DATABASE,
@@ -109,22 +106,19 @@ class Shared:
         Raises:
             SetupError: the store that was given keeps no tasks.
         """
-        if not isinstance(self.store, TaskStore):
-            raise SetupError(
-                f"{tool!r} has tasks, and the store= keeps none; give it the methods of "
-                "mrtr_server.task_store.TaskStore"
-            )
+        if not self.store.keeps_tasks:
+            raise SetupError(f"{tool!r} has tasks, and the store= can't keep any; derive its class from TaskStore")
         self.keeps(f"the tasks of {tool!r}")
         if not run_tasks and self._is_alone and not self.refusal:
             self._refuse(
                 f"run_tasks=False leaves the tasks of {tool!r} to other processes, and they share no store. "
-                f"Give them a database with {DATABASE} or database=, or a store="
+                f"Give them a database with {DATABASE} or database=, or a store= that is shared"
             )
         if self.store.shared and not self._has_keys and not self.refusal and not self._told_of_keys:
             self._told_of_keys = True
             logger.warning(
-                "%s: the tasks of %r outlive this process, and the key that it has made does not, so nobody can open "
-                "them after a restart. Set %s",
+                "%s: the tasks of %r are in a database, but this process made its own key, so nobody can open them "
+                "after a restart. Set %s",
                 self._name,
                 tool,
                 KEYS,
@@ -134,8 +128,8 @@ class Shared:
         """Note that something is kept in the store, which several workers must share."""
         if self._workers > 1 and not self.store.shared and not self.refusal:
             self._refuse(
-                f"{self._workers} workers need one shared store for {what}, or what one keeps the others never see. "
-                f"Give them a database with {DATABASE} or database=, or a store="
+                f"{self._workers} workers need one shared store for {what}: without it, no worker sees what another "
+                f"one keeps. Give them a database with {DATABASE} or database=, or a store= that is shared"
             )
 
     def check_worker(self) -> None:
@@ -143,18 +137,21 @@ class Shared:
         if not self.store.shared:
             raise SetupError(
                 f"{self._name}: there is no store that the servers share with their workers. Give them a database with "
-                f"{DATABASE} or database=, or a store="
+                f"{DATABASE} or database=, or a store= that is shared"
             )
         if not self._has_keys:
             raise SetupError(
-                f"{self._name}: what the servers have sealed does not open without their keys. Set {KEYS} to the same "
-                "for them and their workers; `mrtr-server keygen` makes one"
+                f"{self._name}: workers can't open what the servers have sealed without their keys. Set {KEYS} to the "
+                "same value for servers and workers; `mrtr-server keygen` makes a key"
             )
 
     def _given_store(self, store: Store | None, database: str | None) -> Store | None:
         given: Any = store
-        if isinstance(given, str) or not isinstance(database, str | None):
-            raise SetupError("store= takes a Store, and database= a URL: MRTRServer(..., database='sqlite:///mrtr.db')")
+        if not isinstance(given, Store | None) or not isinstance(database, str | None):
+            raise SetupError(
+                "store= takes an object of a class that is derived from mrtr_server.Store, and database= a URL: "
+                "MRTRServer(..., database='sqlite:///mrtr.db')"
+            )
         if store is not None and database is not None:
             raise SetupError("Give store= or database=, not both")
         try:
@@ -185,13 +182,13 @@ class Shared:
         self._has_keys = False
         if self._workers > 1:
             self._refuse(
-                f"{self._workers} workers need one shared key, or a flow that begins in one can't go on in another. "
-                f"Start them with {KEYS}=$(mrtr-server keygen)"
+                f"{self._workers} workers need one shared key: without it, a flow that begins in one can't continue "
+                f"in another. Start them with {KEYS}=$(mrtr-server keygen)"
             )
         else:
             logger.warning(
-                "%s: no keys are given, so this process made its own; flows end when it restarts, and no other "
-                "replica can go on with them. Make one with `mrtr-server keygen` and set %s",
+                "%s: no keys are given, so this process made its own: flows end when it restarts, and no other "
+                "replica can continue them. Make a key with `mrtr-server keygen` and set %s",
                 self._name,
                 KEYS,
             )

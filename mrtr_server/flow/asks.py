@@ -193,7 +193,10 @@ class Elicit(Ask[T]):
     def question(self) -> Question:
         """Give the ask as it goes to the client."""
         if self.schema is UNSET:
-            raise SetupError("Elicit(message) without a model is for a parameter; here, write Elicit(message, Model)")
+            raise SetupError(
+                "Elicit(message) without a model is for the annotation of a parameter; here, write "
+                "Elicit(message, Model)"
+            )
         params = {"message": written(self.message), "requestedSchema": self._form.schema}
         return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)
 
@@ -342,7 +345,10 @@ def read_model(model: type[M], raw: JSON) -> M:
 def written(text: Any) -> Any:
     """Give a text that is no function. Raises `SetupError` for one that is."""
     if callable(text):
-        raise SetupError("A message that is a function is for a parameter: Annotated[..., Elicit(function)]; give text")
+        raise SetupError(
+            "A message can be a function only in the annotation of a parameter, Annotated[..., "
+            "Elicit(function)]; pass text here"
+        )
     return text
 
 
@@ -383,7 +389,7 @@ def form_of(schema: Any) -> tuple[Form, bool]:
     try:
         return _form_of_type(schema)
     except TypeError:  # not even hashable
-        raise SetupError(f"{schema!r} is no form: give a pydantic model, or Elicited[Model]") from None
+        raise SetupError(f"{schema!r} can't be a form: pass a pydantic model, or Elicited[Model]") from None
 
 
 @lru_cache(maxsize=1024)
@@ -391,7 +397,7 @@ def _form_of_type(schema: Any) -> tuple[Form, bool]:
     branches = get_origin(schema) is Elicited
     model = get_args(schema)[0] if branches else schema
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise SetupError(f"{schema!r} is no form: give a pydantic model, or Elicited[Model]")
+        raise SetupError(f"{schema!r} can't be a form: pass a pydantic model, or Elicited[Model]")
     return form(model), branches
 
 

@@ -69,7 +69,7 @@ def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
         try:
             signature.bind(None, "")
         except TypeError:
-            raise SetupError(f"{where} is called with two values, (caller, name); it takes {signature}") from None
+            raise SetupError(f"{where} is called with two values, (caller, name), but takes {signature}") from None
     return Hook(authorize, where, inspect.iscoroutinefunction(called))
 
 

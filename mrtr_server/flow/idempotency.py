@@ -61,7 +61,10 @@ def _find(function: FunctionType) -> str | None:
     for parameter in inspect.signature(function).parameters.values():
         if _is_key(parameter.annotation, function.__globals__):
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise FlowError(f"{parameter.name!r} of {function!r} takes the idempotency key, which comes by name")
+                raise FlowError(
+                    f"{parameter.name!r} of {function!r} takes the idempotency key, which is passed by name; move "
+                    "it behind the /"
+                )
             return parameter.name
     return None
 

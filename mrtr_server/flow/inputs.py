@@ -42,7 +42,7 @@ class InputRequired:
         for key, ask in self.asks.items():
             if not isinstance(ask, Ask):
                 raise SetupError(
-                    f"InputRequired({key}=...) is no ask: use Elicit, Confirm, ElicitUrl, Sample, ListRoots"
+                    f"InputRequired({key}=...) is not an ask: use Elicit, Confirm, ElicitUrl, Sample or ListRoots"
                 )
 
 
@@ -122,7 +122,7 @@ def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
     """
     if asked is Confirm or asked is ElicitUrl:
         name = asked.__name__
-        raise SetupError(f"inputs.get needs the {name} itself, {name}(...), to know which question was answered")
+        raise SetupError(f"inputs.get needs the ask itself, {name}(...), to know which question was answered")
     if asked is Roots:
         return "roots", None, lambda raw: read_model(Roots, raw)
     if asked is Sampled:

@@ -225,7 +225,7 @@ class Journal:
         """
         held = digest_bytes(self._held())
         if held == self.handed_over:
-            message = "The flow was handed over twice with nothing done in between"
+            message = "The flow was handed over twice without progress in between"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
         self.handed_over = held
 
@@ -290,7 +290,7 @@ class Journal:
             del fields["e"]
             payload = to_json(fields)
         if len(payload) > limits.state_bytes:
-            message = f"The flow's state is {len(payload)} bytes, over {limits.state_bytes}"
+            message = f"The flow's state is {len(payload)} bytes, and may be {limits.state_bytes}"
             raise OverBudget(f"{message}; its largest entry is {self._largest()}", "state_bytes", limits.state_bytes)
         return payload
 
@@ -330,7 +330,7 @@ class Journal:
         if expires <= now:
             raise InvalidRequestState("expired")
         if started > now + LEEWAY:
-            raise InvalidRequestState("from the future; the replicas' clocks disagree")
+            raise InvalidRequestState("from the future; the replicas' clocks differ")
         return journal
 
     def _answers(self) -> dict[str, tuple[str, JSON]]:

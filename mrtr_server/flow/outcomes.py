@@ -55,7 +55,7 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
         case RequestError():
             return ["error", type(outcome).__name__, outcome.message, outcome.data]
         case _:
-            raise ValueError(f"{type(outcome).__name__} is no outcome of a flow")
+            raise ValueError(f"{type(outcome).__name__} is not an outcome of a flow")
 
 
 def _parts(questions: dict[str, Question]) -> JSON:

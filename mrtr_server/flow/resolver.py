@@ -180,7 +180,7 @@ class _Resolution:
         function, sources = asked.made[text]
         made = function(**self._keywords(sources))
         if not isinstance(made, str) and text != "messages":
-            message = f"{asked.where}: the function for its {text} gave a {type(made).__name__}, and not a string"
+            message = f"{asked.where}: the function for its {text} returned a {type(made).__name__}, not a string"
             raise CallEnded(str(self._round.fail(FlowError(message))))
         return made
 
@@ -208,8 +208,8 @@ class _Resolution:
             raise asyncio.CancelledError("the round has ended")
         if isinstance(value, InputRequired):
             message = (
-                f"The dependency {dependency.name} returned InputRequired, and only a handler can; declare the ask as "
-                "its parameter, or await ctx.elicit(...)"
+                f"The dependency {dependency.name} returned InputRequired, which only a handler may return; "
+                "declare the ask as its parameter, or await ctx.elicit(...)"
             )
             raise self._round.fail(FlowError(message))
         self._values[dependency] = value

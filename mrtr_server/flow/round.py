@@ -175,19 +175,19 @@ class Round:
     def _refuse(self, what: str) -> None:
         """Refuse an ask or a step where there can be none, and where it can't park either: by an exception."""
         if self.in_teardown and asyncio.current_task() is self.main:
-            message = f"{what} was called after the yield of a dependency; there the round has ended"
+            message = f"{what} was called after the yield of a dependency; by then the round has ended"
             raise self.fail(MisplacedCall(message))
         if self.closed:
             logger.error(
-                "%s %r went on after its round had ended: it caught the cancellation and called %s. "
-                "Re-raise asyncio.CancelledError in handlers.",
+                "%s %r continued after its round had ended: it caught the cancellation and called %s. Re-raise "
+                "asyncio.CancelledError in handlers.",
                 self.call.method,
                 self.name,
                 what,
             )
             raise asyncio.CancelledError("the round has ended")
         if step := current_step.get():
-            message = f"{what} was called inside the step {step!r}; a step can hold no ask or step"
+            message = f"{what} was called inside the step {step!r}; a step can't contain an ask or another step"
             raise self.fail(MisplacedCall(message))
         if self.main is not None and asyncio.get_running_loop() is not self.main.get_loop():
             raise self.fail(MisplacedCall(f"{what} was called on another event loop than its handler's"))
@@ -285,7 +285,7 @@ class Round:
         if ask.callback is None:
             return question
         if self._callbacks is None:
-            raise FlowError(f"Nothing here serves the callback {ask.callback.name!r}")
+            raise FlowError(f"This server has no callback {ask.callback.name!r}; register it with @app.callback")
         back = self._callbacks.callback_link(ask.callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
         return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
@@ -300,11 +300,13 @@ class Round:
 
     def _refuse_other_question(self, key: str, question: Question) -> None:
         if self._claimed.get(key, question.digest) != question.digest:
-            raise KeyConflict(f"The key {key!r} is used for two different questions in one run")
+            raise KeyConflict(
+                f"The key {key!r} is used for two different questions in one round; give one of them another key="
+            )
 
     def _refuse_step_key(self, key: str) -> None:
         if key in self.journal.steps or (self._steps is not None and key in self._steps.started):
-            raise KeyConflict(f"The ask {key!r} has the key of the step {key!r}; give one of them a key=")
+            raise KeyConflict(f"An ask and a step both have the key {key!r}; give one of them another key=")
 
     def _default_key(self, base: str, question: Question) -> str:
         free = ""

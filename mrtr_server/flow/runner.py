@@ -107,9 +107,7 @@ async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any
             raise
     left = "" if handler.is_async else "; it runs on in its thread, and keeps that until it returns"
     logger.warning("%r did not end within its timeout of %g s, and was given up%s", handler.name, seconds, left)
-    raise ToolError(
-        f"{handler.name} did not end within {seconds:g} seconds and was given up. Part of its work may have been done."
-    )
+    raise ToolError(f"{handler.name} timed out after {seconds:g} seconds. Part of its work may have been done.")
 
 
 async def _fill_and_call(
@@ -135,7 +133,10 @@ async def _concluded(handler: Handler, round_: Round, work: Work) -> Any:
     try:
         result = await work()
         if round_.end:
-            logger.warning("%r caught the end of its round and returned a value; the value is dropped", round_.name)
+            logger.warning(
+                "%r caught the cancellation that ended its round, and returned a value; the value is dropped",
+                round_.name,
+            )
         else:
             round_.check_awaited()
     except asyncio.CancelledError:
@@ -167,7 +168,7 @@ async def _torn_down(handler: Handler, round_: Round, work: Work, teardown: Tear
     except BaseException as error:
         await _leave_dependencies(round_, teardown, error)
         if isinstance(error, asyncio.CancelledError) and round_.end != "cancelled":
-            raise RuntimeError(f"{round_.name!r} was cancelled, but nobody had cancelled it") from error
+            raise RuntimeError(f"{round_.name!r} raised CancelledError, but was not cancelled") from error
         raise
     lost = round_.task is not None and round_.task.lost  # it runs elsewhere, and nothing more may happen here
     await _leave_dependencies(round_, teardown, asyncio.CancelledError("the task runs elsewhere") if lost else None)
@@ -270,7 +271,7 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
             await _end_of_teardown(task, round_)
     if not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        logger.error("%r does not end when it is cancelled; it is left behind", round_.name)
+        logger.error("%r does not end when it is cancelled, and is abandoned", round_.name)
     # What it comes to is taken, so that it is not reported as lost where nobody waits for it any more.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     _leave(round_)
@@ -300,7 +301,7 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
     except Exception as error:
         # Another version of the handler kept it; should that go on with the flow, it finds it unless we keep another.
         logger.warning(
-            "%s %r: the kept state does not fit the type of %r any more (%s), so it is None",
+            "%s %r: the kept state no longer fits the type of %r (%s), so it is None",
             round_.call.method,
             round_.name,
             handler.state,

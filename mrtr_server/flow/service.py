@@ -178,7 +178,7 @@ class RoundService:
         try:
             return await self._reported(journal, lambda: self._admission.draining and self._may_leave(call, journal))
         except StoreUnavailable as error:
-            raise not_executed(error, "What a page reported can't be known") from None
+            raise not_executed(error, "The report of a callback can't be read") from None
 
     async def reports_for_task(self, journal: Journal, should_yield: Callable[[], bool]) -> Reports | None:
         """Wait for what pages report to a task; None if it goes on elsewhere. Raises `StoreUnavailable`."""
@@ -204,7 +204,7 @@ class RoundService:
             raise Busy(RETRY_AFTER)
         bound_to = binding(self._audience, call)
         if call.answers is not None and len(call.answers) > self._limits.answers:
-            message = f"More than {self._limits.answers} inputResponses"
+            message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
             return Journal(self._clock()), bound_to
@@ -297,15 +297,15 @@ class RoundService:
 
     def _in_doubt(self, handler: Handler) -> NotExecuted:
         reference = secrets.token_hex(4)
-        logger.error("%r did not begin, since its lease ran out before (reference %s)", handler.name, reference)
+        logger.error("%r did not begin, since its lease had expired (reference %s)", handler.name, reference)
         return NotExecuted(reference)
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:
             self._warned.add(handler.name)
             logger.warning(
-                "%r is single_use, and was done in its first round, without a question or a step: a repetition of that "
-                "request can't be told from a new one. Ask first, or put what has an effect into ctx.step",
+                "%r is single_use, and completed in its first round, without a question or a step: the server can't "
+                "tell whether such a request is new or sent again. Ask first, or put each effect into ctx.step",
                 handler.name,
             )
 

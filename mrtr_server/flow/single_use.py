@@ -143,8 +143,8 @@ class Redeemer:
             _, left = await asyncio.wait(under_way, timeout=shutdown.until_cut_off() or shutdown.left() / 3)
             if left:
                 logger.error(
-                    "The server ends though a single-use round still runs (%d of them): when its request comes again, "
-                    "it is run again",
+                    "The server ends while single-use rounds still run (%d of them); if their requests come again, "
+                    "these rounds run again",
                     len(left),
                 )
 
@@ -195,7 +195,7 @@ class Redeemer:
         try:
             if delivery.came is None:
                 if granted.attempt > 1:
-                    _warn(delivery, "a replica stopped in the middle of this round; it is run again")
+                    _warn(delivery, "a replica stopped in the middle of this round; the round runs again")
                 delivery.came, delivery.sealed = await self._outcome(delivery, lease)
             if isinstance(delivery.came, NotExecuted):  # which is no outcome; another replica may have a better one
                 await self._release(delivery, granted)
@@ -214,7 +214,9 @@ class Redeemer:
             return came, self._seal(delivery, came)
         except ValueError as error:
             reference = secrets.token_hex(4)
-            logger.error("%r gave what is no JSON (reference %s)", delivery.call.target, reference, exc_info=error)
+            logger.error(
+                "%r returned a result that is not JSON (reference %s)", delivery.call.target, reference, exc_info=error
+            )
             came = InternalFault(reference)
             return came, self._seal(delivery, came)
 
@@ -246,8 +248,8 @@ class Redeemer:
                 break
         _warn(
             delivery,
-            f"this replica was silent for longer than its lease of {lease.seconds:g} s, so that another one may have "
-            "run the same round; what is recorded counts",
+            f"this replica was silent for longer than its lease of {lease.seconds:g} s, so another one may have run "
+            "the same round; the client gets the outcome that was recorded",
         )
         return False
 
@@ -268,7 +270,7 @@ class Redeemer:
             why = error.reason if isinstance(error, InvalidRequestState) else str(error)
             reference = secrets.token_hex(4)
             logger.error(
-                "%r: a recorded outcome does not open (reference %s): %s", delivery.call.target, reference, why
+                "%r: a recorded outcome can't be unsealed (reference %s): %s", delivery.call.target, reference, why
             )
             return InternalFault(reference)
 

@@ -121,16 +121,14 @@ class Steps:
     ) -> Planned:
         """Name a step when it is called: then steps that are gathered have their keys in the order of the calls."""
         if not callable(function):
-            raise TypeError(
-                f"ctx.step takes a function and its arguments, as in ctx.step(f, 1); {function!r:.80} is none"
-            )
+            raise TypeError(f"ctx.step takes a function and its arguments, as in ctx.step(f, 1); not {function!r:.80}")
         planned = Planned(partial(function, *args, **kwargs), _name(function), {}, rerun)
         try:
             planned.digests = _argument_digests(function, args, kwargs)
             if key is None:
                 planned.key, planned.release = self._generate(function)
             elif MARK in key:
-                raise FlowError(f"key={key!r}: {MARK!r} is for the keys that are generated; choose another")
+                raise FlowError(f"key={key!r}: {MARK!r} is reserved for generated keys; choose another key")
             else:
                 planned.key = key
             self._hand_key(planned)
@@ -161,17 +159,20 @@ class Steps:
             raise planned.error
         key = planned.key
         if key in self._asked or key in self._journal.answers:
-            raise KeyConflict(f"The step {key!r} has the key of the ask {key!r}; give one of them a key=")
+            raise KeyConflict(f"An ask and a step both have the key {key!r}; give one of them another key=")
         other, task = self.started.get(key, (planned, None))
         if other.named != planned.named or other.digests != planned.digests:
-            raise KeyConflict(f"The key {key!r} is of two different steps, {other.named} and {planned.named}")
+            raise KeyConflict(
+                f"The key {key!r} is used for two different steps, {other.named} and {planned.named}; give one of "
+                "them another key="
+            )
         stored = _stored(planned.function.func)
         record = self._journal.steps.get(key)
         if record is not None and task is None:
             if record.function != planned.named:
                 raise KeyConflict(
-                    f"The step {key!r} is {planned.named} now and was {record.function} when it ran; "
-                    "give one of them another key="
+                    f"The step {key!r} was {record.function} when it ran, and is {planned.named} now; give "
+                    "one of them another key="
                 )
             if record.arguments == planned.digests:
                 try:
@@ -218,7 +219,7 @@ class Steps:
             written = stored.dump(value)
             value = stored.load(written)
         except Exception as error:  # of the type's own code, too; the step is no failed one, to be tried again
-            message = f"The step {key!r} returned what can't be kept as its declared type: {_why(error)}"
+            message = f"The step {key!r} returned a value that can't be stored as its declared type: {_why(error)}"
             raise FlowError(message) from None
         self._journal.steps[key] = Step(planned.named, planned.digests, written, self._failed.pop(key, []))
         if self._keep is not None:
@@ -234,7 +235,9 @@ class Steps:
     def _generate(self, function: Callable[..., Any]) -> tuple[str, Callable[[], None]]:
         name = getattr(function, "__name__", "")
         if not name or name == "<lambda>":
-            raise FlowError("A step that is a lambda or has no name needs a key=; the name is its key otherwise")
+            raise FlowError(
+                "A step whose function is a lambda, or has no name, needs a key=; without one, its name is its key"
+            )
         branch = task, dependency = asyncio.current_task(), current_dependency.get()
         if branch not in self._branches:
             if task is None or task is self._main:
@@ -326,7 +329,7 @@ def _contents(cell: Any) -> Any:
 
 def _digest_argument(name: str, value: Any) -> str:
     if isinstance(value, Iterator):
-        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read once only; give a list")
+        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read only once; pass a list")
     return digest(_plain(value))[:16]
 
 
@@ -383,9 +386,9 @@ def _why(error: Exception) -> str:
 
 def _misfit(key: str, error: Exception) -> StepChanged:
     return StepChanged(
-        f"The recorded result of the step {key!r} is not of its declared type any more: {_why(error)}. Running "
-        "it again would repeat its effect: let the type take what flows under way have recorded, or pass rerun=True if "
-        "the step may run again"
+        f"The recorded result of the step {key!r} no longer fits its declared type: {_why(error)}. Running it "
+        "again would repeat its effect. Let the type accept what flows in progress have recorded, or pass "
+        "rerun=True if the step may run again"
     )
 
 

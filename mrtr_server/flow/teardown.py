@@ -201,6 +201,6 @@ def _never_yields(name: str) -> FlowError:
 
 def _yields_again(name: str) -> FlowError:
     return FlowError(
-        f"The dependency {name} yielded twice; what is after its one yield runs at the end of the round. To pass "
+        f"The dependency {name} yielded twice; the code after its only yield runs at the end of the round. To pass "
         "several values, yield a list"
     )

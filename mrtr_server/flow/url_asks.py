@@ -57,12 +57,12 @@ class ElicitUrl(Ask[T]):
         if callback is None and not (isinstance(url, str) or callable(url)):
             raise SetupError("ElicitUrl needs the url as a string, or a callback= that the page leads to")
         if callback is not None and not isinstance(callback, Callback):
-            raise SetupError(f"callback={callback!r} is no callback; put @app.callback(...) before the function")
+            raise SetupError(f"callback={callback!r} is not a callback; put @app.callback(...) before the function")
         if callback is not None:
             if url is not None and not callable(url):
                 raise SetupError(
-                    "With a callback=, url= is a function of the way back, such as "
-                    'lambda back: f"https://example.com/?redirect_uri={back.url}&state={back.state}"'
+                    "With callback=, url= must be a function of the CallbackLink, such as lambda back: "
+                    'f"https://example.com/?redirect_uri={back.url}&state={back.state}"'
                 )
             self.default_key = callback.name
         self.texts = ("message", "url") if callback is None else ("message",)
@@ -74,9 +74,7 @@ class ElicitUrl(Ask[T]):
         """Give the ask as it goes to the client; with a callback, still without the page's address."""
         params = {"mode": "url", "message": written(self.message)}
         if self.callback is None and callable(self.url):
-            raise SetupError(
-                "A url that is a function needs a callback=, whose way back it takes, or to be a parameter's"
-            )
+            raise SetupError("url= can be a function only with callback=, or in the annotation of a parameter")
         if self.callback is None:
             return Question("url", "elicitation/create", {**params, "url": self.url}, "elicitation.url")
         # The answer counts while the page stays what it was, but for the way back.
@@ -96,10 +94,10 @@ class ElicitUrl(Ask[T]):
         try:
             address = self.url(back)
         except Exception as error:
-            raise FlowError(f"The url= for the callback {callback.name!r} failed: {error!r}") from error
+            raise FlowError(f"The url= function for the callback {callback.name!r} failed: {error!r}") from error
         if not isinstance(address, str):
             kind = type(address).__name__  # not the address itself: it may have the token in it, or an answer
-            raise FlowError(f"The url= for the callback {callback.name!r} returned a {kind}, and not a string")
+            raise FlowError(f"The url= function for the callback {callback.name!r} returned a {kind}, not a string")
         return address
 
     def parse(self, raw: JSON) -> T:
@@ -113,6 +111,6 @@ class ElicitUrl(Ask[T]):
             return cast(T, self.callback.stored.load(content))
         except ValidationError as error:  # another version of the callback reported it
             raise FlowError(
-                f"What the callback {self.callback.name!r} reported is not of its declared type any more: "
-                f"{describe(error)}. Let the type take what flows under way have reported"
+                f"What the callback {self.callback.name!r} reported no longer fits its declared type: "
+                f"{describe(error)}. Let the type accept what flows in progress have reported"
             ) from None

@@ -20,8 +20,8 @@ CHARACTERS = 256
 """How much is shown of a value that a client chose."""
 
 _LACKING = (
-    "%r was refused: the client %r did not declare the capability %r that it needs. Use a client that has it; or look "
-    'at ctx.client.supports(...) in the tool, and do without (of tasks: register the tool with task="optional")'
+    "%r was refused: the client %r did not declare the capability %r that it needs. Use a client that has it; or check "
+    'ctx.client.supports(...) in the tool, and do without it (for tasks: register the tool with task="optional")'
 )
 
 

@@ -160,8 +160,8 @@ class Dispatcher:
         if method is None:
             raise UnknownMethod(call.method)
         if call.state is not None and call.method not in STATE_METHODS:
-            logger.warning("%s: refused a requestState: this method gives none", call.method)
-            raise InvalidRequestState("this method gives none")
+            logger.warning("%s: refused a requestState: this method issues none", call.method)
+            raise InvalidRequestState("this method issues none")
         return method(call, outlet)
 
     # Requests that may ask
@@ -245,7 +245,7 @@ class Dispatcher:
                     check_length(cursor, LONGEST_NAME, "cursor")
                 offset = self._cursors.unseal(listing, cursor)
                 if offset is None:
-                    raise InvalidParams("The cursor is not one of this list; start again without it")
+                    raise InvalidParams("The cursor does not belong to this list; start again without a cursor")
                 start = offset
             records = self._registry.records(listing)
             if shared := not self._authorizer.guards(None) and listing not in self._registry.guarded:
@@ -381,7 +381,7 @@ def _completion_params(params: Mapping[str, Any]) -> tuple[str, str, str, str, d
 def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:
     asked = params.get("notifications")
     if not isinstance(asked, dict):
-        raise InvalidParams("subscriptions/listen needs notifications, an object that says what to listen to")
+        raise InvalidParams("subscriptions/listen needs notifications, an object with what to listen to")
     wanted: set[Change] = set()
     for field, kind in _LISTENED.items():
         if not isinstance(asked.get(field, False), bool):

@@ -182,7 +182,7 @@ def block(value: Any) -> dict[str, Any]:
         return {"type": "text", "text": value}
     if is_content(value):
         return dict(value.model_dump(mode="json", by_alias=True, exclude_none=True))
-    raise TypeError(f"{type(value).__name__} is no content: return a string, or a content object")
+    raise TypeError(f"{type(value).__name__} is not content; return a string, or a content object")
 
 
 def blocks(values: Sequence[Any]) -> list[dict[str, Any]]:

@@ -399,6 +399,8 @@ def decode_header(value: bytes) -> str | None:
     Returns:
         The value, or None if it has characters that no header may have, or is not what the sentinel says it is.
     """
+    if value.translate(None, b"_-./:").isalnum():  # as nearly every name is; it needs no closer look
+        return value.decode("ascii")
     value = value.strip(b" \t")
     if not _HEADER_VALUE.fullmatch(value):
         return None
@@ -436,7 +438,7 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> He
 def check_method(envelope: Envelope, *, required: bool) -> None:
     """Check that no header is there twice, and that `Mcp-Method` is the method. Raises `HeaderMismatch`."""
     if envelope.repeated:
-        raise HeaderMismatch(f"Header mismatch: {envelope.repeated[:200]} is there twice")
+        raise HeaderMismatch(f"Header mismatch: {envelope.repeated[:200]} occurs twice")
     method = envelope.headers.get(METHOD_HEADER)
     if method is None:
         if required:

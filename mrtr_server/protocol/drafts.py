@@ -291,7 +291,7 @@ def _task_id(*holders: JSON) -> str:
     if not named or not all(isinstance(name, str) for name in named):
         raise InvalidParams(f"taskId must be a string; or _meta.{_RELATED} an object that has it")
     if len(set(named)) > 1:
-        raise InvalidParams("The message names two tasks")
+        raise InvalidParams("The message names two different tasks")
     check_length(named[0], LONGEST_NAME, "taskId")
     return str(named[0])
 

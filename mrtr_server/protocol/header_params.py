@@ -66,7 +66,7 @@ def _collect(where: str, schema: Mapping[str, Any], path: tuple[str, ...], found
         if HEADER_KEYWORD in field:
             header, kind = field[HEADER_KEYWORD], field.get("type")
             if not isinstance(header, str) or not header or not TCHARS.issuperset(header):
-                raise SetupError(f"{where}: {header!r} is no name for a header (parameter {'.'.join(here)!r})")
+                raise SetupError(f"{where}: {header!r} can't be the name of a header (parameter {'.'.join(here)!r})")
             if kind not in ("string", "integer", "boolean"):
                 raise SetupError(f"{where}: {'.'.join(here)!r} can't be mirrored into a header: {_unmirrored(field)}")
             found.append(HeaderParameter(f"mcp-param-{header.lower()}", here, kind))

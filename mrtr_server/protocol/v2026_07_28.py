@@ -158,7 +158,7 @@ class ModernDialect(Dialect):
         elif isinstance(outcome, Acknowledged):
             body = {"resultType": "complete"}
         else:
-            raise TypeError(f"{type(outcome).__name__} is no result of this version")
+            raise TypeError(f"{type(outcome).__name__} is not a result of this version")
         body["_meta"] = {**body["_meta"], **self._meta} if "_meta" in body else self._meta
         return result(call, body)
 

@@ -46,7 +46,7 @@ class Depends:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise SetupError(f"Depends takes a function, and {self.function!r} is none")
+            raise SetupError(f"Depends(...) takes a function, not {self.function!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
     where = f"{where}: parameter {name!r}"
     if _is_mark(default):
         kind = _name(default)
-        raise SetupError(f"{where} has {kind} for its default; write {name}: Annotated[..., {kind}(...)]")
+        raise SetupError(f"{where} has {kind} as its default; write {name}: Annotated[..., {kind}(...)]")
     annotation = resolved(parameter.annotation)
     members = [resolved(member) for member in union_members(annotation) if member is not NoneType]
     optional = len(members) < len(union_members(annotation))
@@ -91,17 +91,18 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
     bare = get_args(annotation)[0] if marks else annotation
     for hidden in filter(_is_mark, metadata_within(bare)):
         raise SetupError(
-            f"{where} has {_name(hidden)} deep in its annotation; write Annotated[..., {_name(hidden)}(...)]"
+            f"{where} has {_name(hidden)} nested in its type; put it around the whole type: Annotated[..., "
+            f"{_name(hidden)}(...)]"
         )
     if not marks:
         return None
     if len(marks) > 1:
-        raise SetupError(f"{where} has two marks, {_name(marks[0])} and {_name(marks[1])}; give it one")
+        raise SetupError(f"{where} has two marks, {_name(marks[0])} and {_name(marks[1])}; keep one")
     mark = marks[0]
     if isclass(mark):
-        raise SetupError(f"{where} has the class {_name(mark)} for a mark; write {_name(mark)}(...)")
+        raise SetupError(f"{where} is marked with the class {_name(mark)}; write {_name(mark)}(...)")
     if parameter.kind not in BY_NAME:
-        raise SetupError(f"{where} can't be filled by name; make it an ordinary parameter")
+        raise SetupError(f"{where} can't be filled by name; make it an ordinary parameter, without *, ** or /")
     bare = resolved(bare)
     if isinstance(mark, Ask):
         kept = [member for member in union_members(bare) if member is not NoneType]
@@ -141,7 +142,7 @@ def compile_declared(
     if confirm is not None:
         given: Any = confirm
         if not given or not (callable(given) or isinstance(given, str)):
-            raise SetupError(f"{handler}: confirm= takes the text that the person reads, or a function that makes it")
+            raise SetupError(f"{handler}: confirm= takes the text that the person reads, or a function that returns it")
         where = f"{handler}: confirm="
         asked = Declaration("confirm=", where, bool, Confirm(confirm, key="confirm"), UNSET)
         confirmation = plan.node(asked, plan.scope)
@@ -192,7 +193,7 @@ class _Plan:
         open_ = [other for other, _ in self._path]
         if this in open_:
             circle = [label for _, label in self._path[open_.index(this) :]]
-            raise SetupError(f"{declaration.where} needs itself: {' -> '.join([*circle, circle[0]])}")
+            raise SetupError(f"{declaration.where} depends on itself: {' -> '.join([*circle, circle[0]])}")
         self._path.append((this, label))
         made = self._ask(declaration, mark, scope) if isinstance(mark, Ask) else self._dependency(declaration, mark)
         self._path.pop()
@@ -209,7 +210,10 @@ class _Plan:
             what = f"{declaration.where}: the function for its {text}"
             if callable(value):
                 if iscoroutinefunction(value) or iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004
-                    raise SetupError(f"{what} is async; make it a plain function, and use what a dependency fetched")
+                    raise SetupError(
+                        f"{what} is async; make it a plain function, and fetch what it needs in a dependency: "
+                        "Annotated[..., Depends(...)]"
+                    )
                 made[text] = value, self._sources(what, _text_parameters(value, what), scope)
             else:
                 _refuse_braces(declaration.where, value, scope.known())
@@ -239,9 +243,14 @@ class _Plan:
                     refuse_unannotated(where, parameter)
                 plain[name] = parameter
             elif kind != "context":
-                raise SetupError(f"{where} takes the {kind}, and only a handler can; declare an ask instead")
+                raise SetupError(
+                    f"{where} takes the {kind}, which only a handler can take; declare an ask here instead"
+                )
             elif context is not None or parameter.kind not in BY_NAME:
-                raise SetupError(f"{where}: parameter {name!r} can't take the context; one ordinary parameter can")
+                raise SetupError(
+                    f"{where}: parameter {name!r} can't take the context; write one parameter for it, without *, "
+                    "** or /"
+                )
             else:
                 context = name
         refuse_foreign_types(where, plain.values())
@@ -262,7 +271,9 @@ class _Plan:
         sources: dict[str, str | Node] = {}
         for name, parameter in parameters.items():
             if parameter.kind not in BY_NAME:
-                raise SetupError(f"{where} takes {str(parameter)!r}, and its parameters are filled by name")
+                raise SetupError(
+                    f"{where} takes {str(parameter)!r}, but its parameters are filled by name; name each of them"
+                )
             found = scope.find(name)
             if found is not None:
                 declaration, its_scope = found
@@ -272,7 +283,7 @@ class _Plan:
             elif parameter.default is Parameter.empty:
                 known = ", ".join(map(repr, dict.fromkeys(scope.known()))) or "none"
                 raise SetupError(
-                    f"{where} needs {name!r}, which is no argument or declared parameter; there are: {known}"
+                    f"{where} needs {name!r}, which is neither an argument nor a declared parameter; known are: {known}"
                 )
         return sources
 
@@ -285,7 +296,10 @@ def _bound(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable
     may_be_declined = False
     if isinstance(mark, Elicit):
         if mark.schema not in (UNSET, wanted):
-            raise SetupError(f"{where} is of type {_name(wanted)}, and its Elicit asks for {_name(mark.schema)}")
+            raise SetupError(
+                f"{where} is of type {_name(wanted)}, but its Elicit asks for {_name(mark.schema)}; leave the "
+                "model out of Elicit(...)"
+            )
         try:
             bound: Elicit[Any] = Elicit(cast(Any, mark.message), wanted, key=mark.key)
         except SetupError as error:
@@ -306,10 +320,15 @@ def _bound(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable
     if otherwise is UNSET:
         return ask, read, default_key
     if isinstance(mark, Confirm):
-        raise SetupError(f"{where} is a confirmation, and only a yes goes on; take the default or None away")
+        raise SetupError(
+            f"{where} is a confirmation, and the call continues only after a yes; remove its default, or None "
+            "from its type"
+        )
     if not may_be_declined:
         kind = "Elicited" if get_origin(wanted) is Elicited else _name(mark)
-        raise SetupError(f"{where}: with {kind} there is no other value to give; take the default or None away")
+        raise SetupError(
+            f"{where}: {kind} has no other value to fall back to; remove the default, or None from the type"
+        )
     return ask, _or(read, otherwise), default_key
 
 
@@ -335,7 +354,10 @@ def _give_keys(handler: str, asks: list[Asked], defaults: Mapping[Node, str]) ->
     for asked in asks:
         if (key := asked.ask.key) is not None:
             if key in taken:
-                raise SetupError(f"{handler}: {taken[key].where} and {asked.where} both have the key {key!r}")
+                raise SetupError(
+                    f"{handler}: {taken[key].where} and {asked.where} both have the key {key!r}; give one of them "
+                    "another key="
+                )
             taken[key] = asked
             asked.key = key
     for asked in asks:
@@ -352,7 +374,7 @@ def _text_parameters(function: Callable[..., Any], what: str) -> Mapping[str, Pa
     try:
         parameters = signature(function).parameters
     except ValueError as error:
-        raise SetupError(f"{what} has no signature to read; write a lambda") from error
+        raise SetupError(f"{what} has no signature that can be read; wrap it in a lambda") from error
     refuse_foreign_marks(what, parameters.values())
     return parameters
 
@@ -366,7 +388,7 @@ def _refuse_braces(where: str, text: Any, known: list[str]) -> None:
     for name in re.findall(r"\{\s*(\w+)[^{}]*\}", text):
         if name in known:
             raise SetupError(
-                f"{where}: {text!r} would be shown as it is, with {{{name}}}; give a function: "
+                f"{where}: the person would read {text!r}, with the braces of {{{name}}}; pass a function: "
                 f'lambda {name}: f"... {{{name}}} ..."'
             )
 

@@ -103,8 +103,8 @@ def _refuse(where: str, parameter: Parameter, known: tuple[str, str, str] | None
     if known is not None:
         framework, name, instead = known
         raise SetupError(
-            f"{where}: parameter {parameter.name!r} has {name} of {framework}, which does nothing here, and a client "
-            f"could fill the parameter; write {instead}"
+            f"{where}: parameter {parameter.name!r} has {name} of {framework}, which has no effect here, so a "
+            f"client could fill the parameter; write {instead}"
         )
 
 

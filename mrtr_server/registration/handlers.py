@@ -47,7 +47,7 @@ def compile_handler(
     for parameter in signature.parameters.values():
         if parameter.annotation is IdempotencyKey:
             raise SetupError(
-                f"{name}: parameter {parameter.name!r} would be the client's to fill; an IdempotencyKey is for the "
+                f"{name}: a client could fill parameter {parameter.name!r}; take an IdempotencyKey in the "
                 "function of a step, see ctx.step"
             )
         declaration = read_declaration(name, parameter)
@@ -61,11 +61,11 @@ def compile_handler(
             continue
         if parameter.kind not in BY_NAME:
             raise SetupError(
-                f"{name}: parameter {parameter.name!r} can't be filled by name, but that is how the {kind} comes; "
-                "make it an ordinary parameter"
+                f"{name}: parameter {parameter.name!r} takes the {kind}, which is passed by name; make it an "
+                "ordinary parameter, without *, ** or /"
             )
         if kind in ours:
-            raise SetupError(f"{name}: {ours[kind]!r} and {parameter.name!r} both take the {kind}")
+            raise SetupError(f"{name}: {ours[kind]!r} and {parameter.name!r} both take the {kind}; keep one")
         ours[kind] = parameter.name
         if kind == "state" and get_args(bare):
             stored = Stored(get_args(bare)[0])

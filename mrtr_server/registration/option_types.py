@@ -56,7 +56,7 @@ def _is_mapping(value: Any) -> bool:
 
 _TEXT = _Kind(_is_text, "text")
 _FLAG = _Kind(_is_flag, "True or False")
-_SECONDS = _Kind(_is_number, "seconds")
+_SECONDS = _Kind(_is_number, "a number of seconds")
 _JSON_OBJECT = _Kind(_is_mapping, "a dictionary")
 _SCOPE = _Kind(lambda value: value in ("public", "private"), '"public" or "private"')
 _SHARED = {

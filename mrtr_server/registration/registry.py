@@ -118,7 +118,9 @@ def described(
     check_registration(name=name, title=title, description=description, icons=icons, meta=meta)
     name = name or getattr(function, "__name__", "")
     if not name or not NAME_CHARACTERS.issuperset(name) or len(name) > 128:
-        raise SetupError(f"{name!r} is no name: 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name=")
+        raise SetupError(
+            f"{name!r} can't be a name; pass name= with 1 to 128 of the characters A-Z, a-z, 0-9, '_', '-' and '.'"
+        )
     while isinstance(function, partial):  # its own docstring is that of partial
         function = function.func
     docstring = cleandoc(function.__doc__) if function.__doc__ else None
@@ -151,7 +153,10 @@ def build_tool(
         arguments = RawArguments(about.name, input_schema, parameter, validate=validate)
         ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
         if ours and arguments.by_name:
-            raise SetupError(f"{about.name}: {min(ours)!r} is an argument and a parameter of ours; rename it")
+            raise SetupError(
+                f"{about.name}: {min(ours)!r} is in input_schema= and is also a parameter that the server fills; "
+                "rename the parameter"
+            )
     output_schema, write = tool_results(about.name, handler.returns)
     if handler.has_teardown:  # what a result is made from may be gone afterwards
         handler, write = replace(handler, write=write), lambda written: written
@@ -171,7 +176,7 @@ def build_prompt(
     refuse_foreign_types(about.name, handler.parameters.values())
     arguments = SignatureArguments(about.name, handler.parameters, handler.own_parameters)
     if arguments.is_open:
-        raise SetupError(f"{about.name}: a prompt lists its arguments, so name each instead of taking whatever comes")
+        raise SetupError(f"{about.name}: a prompt lists its arguments, so it can't take **arguments; name each of them")
     _only_strings(about.name, arguments.schema, "an argument of a prompt")
     required = arguments.schema.get("required", ())
     listed = []
@@ -196,15 +201,20 @@ def build_resource(
 ) -> Resource:
     """Compile a resource, or a template of resources if the URI has variables. Raises `SetupError`."""
     if ":" not in uri:
-        raise SetupError(f"{uri!r} is no URI: it has no scheme")
+        raise SetupError(f"{uri!r} is not a URI: it has no scheme, such as file:")
     refuse_foreign_types(about.name, handler.parameters.values())
     template = UriTemplate(uri) if "{" in uri or "}" in uri else None
     names = template.names if template else []
     if unknown := set(names) - set(handler.parameters):
-        raise SetupError(f"{about.name}: {uri!r} has {min(unknown)!r}, the function has no such parameter")
+        raise SetupError(
+            f"{about.name}: {uri!r} has the variable {min(unknown)!r}, but the function has no such parameter"
+        )
     for name, parameter in handler.parameters.items():
         if name not in names and parameter.default is Parameter.empty:
-            raise SetupError(f"{about.name}: nothing fills the parameter {name!r}; {uri!r} has no {{{name}}}")
+            raise SetupError(
+                f"{about.name}: nothing fills the parameter {name!r}: {uri!r} has no {{{name}}}; add it, or give "
+                "the parameter a default"
+            )
     arguments = SignatureArguments(about.name, {name: handler.parameters[name] for name in names})
     _only_strings(about.name, arguments.schema, "a variable of a URI")
     where = {"uriTemplate": uri} if template else {"uri": uri}
@@ -229,9 +239,12 @@ class Completer:
 def build_completer(handler: Handler) -> Completer:
     """Compile a completion. Raises `SetupError` if the function can't take what it is given."""
     if handler.own_parameters or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{handler.name}: a completion takes the value, and if it likes the known arguments")
+        raise SetupError(
+            f"{handler.name}: a completion takes (value), or (value, arguments) with the arguments that are known "
+            "already"
+        )
     if any(parameter.kind is Parameter.KEYWORD_ONLY for parameter in handler.parameters.values()):
-        raise SetupError(f"{handler.name}: a completion is called by position; take the * out of its parameters")
+        raise SetupError(f"{handler.name}: a completion is called by position; remove the * from its parameters")
     return Completer(handler)
 
 
@@ -316,7 +329,7 @@ class Registry:
 
 def _add(records: dict[Any, Any], kind: str, name: object, record: Any) -> None:
     if name in records:
-        raise SetupError(f"There is a {kind} {name!r} already")
+        raise SetupError(f"There is a {kind} {name!r} already; rename or remove one of them")
     records[name] = record
 
 
@@ -339,8 +352,9 @@ def _only_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
     for name, field in schema["properties"].items():
         if not _takes_strings(field, schema.get("$defs", {})):
             raise SetupError(
-                f"{where}: {name!r} is {what}, so it comes as a string, and its type takes none; take a str and read "
-                "it, or put BeforeValidator(..., json_schema_input_type=str) into the annotation"
+                f"{where}: {name!r} is {what}, which arrives as a string, and its type accepts no string; "
+                "take a str and convert it, or add BeforeValidator(..., json_schema_input_type=str) to the "
+                "annotation"
             )
 
 

@@ -59,9 +59,7 @@ def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, m
     """
     layers = list(_layers(function, where))
     if not may_yield and _yields(layers[0]):
-        raise SetupError(
-            f"{where} is a generator, and what is called gives one result: return a list instead of yielding"
-        )
+        raise SetupError(f"{where} is a generator, but a call has one result; return a list instead of yielding")
     hints = _hints(layers[-1], where, namespace)
     parameters = {
         name: parameter.replace(annotation=hints.get(name, Parameter.empty))
@@ -97,8 +95,8 @@ def refuse_unannotated(where: str, parameter: Parameter) -> None:
     name, kind = parameter.name, parameter.kind
     if name in _OURS and parameter.annotation is Parameter.empty and kind is not Parameter.VAR_KEYWORD:
         raise SetupError(
-            f"{where}: {name!r} without an annotation is taken for an argument, which the model fills; write {name}: "
-            f"{_OURS[name]}, or the argument's own type if it is meant to be one"
+            f"{where}: {name!r} without an annotation would be an argument, which the model fills; write "
+            f"{name}: {_OURS[name]}, or, if it is meant to be an argument, annotate its type"
         )
 
 
@@ -129,8 +127,8 @@ def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
     """
     if not callable(function):
         raise SetupError(
-            f"{where}: {type(function).__name__} can't be called; a method is registered where there is an object or a "
-            "class to call it on: app.tool(obj.method)"
+            f"{where}: a {type(function).__name__} can't be called; register a method with its object, "
+            "outside the class: app.tool(obj.method)"
         )
     called = function
     while isinstance(called, partial | staticmethod):
@@ -152,17 +150,20 @@ def _parameters(function: Callable[..., Any], where: str) -> dict[str, Parameter
     try:
         parameters = dict(inspect.signature(function).parameters)
     except ValueError as error:  # some that are written in C
-        raise SetupError(f"{where} has no signature to read; wrap it in a function") from error
+        raise SetupError(f"{where} has no signature that can be read; wrap it in a function") from error
     bound = set(function.keywords) if isinstance(function, partial) else set()
     if bound and any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        raise SetupError(f"{where}: with **arguments, a client could replace what partial() gives for {min(bound)!r}")
+        raise SetupError(
+            f"{where}: the function takes **arguments, so a client could replace the {min(bound)!r} of partial(); "
+            "wrap it in a function instead"
+        )
     parameters = {each: parameter for each, parameter in parameters.items() if each not in bound}
     first = next(iter(parameters.values()), None)
     owner = getattr(function, "__qualname__", "").rpartition(".")[0]
     in_class = inspect.isfunction(function) and owner and not owner.endswith("<locals>")
     if in_class and first is not None and first.name in ("self", "cls") and first.annotation is Parameter.empty:
         raise SetupError(
-            f"{where} is a method without its object, so {first.name!r} would be the client's to fill; make the object "
-            "first, then register its method: app.tool(obj.method)"
+            f"{where} is a method without its object, so a client would fill {first.name!r}; create the "
+            "object first, then register its method: app.tool(obj.method)"
         )
     return parameters

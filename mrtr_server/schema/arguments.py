@@ -209,7 +209,7 @@ def _takes_the_rest(where: str, parameter: Parameter) -> bool:
         return False
     if parameter.annotation is not Any:
         raise SetupError(
-            f"{where}: write **{parameter.name}: Any to take whatever else a client sends; or name the parameters"
+            f"{where}: write **{parameter.name}: Any to accept any other arguments, or name each parameter"
         )
     return True
 
@@ -227,7 +227,9 @@ def _aliases(schema: Any) -> set[str]:
 
 def _field(where: str, name: str, parameter: Parameter) -> Any:
     if parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL):
-        raise SetupError(f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter")
+        raise SetupError(
+            f"{where}: parameter {name!r} can't be filled by name; make it an ordinary parameter, without *, ** or /"
+        )
     annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
     default = parameter.default
     if default is Parameter.empty:
@@ -236,7 +238,7 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
         return Annotated[annotation, default]
     if any(isinstance(each, FieldInfo) and not each.is_required() for each in get_args(annotation)[1:]):
         raise SetupError(
-            f"{where}: parameter {name!r} has two defaults, one in its annotation; write it once, behind the ="
+            f"{where}: parameter {name!r} has two defaults, one of them in its annotation; write it once, after the ="
         )
     if isinstance(default, FieldInfo):  # the function would get the Field itself, so pydantic fills in its default
         return Annotated[annotation, default]
@@ -253,8 +255,8 @@ def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> 
         try:
             TypeAdapter(TypedDict("Argument", {name: field})).json_schema()  # type: ignore[operator]
         except _NO_SCHEMA as its_own:
-            why = f"{where}: a client can't fill parameter {name!r}, since its type has no JSON Schema"
-            return f"{why} ({_reason(its_own)}); let Depends(...) make it"
+            why = f"{where}: a client can't fill parameter {name!r}, because its type has no JSON Schema"
+            return f"{why} ({_reason(its_own)}); fill it with Depends(...)"
     return f"{where}: the parameters have no JSON Schema: {_reason(error)}"
 
 
@@ -280,8 +282,8 @@ class Structured:
             self.schema = adapter.json_schema(schema_generator=TitleFreeSchema, mode="serialization")
         except _NO_SCHEMA as error:
             raise SetupError(
-                f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, content, "
-                "a model, a dataclass or what JSON has"
+                f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, "
+                "content, a model, a dataclass or plain JSON values"
             ) from error
         # The adapter's own methods do no more, and take as long again for their many keywords.
         self._validate = adapter.validator.validate_python

@@ -28,13 +28,13 @@ _ONE_WORD = re.compile(
     "BitBucket|ChatGPT|DevOps|FaceBook|GitHub|GitLab|GraphQL|JavaScript|LinkedIn|MySQL|OAuth|OpenAI|OpenID|PayPal|"
     "PostgreSQL|TypeScript|WhatsApp|WordPress|YouTube"
 )
-_ALLOWED = "a form has strings, numbers, booleans, choices of strings and lists of choices"
+_ALLOWED = "a form can have strings, numbers, booleans, choices of strings, and lists of such choices"
 _UNSAYABLE = {
     "pattern": "a pattern",
     "exclusiveMinimum": "an exclusive bound (ge= gives an inclusive one)",
     "exclusiveMaximum": "an exclusive bound (le= gives an inclusive one)",
     "multipleOf": "a number that it must be a multiple of",
-    "enumNames": "titles, and no choices that they belong to",
+    "enumNames": "titles, but no choices that they belong to",
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "not", "if"), "a condition"),
 }
 """What limits an answer and no form can say, so that nobody who fills it in would know."""
@@ -132,18 +132,20 @@ def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> 
 
 def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     if field.get("writeOnly") or field.get("format") == "password":
-        raise SetupError(f"{where} is a secret, and a form shows what is typed to the client; ask with elicit_url")
+        raise SetupError(
+            f"{where} is a secret, but the client sees what is typed into a form; ask for it on a page, with elicit_url"
+        )
     if isinstance(const := field.pop("const", None), str):  # a Literal of one value
         field = {**field, "type": "string", "enum": [const]}
     elif const is not None:
-        raise SetupError(f"{where} is a constant that is no string; {_ALLOWED}")
+        raise SetupError(f"{where} is a constant that is not a string; {_ALLOWED}")
     kind = field.get("type")
     if "oneOf" in field and kind is None:
         kind = field["type"] = "string"
     if not isinstance(kind, str) or kind not in _KEYWORDS:
         raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
     if kind != "string" and field.keys() & {"enum", "oneOf"}:
-        raise SetupError(f"{where} is a choice of values that are no strings; {_ALLOWED}")
+        raise SetupError(f"{where} is a choice of values that are not strings; {_ALLOWED}")
     if kind == "string":
         field |= _choice(where, field, "oneOf")
     if kind == "array":
@@ -153,8 +155,9 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
     for keyword, what in _UNSAYABLE.items():
         if keyword in field and keyword not in _KEYWORDS[kind]:
             raise SetupError(
-                f"{where} has {what}, which no form can show. Say it in the description, and check it with pydantic's "
-                "AfterValidator: an answer that it refuses is asked for again, with the reason"
+                f"{where} has {what}, which a form can't show. Describe it in the field's description, and "
+                "check it with pydantic's AfterValidator: an answer that it rejects is asked for again, with "
+                "the reason"
             )
     default = field.get("default")
     if default is None or (isinstance(default, float) and not isfinite(default)):  # no field can show it
@@ -190,14 +193,16 @@ def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
             raise SetupError(f"{where} is a union; {_ALLOWED}")
         listed = [option["const"] for option in options]
         if values is not None and sorted(values) != sorted(listed):
-            raise SetupError(f"{where} takes {values}, and its titles are for {listed}")
+            raise SetupError(f"{where} has the values {values}, but its titles are for {listed}")
         values, names = listed, [option["title"] for option in options if isinstance(option.get("title"), str)] or None
     if names is None:
         return {} if values is None else {"enum": values}
     if values is None:
-        raise SetupError(f"{where} has {_UNSAYABLE['enumNames']}: give it Literal[...], or an enum")
+        raise SetupError(f"{where} has {_UNSAYABLE['enumNames']}: use Literal[...] or an enum for the choices")
     if len(names) != len(values) or not all(isinstance(name, str) for name in names):
-        raise SetupError(f"{where} has {len(values)} choices and {len(names)} titles; give every choice one, or none")
+        raise SetupError(
+            f"{where} has {len(values)} choices and {len(names)} titles; give every choice a title, or none"
+        )
     return {keyword: [{"const": value, "title": name} for value, name in zip(values, names, strict=True)]}
 
 

@@ -119,7 +119,7 @@ class JSONSchema:
         """
         schema = self._at(pointer)
         if schema is False:
-            yield problem(path, "a value stands where the schema allows none")
+            yield problem(path, "the schema allows no value here")
             return
         elsewhere = pointer and isinstance(schema, Mapping) and ("$id" in schema or "$schema" in schema)
         if not isinstance(schema, Mapping) or elsewhere or len(path) == DEEPEST:
@@ -248,8 +248,7 @@ def _why_not(error: ValueError) -> str:
     place = f" (at {'.'.join(path)})" if path else ""
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
         return (
-            f"it has a reference that can't be followed: {error.message}. Nothing is fetched; put what it leads to "
-            'into "$defs"'
+            f'it has a $ref that can\'t be resolved: {error.message}. Nothing is fetched; put the target into "$defs"'
         )
     patterns = path[-1:] == ["pattern"] or path[-2:-1] == ["patternProperties"]
     if error.kind.name != "format" or not patterns:
@@ -258,10 +257,11 @@ def _why_not(error: ValueError) -> str:
     try:
         _compile({"pattern": pattern}, None, FancyRegexOptions())
     except ValueError:
-        return f"the pattern {pattern!r} is no regular expression, or one that is too large{place}"
+        return f"the pattern {pattern!r} is not a regular expression, or is too large{place}"
     return (
-        f"the pattern {pattern!r} can't be matched in linear time{place}: a client could stop the server with it. "
-        "Write one without lookaround and backreferences; or say validate=False, and check the arguments yourself"
+        f"the pattern {pattern!r} can't be matched in linear time{place}: a client could block the server "
+        "with it. Write it without lookaround and backreferences; or pass validate=False, and check the "
+        "arguments yourself"
     )
 
 
@@ -292,7 +292,7 @@ def _too_large(value: Any, path: Path) -> Iterator[Problem]:
         for name, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _too_large(part, (*path, name))
     elif isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
-        yield problem(path, "a number this large is not taken")
+        yield problem(path, "the number is too large")
 
 
 def _escaped(name: str) -> str:

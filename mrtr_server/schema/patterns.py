@@ -22,9 +22,9 @@ def refuse_backtracking(where: str, schema: Any) -> None:
     """
     for pattern in _backtracking(schema, python=False):
         raise SetupError(
-            f"{where}: the pattern {pattern!r} is matched by Python's re, and a client could stop the server with it; "
-            "write it as plain text, in a model without regex_engine; or, where it needs lookaround, match it in a "
-            "validator of your own, after a check of the length"
+            f"{where}: the pattern {pattern!r} is matched by Python's re, with which a client could block the "
+            "server. Pass it as plain text, in a model without regex_engine; or, if it needs lookaround, "
+            "match it in a validator of your own, after you have checked the length"
         )
 
 

@@ -42,7 +42,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
     members = union_members(returns)
     if any((get_args(member)[0] if get_origin(member) is Annotated else member) in _BYTES for member in members):
         raise SetupError(
-            f"{where} returns bytes, and nothing says of what kind; return ImageContent(data=...), "
+            f"{where} returns bytes, whose kind is not known; return ImageContent(data=...), "
             "AudioContent(data=...), or EmbeddedResource(resource=ResourceContents(uri=..., blob=...))"
         )
     for member in members:
@@ -141,7 +141,8 @@ def _write_content(value: Any) -> JSON:
         return _structured(to_jsonable_python(value, by_alias=True))
     except PydanticSerializationError as error:
         raise FlowError(
-            f"The result is nothing that JSON has ({error}); return text, content, a model, a dataclass or plain values"
+            f"The result can't be written as JSON ({error}); return text, content, a model, a dataclass or "
+            "plain JSON values"
         ) from None
 
 
@@ -150,7 +151,7 @@ def _unawaited(value: "CoroutineType[Any, Any, Any]") -> FlowError:
     code = value.cr_code
     value.close()  # or Python would warn of it, too
     return FlowError(
-        f"The result is a coroutine that was never awaited; write `await {value.__name__}(...)`. It is of "
+        f"The result is a coroutine that was never awaited; write `await {value.__name__}(...)`. It is defined in "
         f'File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_qualname}'
     )
 
@@ -166,7 +167,7 @@ def _json(value: Any) -> str:
         try:
             from_json(text, allow_inf_nan=False)
         except ValueError:
-            raise ValueError("the result holds NaN or an infinity, and JSON has neither") from None
+            raise ValueError("the result has NaN or an infinity, which JSON can't hold") from None
     return text.decode()
 
 

@@ -43,11 +43,11 @@ class ArgumentNames:
 
     def _what(self, name: str) -> str:
         if name in self._own:
-            return "not for the caller to fill in; leave it out"
+            return "the server fills this in; leave it out"
         near = get_close_matches(name, self._listed, n=1) if len(name) <= LONGEST_COMPARED else []
         if near:
             return f"unknown argument; did you mean {near[0]!r}?"
-        return f"unknown argument; there are: {', '.join(self._listed) or 'none'}"
+        return f"unknown argument; known arguments: {', '.join(self._listed) or 'none'}"
 
 
 def read_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class UriTemplate:
                 raise SetupError(f"{template!r}: {{{expression[1]}}} is not supported; use {{name}} or {{+name}}")
             reserved, name = variable.groups()
             if name in self.names:
-                raise SetupError(f"{template!r} has {name!r} twice")
+                raise SetupError(f"{template!r} has the variable {name!r} twice")
             self.names.append(name)
             pattern += re.escape(template[end : expression.start()])
             end = expression.end()
@@ -40,11 +40,11 @@ class UriTemplate:
                 pattern += f"(?P<{name}>{character}+)"
                 continue
             if following.start() == end:
-                raise SetupError(f"{template!r}: nothing says where {name!r} ends; put some text after it")
+                raise SetupError(f"{template!r}: nothing marks the end of {name!r}; put some text after it")
             # No way back into a value: matching takes no longer than the URI is, whatever a client sends.
             pattern += f"(?P<{name}>(?:(?!{re.escape(template[end : following.start()])}){character})++)"
         if {"{", "}"} & set(_EXPRESSION.sub("", template)):
-            raise SetupError(f"{template!r} has a brace without its other half")
+            raise SetupError(f"{template!r} has an unmatched brace")
         self._pattern = re.compile(pattern + re.escape(template[end:]), re.DOTALL)
 
     def match(self, uri: str) -> dict[str, str] | None:

@@ -1,15 +1,13 @@
-"""What replicas have to share: which sealed states were redeemed, and what pages reported back."""
+"""What a store is: it keeps what must be the same on all replicas."""
 
-import heapq
-import time
-from collections.abc import Callable
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from secrets import token_hex
-from threading import Lock
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
-from ..errors import StoreUnavailable
-from .tasks import InProcessTasks
+from .pubsub import Fanout, InProcessFanout
+from .tasks import TaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,219 +29,285 @@ class Redemption:
     attempt: int = 1
 
 
-class Store(Protocol):
+class Store(ABC):
     """Keeps what must be the same on all replicas.
 
-    Keys are digests, values are sealed before they come here. All durations are in seconds; what has expired counts
-    as absent. A method that can't do its work raises `StoreUnavailable`: nothing is done then, or all of it is and only
-    the reply was lost. A grant that was lost like that ends with its lease.
+    A store of your own subclasses this class, and implements what is abstract: redeemed states, and values. The other
+    methods have a default, which is right for a store that needs no connection, carries no changes and keeps no tasks.
+    One that keeps tasks subclasses `TaskStore`.
+
+    Keys are digests, and values are sealed before they come here. All durations are in seconds. What has expired counts
+    as absent. A method that can't do its work raises `StoreUnavailable`: then either nothing is done, or all of it is
+    and only the reply was lost. A grant whose reply was lost ends with its lease.
     """
 
-    shared: bool
-    """Whether other processes see what this one keeps."""
+    shared: bool = False
+    """Whether other processes see what this one keeps. Set it to true for a store that replicas share: several workers
+    refuse to start without one where they need it."""
 
+    keeps_tasks: bool = False
+    """Whether it keeps tasks; see `TaskStore`."""
+
+    # Redeemed states
+
+    @abstractmethod
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        """Take a delivery of a sealed state, atomically.
+        """Grant a delivery of a sealed state, or return why it is not granted; atomically.
 
         Args:
             state: digest of the state.
             answers: digest of the answers that came with it.
-            lease: how long a grant holds unless it is renewed. A grant whose lease ended without an outcome was that of
-                a replica that died; the next delivery of the same answers is granted anew, with another token.
-            keep: how long the record is kept, from the first delivery: at least as long as the state opens.
-        """
-        ...
+            lease: how long a grant holds unless it is renewed, in seconds. Where a lease ended without an outcome, its
+                replica has died: the next delivery of the same answers is granted anew, with another token.
+            keep: how long the record is kept, from the first delivery, in seconds. It is at least as long as the state
+                can be opened.
 
+        Raises:
+            StoreUnavailable: it could not be done, or its reply was lost.
+        """
+
+    @abstractmethod
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        """Hold a grant for longer, from now. False if it is not this token's any more, or an outcome is recorded.
+        """Extend the lease of a grant, from now on.
 
         A grant whose lease has ended is this token's until another delivery takes it.
-        """
-        ...
 
+        Args:
+            state: digest of the state.
+            token: of the grant.
+            lease: how long it holds, in seconds.
+
+        Returns:
+            Whether it was extended; False if the grant is not this token's any more, or an outcome is recorded.
+
+        Raises:
+            StoreUnavailable: as for `redeem`.
+        """
+
+    @abstractmethod
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        """Keep what came of a granted delivery, for the others. False, and nothing kept, if the grant has passed on.
+        """Keep what came of a granted delivery, for all later ones.
 
-        The first outcome stays; to record the same again is no mistake.
+        The first outcome stays. To record the same one again is no mistake.
+
+        Args:
+            state: digest of the state.
+            token: of the grant.
+            outcome: what came of it, sealed.
+
+        Returns:
+            Whether that outcome is kept; False, and nothing is changed, if the grant is not this token's any more.
+
+        Raises:
+            StoreUnavailable: as for `redeem`.
         """
-        ...
 
+    @abstractmethod
     async def release(self, state: str, token: str) -> None:
-        """Give a grant back, as if the state had never been delivered.
+        """Remove a grant, as if the state had never been delivered.
 
-        Nothing happens if it has passed on, or an outcome is recorded.
+        Nothing happens if it is not this token's any more, or an outcome is recorded.
+
+        Args:
+            state: digest of the state.
+            token: of the grant.
+
+        Raises:
+            StoreUnavailable: as for `redeem`.
         """
-        ...
 
+    # Values
+
+    @abstractmethod
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        """Keep a value, if there is none for the key. Say whether it was kept."""
-        ...
+        """Keep a value, if there is none for the key; atomically.
 
+        Args:
+            key: a digest.
+            value: sealed.
+            keep: how long it is kept, in seconds.
+
+        Returns:
+            Whether it was kept.
+
+        Raises:
+            StoreUnavailable: as for `redeem`.
+        """
+
+    @abstractmethod
     async def get(self, key: str) -> bytes | None:
-        """Give the value of a key; None if there is none (any more)."""
-        ...
+        """Return the value of a key; None if there is none, or it has expired.
 
-    async def close(self) -> None:
-        """Let go of connections. The store may be used again afterwards."""
-        ...
+        Args:
+            key: a digest.
+
+        Raises:
+            StoreUnavailable: as for `redeem`.
+        """
+
+    # Connections: none, unless a subclass has some
+
+    async def check(self) -> None:  # noqa: B027  not every store has connections
+        """Connect, so that what is wrong is known when the server starts.
+
+        Raises:
+            WrongVersion: another release made what is stored, so the server must not start.
+            StoreUnavailable: the store can't be used for now. The server starts, and the log says so.
+        """
+
+    async def close(self) -> None:  # noqa: B027  nor something to end
+        """End the connections. The store may be used again afterwards."""
+
+    # Changes: within this process, unless a subclass carries them further
+
+    def fanout(self) -> Fanout:
+        """Return what carries change notifications; a new one, unless all of this store share one."""
+        return InProcessFanout()
+
+    # Tasks: none, unless a subclass keeps some
+
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        """Keep a new task. When this returns, every replica finds it, and it survives a crash.
+
+        Args:
+            row: the task.
+            seconds: how long its lease holds, if it has one.
+
+        Returns:
+            Whether it is new. If there is one of that id already, that one stays as it is.
+
+        Raises:
+            StoreUnavailable: it could not be done, or its reply was lost.
+        """
+        raise NotImplementedError(f"{type(self).__name__} keeps no tasks")
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        """Return a task; None if there is none, or it has expired.
+
+        Args:
+            id: whatever a client sent.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return None
+
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
+        """Change fields of a task, atomically, if it still has the version of `row`.
+
+        Args:
+            row: the task as it was.
+            seconds: how long the lease holds that is among the changes, from now on; None leaves its end as it is.
+            changes: the fields, by name.
+
+        Returns:
+            The task with the changes and its next version. None, and nothing is changed, if it has another version by
+            now or is gone.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return None
+
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
+        """Lease tasks of some tools that are working and that nobody runs, those first that wait longest.
+
+        Each gets the lease, its end, one attempt more, and its next version. No other claim gets it before the lease
+        has ended.
+
+        Args:
+            lease: names who takes them.
+            seconds: how long the lease holds.
+            most: how many to take.
+            tools: the tools, by name.
+            without: the ids of tasks to leave.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return []
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        """Extend a lease on tasks, from now on. Their version stays.
+
+        Args:
+            lease: names who has taken them.
+            ids: of the tasks.
+            seconds: how long it holds.
+
+        Returns:
+            The ids of those that are still working under it.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return set()
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        """Return tasks that have not ended and whose deadline has passed; and delete, now and then, what has expired.
+
+        Args:
+            most: how many to return.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return []
+
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+        """Wait until there may be something to claim of some tools, without some tasks.
+
+        The wait ends at once where something came after the last claim on this event loop began, or where that claim
+        left something because it took its most.
+
+        Args:
+            seconds: how long to wait, at most.
+            tools: the tools, by name.
+            without: the ids of tasks to leave.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        await asyncio.sleep(seconds)
 
 
-@dataclass(slots=True)
-class _Record:
-    """A redeemed state."""
+class TaskStore(Store):
+    """A store that keeps tasks as well. It implements all methods that concern them.
 
-    answers: str
-    token: str
-    attempt: int
-    leased_until: float
-    outcome: bytes | None = None
-
-
-class InProcessStore(InProcessTasks):
-    """A store in this process's memory, for a server that is one process: nobody else sees what it keeps.
-
-    Any number of event loops and threads may use it at once. What it keeps is gone when the process ends.
-
-    Args:
-        clock: gives the time in seconds.
-        most_records: how many redeemed states, and how many values, it holds at once. When that many have not expired
-            it refuses more, since to forget one would let it be redeemed again.
-        most_bytes: how large all outcomes, all values, and all tasks may be together, in bytes; likewise.
+    A method that can't do its work raises `StoreUnavailable`; nothing is half done then. What is past its `expires`
+    counts as absent. Leases are by the store's own clock.
     """
 
-    shared = False
+    keeps_tasks = True
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.time,
-        *,
-        most_records: int = 100_000,
-        most_bytes: int = 256 * 1024 * 1024,
-    ) -> None:
-        super().__init__(clock, most_bytes)
-        self._clock = clock
-        self._lock = Lock()
-        self._redeemed: _ExpiringDict[_Record] = _ExpiringDict(most_records, most_bytes)
-        self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes)
+    @abstractmethod
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        """Keep a new task; see `Store.add_task`."""
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        """Take a delivery of a sealed state, atomically. See `Store.redeem`."""
-        now = self._clock()
-        with self._lock:
-            record = self._redeemed.get(state, now)
-            if record is None:
-                record = _Record(answers, token_hex(16), 1, now + lease)
-                self._redeemed.add(state, record, now, now + keep)
-            elif record.answers != answers:
-                return Redemption("spent")
-            elif record.outcome is not None:
-                return Redemption("recorded", outcome=record.outcome)
-            elif record.leased_until > now:
-                return Redemption("running")
-            else:
-                record.token, record.attempt, record.leased_until = token_hex(16), record.attempt + 1, now + lease
-            return Redemption("granted", record.token, attempt=record.attempt)
+    @abstractmethod
+    async def find_task(self, id: str) -> TaskRow | None:
+        """Return a task; see `Store.find_task`."""
 
-    async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        """Hold a grant for longer. See `Store.renew`."""
-        now = self._clock()
-        with self._lock:
-            record = self._granted(state, token, now)
-            if record is None or record.outcome is not None:
-                return False
-            record.leased_until = now + lease
-            return True
+    @abstractmethod
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
+        """Change fields of a task; see `Store.change_task`."""
 
-    async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        """Keep what came of a granted delivery. See `Store.record`."""
-        with self._lock:
-            record = self._granted(state, token, self._clock())
-            if record is None or record.outcome not in (None, outcome):
-                return False
-            if record.outcome is None:
-                record.outcome = outcome
-                self._redeemed.grow(state, len(outcome))
-            return True
+    @abstractmethod
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
+        """Lease tasks that nobody runs; see `Store.claim_tasks`."""
 
-    async def release(self, state: str, token: str) -> None:
-        """Give a grant back. See `Store.release`."""
-        with self._lock:
-            record = self._granted(state, token, self._clock())
-            if record is not None and record.outcome is None:
-                self._redeemed.remove(state)
+    @abstractmethod
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        """Extend a lease on tasks; see `Store.renew_tasks`."""
 
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        """Keep a value, if there is none for the key. See `Store.put`."""
-        now = self._clock()
-        with self._lock:
-            if self._values.get(key, now) is not None:
-                return False
-            self._values.add(key, value, now, now + keep)
-            self._values.grow(key, len(value))
-            return True
+    @abstractmethod
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        """Return tasks whose deadline has passed; see `Store.overdue_tasks`."""
 
-    async def get(self, key: str) -> bytes | None:
-        """Give the value of a key. See `Store.get`."""
-        with self._lock:
-            return self._values.get(key, self._clock())
-
-    async def close(self) -> None:
-        """Let go of nothing: there are no connections, and what is kept stays."""
-
-    def _granted(self, state: str, token: str, now: float) -> _Record | None:
-        record = self._redeemed.get(state, now)
-        return record if record is not None and record.token == token else None
-
-
-T = TypeVar("T")
-
-
-class _ExpiringDict(Generic[T]):
-    """Items that expire. Those that have are removed when one is added, so that there is no timer."""
-
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._sizes: dict[str, int] = {}
-        self._bytes = 0
-        self._items: dict[str, tuple[T, float]] = {}
-        self._expiring: list[tuple[float, str]] = []
-        """A heap. It may hold more than there is: what was removed stays in it for a while."""
-
-    def get(self, key: str, now: float) -> T | None:
-        item, expires = self._items.get(key, (None, now))
-        return item if expires > now else None
-
-    def add(self, key: str, item: T, now: float, expires: float) -> None:
-        while self._expiring and self._expiring[0][0] <= now:
-            self._drop(heapq.heappop(self._expiring))
-        if len(self._items) >= self._most:
-            raise StoreUnavailable(
-                f"The in-process store is full: {self._most} records have not expired; give it a larger most_records, "
-                "or the server a database"
-            )
-        if self._bytes >= self._most_bytes:
-            raise StoreUnavailable(
-                f"The in-process store is full: {self._bytes} bytes have not expired; give it a larger most_bytes, or "
-                "the server a database"
-            )
-        self.remove(key)
-        self._items[key] = (item, expires)
-        heapq.heappush(self._expiring, (expires, key))
-        if len(self._expiring) > 2 * len(self._items) + 100:
-            self._expiring = [(expires, key) for key, (_, expires) in self._items.items()]
-            heapq.heapify(self._expiring)
-
-    def grow(self, key: str, size: int) -> None:
-        """Note that what is there for a key holds that many bytes."""
-        self._sizes[key] = size
-        self._bytes += size
-
-    def remove(self, key: str) -> None:
-        self._items.pop(key, None)
-        self._bytes -= self._sizes.pop(key, 0)
-
-    def _drop(self, entry: tuple[float, str]) -> None:
-        expires, key = entry
-        if self._items.get(key, (None, None))[1] == expires:
-            self.remove(key)
+    @abstractmethod
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+        """Wait until there may be something to claim; see `Store.wait_for_tasks`."""

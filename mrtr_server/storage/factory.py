@@ -1,17 +1,16 @@
-"""Which store a server shares with its replicas, and what carries changes to them."""
+"""From the URL of a database, or the environment, to the store that replicas share."""
 
 import os
 from collections.abc import Mapping
 
 from ..errors import SetupError
 from .base import Store
-from .pubsub import Fanout, InProcessFanout
 
 ENVIRONMENT = "MRTR_DATABASE_URL"
 
 
 def store_of(database: str | None = None, environment: Mapping[str, str] = os.environ) -> Store | None:
-    """Make the store of a database's URL. What it needs is loaded only where there is one.
+    """Return the store of a database's URL. What it needs is loaded only where there is one.
 
     Args:
         database: the URL; None takes `MRTR_DATABASE_URL`.
@@ -33,9 +32,3 @@ def store_of(database: str | None = None, environment: Mapping[str, str] = os.en
         return SQLStore(url)
     except SetupError as error:
         raise SetupError(f"{named_by}: {error}") from None
-
-
-def fanout_of(store: Store) -> Fanout:
-    """Make what carries changes: through the store where it can do that, within this process otherwise."""
-    carries = getattr(store, "fanout", None)
-    return carries() if carries is not None else InProcessFanout()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..errors import NotExecuted, StoreUnavailable
 from .base import Redemption, Store
-from .tasks import TaskRow, TaskStore
+from .tasks import TaskRow
 
 logger = logging.getLogger("mrtr_server")
 
@@ -56,7 +56,7 @@ class Outage:
         if not self._failing:
             self._reference, self._since, self._failures = secrets.token_hex(4), time.monotonic(), 0
             logger.error(
-                "%s: the store can't be used (reference %s): %s. What needs it is refused until it is back",
+                "%s: the store can't be used (reference %s): %s. Requests that need it are refused until it is back",
                 self._name,
                 self._reference,
                 error,
@@ -98,7 +98,7 @@ def _nothing(_: object) -> bool:
     return False
 
 
-class WatchedStore:
+class WatchedStore(Store):
     """A store whose outages are noticed.
 
     Args:
@@ -107,7 +107,7 @@ class WatchedStore:
     """
 
     def __init__(self, store: Store, outage: Outage) -> None:
-        self.shared = store.shared
+        self.shared, self.keeps_tasks = store.shared, store.keeps_tasks
         self._store = store
         self._outage = outage
         self._looked = -POLL_INTERVAL
@@ -115,12 +115,12 @@ class WatchedStore:
         outage.look = self._look_soon
 
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        """Take a delivery of a sealed state; see `Store.redeem`."""
+        """Grant a delivery of a sealed state; see `Store.redeem`."""
         work = self._store.redeem(state, answers, lease=lease, keep=keep)
         return await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
 
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        """Hold a grant for longer; see `Store.renew`."""
+        """Extend the lease of a grant; see `Store.renew`."""
         return await _watched(self._outage, "renew", self._store.renew(state, token, lease=lease), bool)
 
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
@@ -128,7 +128,7 @@ class WatchedStore:
         return await _watched(self._outage, "record", self._store.record(state, token, outcome), bool)
 
     async def release(self, state: str, token: str) -> None:
-        """Give a grant back; see `Store.release`."""
+        """Remove a grant; see `Store.release`."""
         await _watched(self._outage, "release", self._store.release(state, token), _nothing)
 
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
@@ -139,8 +139,41 @@ class WatchedStore:
         """Return the value of a key; see `Store.get`."""
         return await _watched(self._outage, "get", self._store.get(key), _nothing)
 
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        """Keep a new task; see `Store.add_task`."""
+        return await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        """Return a task; see `Store.find_task`."""
+        return await _watched(self._outage, "find_task", self._store.find_task(id), _nothing)
+
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
+        """Change fields of a task; see `Store.change_task`."""
+        work = self._store.change_task(row, seconds=seconds, **changes)
+        return await _watched(self._outage, "change_task", work, bool)
+
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
+        """Lease tasks that nobody runs; see `Store.claim_tasks`."""
+        work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
+        return await _watched(self._outage, "claim_tasks", work, bool)
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        """Extend a lease on tasks; see `Store.renew_tasks`."""
+        return await _watched(self._outage, "renew_tasks", self._store.renew_tasks(lease, ids, seconds=seconds), bool)
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        """Return tasks whose deadline has passed; see `Store.overdue_tasks`."""
+        return await _watched(self._outage, "overdue_tasks", self._store.overdue_tasks(most=most), _nothing)
+
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+        """Wait until there may be something to claim; see `Store.wait_for_tasks`."""
+        work = self._store.wait_for_tasks(seconds, tools=tools, without=without)
+        await _watched(self._outage, "wait_for_tasks", work, _nothing)
+
     async def close(self) -> None:
-        """Let go of what the store holds; see `Store.close`."""
+        """End the store's connections; see `Store.close`."""
         await self._store.close()
 
     async def is_usable(self) -> bool:
@@ -172,53 +205,6 @@ class WatchedStore:
             pass  # which has been noticed
         except Exception as error:  # in a store of the author's
             self._outage.failed("look", StoreUnavailable(f"{type(error).__name__}: {error}"))
-
-
-class WatchedTasks:
-    """A store of tasks whose outages are noticed.
-
-    Args:
-        store: the store.
-        outage: takes notice.
-    """
-
-    def __init__(self, store: TaskStore, outage: Outage) -> None:
-        self.shared = store.shared
-        self._store = store
-        self._outage = outage
-
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        """Keep a new task; see `TaskStore.add_task`."""
-        return await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
-
-    async def find_task(self, id: str) -> TaskRow | None:
-        """Return a task; see `TaskStore.find_task`."""
-        return await _watched(self._outage, "find_task", self._store.find_task(id), _nothing)
-
-    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
-        """Change fields of a task; see `TaskStore.change_task`."""
-        work = self._store.change_task(row, seconds=seconds, **changes)
-        return await _watched(self._outage, "change_task", work, bool)
-
-    async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
-    ) -> list[TaskRow]:
-        """Take tasks that nobody runs; see `TaskStore.claim_tasks`."""
-        work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
-        return await _watched(self._outage, "claim_tasks", work, bool)
-
-    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
-        """Hold a lease on tasks for longer; see `TaskStore.renew_tasks`."""
-        return await _watched(self._outage, "renew_tasks", self._store.renew_tasks(lease, ids, seconds=seconds), bool)
-
-    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        """Return tasks whose deadline is over; see `TaskStore.overdue_tasks`."""
-        return await _watched(self._outage, "overdue_tasks", self._store.overdue_tasks(most=most), _nothing)
-
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
-        """Wait until there may be something to claim; see `TaskStore.wait_for_tasks`."""
-        work = self._store.wait_for_tasks(seconds, tools=tools, without=without)
-        await _watched(self._outage, "wait_for_tasks", work, _nothing)
 
 
 def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:

@@ -68,7 +68,7 @@ class TaskChanges:
                 late.append(change)
                 continue
             except InvalidRequestState as refused:
-                logger.error("Who listens to a task is not told, since it does not open: %s", refused.reason)
+                logger.error("The listeners of a task are not notified, since it can't be unsealed: %s", refused.reason)
                 continue
             if task is not None and self._last.get(task.id) != _seen(task):
                 told.append(replace(change, task=task))

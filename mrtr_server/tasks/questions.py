@@ -74,7 +74,9 @@ class Questions:
         Raises `InvalidParams` if several are open.
         """
         if len(self.names) != 1:
-            raise InvalidParams(f"The task has {len(self.names)} questions open, so an answer must name its own")
+            raise InvalidParams(
+                f"The task has {len(self.names)} questions open, so an answer must name the one that it answers"
+            )
         return self.by_name(dict(zip(self.names.values(), answers.values(), strict=True)))
 
     def dump(self) -> bytes:

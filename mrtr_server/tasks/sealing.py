@@ -136,7 +136,7 @@ def _dump_call(call: Call) -> bytes:
         "root": call.root,
     }
     if len(to_json(about)) > LARGEST_META:
-        message = f"What a task keeps of its request besides the arguments is over {LARGEST_META} bytes"
+        message = f"Besides the arguments, a task keeps at most {LARGEST_META} bytes of its request"
         raise OverBudget(message, "_meta", LARGEST_META)
     return to_json({**about, "arguments": call.arguments})
 

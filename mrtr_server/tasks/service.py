@@ -27,8 +27,9 @@ from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..limits import Limits
 from ..protocol.messages import JSON, Call, Change, Complete, Principal, Question, Task, TaskOffer, TaskResult
+from ..storage.base import Store
 from ..storage.pubsub import Fanout
-from ..storage.tasks import ENDED, TaskRow, TaskStore
+from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
 from .sealing import ID_BYTES, RowBinding, SealedTasks
 from .waiting import TaskWaiting
@@ -91,7 +92,7 @@ class Tasks:
 
     def __init__(
         self,
-        store: TaskStore,
+        store: Store,
         ring: KeyRing,
         fanout: Fanout,
         admission: Admission,
@@ -129,8 +130,8 @@ class Tasks:
         if call.principal is None and not self._told:
             self._told = True
             logger.warning(
-                "Tasks of callers who are not authenticated are protected by their ids alone; with auth=, each is its "
-                "caller's"
+                "Tasks of callers who are not authenticated are protected by their ids alone; set auth= to bind each "
+                "task to its caller"
             )
         offer, now = call.task or TaskOffer(), self.now()
         journal = journal or Journal(now)
@@ -246,7 +247,9 @@ class Tasks:
             OverBudget: the answers are too many or too large.
         """
         if len(answers) > self.limits.answers:
-            raise OverBudget(f"More than {self.limits.answers} inputResponses", "answers", self.limits.answers)
+            raise OverBudget(
+                f"The request has more than {self.limits.answers} inputResponses", "answers", self.limits.answers
+            )
         while True:
             row = await self._find(call.target, _owner(call.principal))
             if row.status != "input_required":
@@ -306,7 +309,9 @@ class Tasks:
         if row.status == "input_required":
             message = "The input that the task was waiting for did not come in time"
         elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
-            logger.warning("No worker has begun a task of %r in its time; does one run that has the tool?", row.name)
+            logger.warning(
+                "No worker began a task of %r before it expired; check that a worker runs that has this tool", row.name
+            )
         expired = await self._change(row, **self.failed(row, ProtocolError(message)))
         return expired or await self.store.find_task(row.id) or row
 
@@ -345,7 +350,9 @@ class Tasks:
 
     def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
         reference = secrets.token_hex(4)
-        logger.error("A task of %r gave what is no JSON (reference %s)", row.name, reference, exc_info=error)
+        logger.error(
+            "A task of %r returned a result that is not JSON (reference %s)", row.name, reference, exc_info=error
+        )
         return InternalFault(reference)
 
     async def _change(self, row: TaskRow, **changes: Any) -> TaskRow | None:

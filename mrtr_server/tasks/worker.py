@@ -337,7 +337,7 @@ class _LoopWorker:
             await run.leave()
         except StoreUnavailable as error:
             if not error.reference:  # or the log has a line of the outage
-                self._refusals.note("A task of %r can't go on now: %r", run.row.name, str(error))
+                self._refusals.note("A task of %r can't continue now: %r", run.row.name, str(error))
             self._leave_to_others(run.row, AGAIN_AFTER)
             await run.leave()
         except RequestError as error:
@@ -350,7 +350,7 @@ class _LoopWorker:
                     await run.leave()
             raise
         except Exception as error:
-            logger.error("A task of %r could not be run or kept", run.row.name, exc_info=error)
+            logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
             await self._fail(run, ProtocolError("The task could not be kept"))
 
     async def _fail(self, run: TaskRun, error: RequestError) -> None:
@@ -360,8 +360,8 @@ class _LoopWorker:
         row, sealed = run.row, self._tasks.sealed
         if row.attempts > self._limits.task_attempts:
             logger.error(
-                "A task of %r was begun %d times and came to no step, question or end, and is failed: each time its "
-                "worker ended, or was silent for longer than its lease of %g s, as one whose event loop is blocked is",
+                "A task of %r has failed: it was started %d times and reached no step, question or end. Each time its "
+                "worker ended, or was silent for longer than its lease of %g s, as when its event loop is blocked",
                 row.name,
                 row.attempts - 1,
                 self._limits.lease_seconds,
@@ -396,8 +396,8 @@ class _LoopWorker:
         stood_still = time.monotonic() - before - HEARTBEAT_INTERVAL
         if stood_still > self._limits.lease_seconds:
             logger.error(
-                "The event loop stood still for %.1f s, longer than the lease of %g s, so that other workers may have "
-                "begun its tasks anew. Something blocked it that had better be in a plain `def`, or the machine slept",
+                "The event loop stood still for %.1f s, longer than the lease of %g s, so other workers may have "
+                "started its tasks again. Move what blocks it into a plain `def`, unless the machine was suspended",
                 stood_still,
                 self._limits.lease_seconds,
             )

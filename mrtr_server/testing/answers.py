@@ -96,13 +96,13 @@ def write(answer: Answerable, asked: Asked | None) -> Any:
     """
     if is_function(answer):
         if asked is None:
-            raise Unexpected("A function can answer only what is asked")
+            raise Unexpected("A function can only answer a question that was asked")
         answer = answer(asked)
     if isinstance(answer, Answer):
         return answer.raw
     if not isinstance(answer, BaseModel | Mapping):
         raise TypeError(
-            f"{answer!r} is no answer: give fields, a model, accept(...), decline, sampled(...) or the like"
+            f"{answer!r} is not an answer: pass fields, a model, accept(...), decline, sampled(...) or the like"
         )
     if asked is None or asked.kind in ("form", "url"):
         return accept(answer).raw

@@ -52,7 +52,7 @@ class Asked:
 
     def _of(self, kind: str, name: str) -> Any:
         if self.kind != kind:
-            raise Unexpected(f"{self} asks for no {kind}")
+            raise Unexpected(f"{self} does not ask for a {kind}")
         return self.params[name]
 
     def __str__(self) -> str:

@@ -71,7 +71,7 @@ class Flow(Generic[One, Many]):
     def last(self) -> Reply:
         """The reply to the last round."""
         if not self.replies:
-            raise Unexpected("The flow has not begun: start() it")
+            raise Unexpected("The flow has not begun: call start() first")
         return self.replies[-1]
 
     @property
@@ -227,7 +227,7 @@ class Flow(Generic[One, Many]):
         if unasked := answers.keys() - self._open.keys():
             waiting = self._at is not None and self._at.is_task and self._at.task.status == "working"
             hint = "; the task is working, so wait() for what it asks" if waiting else ""
-            raise Unexpected(f"{min(unasked)!r} was not asked; open is {listed(self._open.values())}{hint}")
+            raise Unexpected(f"{min(unasked)!r} was not asked; the server asks {listed(self._open.values())}{hint}")
 
     def _written(self, answers: Mapping[str, Answerable]) -> dict[str, Any]:
         return {key: write(answer, self._open.get(key)) for key, answer in answers.items()}
@@ -257,7 +257,7 @@ class Flow(Generic[One, Many]):
         pause, waited = _FIRST_PAUSE, 0.0
         while (reply := await self._about_task("tasks/get", {})).is_task and reply.task.status == "working":
             if self._client._timeout is not None and waited > self._client._timeout:
-                raise Unexpected(f"The task neither asks nor ends within {self._client._timeout} s. {reply}")
+                raise Unexpected(f"The task neither asked nor ended within {self._client._timeout} s. {reply}")
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)
         return self._take(reply)
@@ -284,7 +284,7 @@ class Flow(Generic[One, Many]):
         reply = self._at
         while reply is None or reply.needs_input or (reply.is_task and reply.task.status == "working"):
             if len(ran) == _MOST_ROUNDS:
-                raise Unexpected(f"The flow is not over after {_MOST_ROUNDS} rounds. {reply}")
+                raise Unexpected(f"The flow has not ended after {_MOST_ROUNDS} rounds. {reply}")
             if reply is not None and reply.is_task and not reply.needs_input:
                 reply = await self._wait()
             else:

@@ -45,7 +45,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on this thread's own event loop, which is the same each time."""
     if asyncio._get_running_loop() is not None:  # the other one raises where there is none, and all would chain to that
         work.close()
-        raise Unexpected("An event loop runs here already: use AsyncClient, and await what it gives")
+        raise Unexpected("An event loop is already running here: use AsyncClient, and await its methods")
     try:
         return _here.its.loop.run_until_complete(work)
     except Unexpected as failure:

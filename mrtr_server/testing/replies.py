@@ -272,7 +272,7 @@ class Reply:
     def _seen(self, what: str) -> Seen:
         seen = [response.seen for response in self._responses if response.seen is not None]
         if not seen:
-            raise Unexpected(f"{what.capitalize()} can't be seen over HTTP: give the client the application instead")
+            raise Unexpected(f"{what.capitalize()} can't be seen over HTTP: pass the application to the client instead")
         return seen[0] if len(seen) == 1 else Seen(*seen)
 
     def __str__(self) -> str:
@@ -294,11 +294,11 @@ def _describe(reply: Reply) -> str:
         return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
     if reply.is_task and not reply.complete:
         asks = f" and asks {listed(reply.asks.values())}" if reply.asks else ""
-        return f"The task is {reply.task.status}{asks}: {reply.task.message or 'it says nothing'}"
+        return f"The task is {reply.task.status}{asks}: {reply.task.message or 'it has no message'}"
     if reply.asks:
         return f"The server asks {listed(reply.asks.values())}."
     if reply.needs_input:
-        return "The server asks nothing, and wants the call to be sent again with its state."
+        return "The server asks nothing, and expects the same call again, with its state."
     text = reply._text or str(reply.result)
     return f"The tool failed: {text}" if reply.failed else f"The call is complete: {text}"
 

@@ -112,7 +112,7 @@ class OverHTTP(Transport):
         super().__init__(timeout)
         self._url = urlsplit(url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise Unexpected(f"{url!r} is no URL of an endpoint, such as 'http://127.0.0.1:8000/mcp'")
+            raise Unexpected(f"{url!r} is not the URL of an endpoint, such as 'http://127.0.0.1:8000/mcp'")
 
     async def send(self, request: Request) -> Response:
         """Send a request in a thread."""
@@ -143,7 +143,7 @@ def transports(servers: Iterable[Server], path: str | None, timeout: float | Non
         OverHTTP(each, timeout) if isinstance(each, str) else InProcess(each, path, timeout) for each in servers
     ]
     if not ways:
-        raise Unexpected("Give at least one server: an application, or the URL of an endpoint")
+        raise Unexpected("Pass at least one server: an application, or the URL of an endpoint")
     return ways
 
 

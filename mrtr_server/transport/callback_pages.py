@@ -80,18 +80,21 @@ def build_callback(
     """
     name = handler.name
     if not _NAME.fullmatch(name):
-        raise SetupError(f"{name!r} is no name for a callback: 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
+        raise SetupError(f"{name!r} is not a valid name for a callback: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
     if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and if it likes the CallbackLink over which it came")
+        raise SetupError(f"{name}: a callback takes the request, and optionally the CallbackLink over which it came")
     taken = frozenset({methods} if isinstance(methods, str) else methods)
     if not taken or taken - {"GET", "POST"}:
-        raise SetupError(f"{name}: methods= of a callback are GET, POST, or both")
+        raise SetupError(f'{name}: methods= takes "GET", "POST", or both')
     others = origins_of(f"{name}: origins", origins)
     if others and "POST" not in taken:
-        raise SetupError(f'{name}: origins= are for what is POSTed; give methods=["POST"], too')
+        raise SetupError(f'{name}: origins= apply to POST only; give methods=["POST"], too')
     members = [each for each in union_members(handler.returns) if not _is_response(each)]
     if not members:
-        raise SetupError(f"{name} only returns responses, so it never reports anything; return what is waited for, too")
+        raise SetupError(
+            f"{name} only returns responses, so it never reports anything; return the value that the flow waits for, "
+            "too"
+        )
     returns = Any if handler.returns is Parameter.empty else Union[tuple(members)]  # noqa: UP007
     try:
         stored = Stored(returns)
@@ -194,8 +197,8 @@ class CallbackPages:
         origins = headers.getlist("origin") if request.method == "POST" else []
         if origins and not self._takes_from(callback, ", ".join(origins), host):
             self._refusals.note(
-                "Callback %r: refused a POST from the origin %r: if it comes from there rightly, add it to origins= of "
-                "the callback (null is what pages send whose Referrer-Policy is no-referrer)",
+                "Callback %r: refused a POST from the origin %r: if that is intended, add it to origins= of the "
+                "callback (pages with the Referrer-Policy no-referrer send null)",
                 callback.name,
                 ", ".join(origins),
             )

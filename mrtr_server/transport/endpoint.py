@@ -221,7 +221,7 @@ class Endpoint:
                 raise
             # The shutdown has no more time for it, by our own clock or by the web server's.
             self._in_flight.forgive(request)
-            logger.warning("%s was cut off, since the server has to end", _named(call))
+            logger.warning("%s was cut off, since the server shuts down", _named(call))
             reply = dialect.error(request_id, CutOff())
         except RequestError as error:
             if isinstance(error, MissingCapability):

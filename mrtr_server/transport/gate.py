@@ -47,10 +47,10 @@ def refuse_repeated(headers: Iterable[tuple[bytes, bytes]], refusals: RefusalLog
     for name in _ONCE:
         if names.count(name) > 1:
             refusals.note(
-                "Refused a request with two headers %r: look at what stands before this server, and let it send one",
+                "Refused a request with two headers %r: check the proxy in front of this server, which must send one",
                 name.decode(),
             )
-            return JSONResponse({"error": f"{name.decode()} is there twice"}, 400)
+            return JSONResponse({"error": f"The header {name.decode()} occurs twice"}, 400)
     return None
 
 

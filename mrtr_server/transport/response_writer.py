@@ -99,7 +99,7 @@ class ResponseWriter:
             if not deadline.expired():
                 raise
             self.stalled = True
-            logger.warning("A client read nothing for %g s, so its response ends here", self._seconds)
+            logger.warning("A client read nothing for %g s, so its connection is closed", self._seconds)
             await self._cut()
 
     async def _cut(self) -> None:

@@ -91,7 +91,7 @@ class _Chain:
 
     def _follow_after(self, seconds: float, number: int, frame: FrameType | None) -> None:
         # Here and not in the handler, which may have cut in while another line was being logged.
-        logger.info("Draining: calls go on elsewhere. In %g s no more connections are accepted.", seconds)
+        logger.info("Draining: calls continue in other replicas. In %g s no more connections are accepted.", seconds)
         if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(seconds, self._follow, number, frame)
 

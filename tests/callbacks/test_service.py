@@ -44,7 +44,7 @@ from mrtr_server.errors import InvalidAnswer, StoreUnavailable
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.arguments import Stored
-from mrtr_server.storage.base import InProcessStore
+from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.testing import Clock
 from mrtr_server.transport.auth import TokenUser
 
@@ -358,7 +358,7 @@ class TestAFlowThatAsksForALogin:
         await asking.questions()
         await Browser(old.app).log_in(asking, code="ann")
         assert "reference" in await asking.failure({"google": OPENED})
-        assert "What the callback 'google' reported is not of its declared type any more: nick: " in caplog.text
+        assert "What the callback 'google' reported no longer fits its declared type: nick: " in caplog.text
         assert SECRET not in caplog.text
 
     async def test_is_not_asked_of_a_client_that_opens_no_pages(self) -> None:
@@ -510,6 +510,7 @@ class TestAnEarlyClient:
         await asking.questions({"google": OPENED})
         assert futures() <= before
 
+    @pytest.mark.alone
     async def test_asks_only_for_what_it_still_needs(self) -> None:
         """What a later version of the handler does not ask for any more holds nobody up twice."""
         server = calendar(hold=0.3)
@@ -1091,11 +1092,11 @@ class TestThePostOfAForm:
 
     @pytest.mark.parametrize("origins", ["https://a.example", ["a.example"], ["https://a.example/path"], ["*"], [""]])
     def test_names_are_checked_when_the_decorator_runs(self, origins: Any) -> None:
-        with pytest.raises(SetupError, match=r"one string; give a list|is no origin"):
+        with pytest.raises(SetupError, match=r"one string; pass a list|is not an origin"):
             MRTRServer("forms", keys=RING).callback("x", methods=["POST"], origins=origins)(lambda request: "x")
 
     def test_names_are_for_what_is_posted(self) -> None:
-        with pytest.raises(SetupError, match=r"origins= are for what is POSTed; give methods=\[\"POST\"\], too"):
+        with pytest.raises(SetupError, match=r"origins= apply to POST only; give methods=\[\"POST\"\], too"):
             MRTRServer("forms", keys=RING).callback("x", origins=["https://a.example"])(lambda request: "x")
 
 
@@ -1141,10 +1142,10 @@ class TestWhatIsKept:
         ((key, kept),) = store.kept.items()
         store.kept[state_of(url_of(bob)).partition(".")[0]] = kept
         assert "Nothing was done" in (await bob.error({"google": OPENED}))["message"]
-        assert "under another key" in caplog.text
+        assert "under the key of another report" in caplog.text
         store.kept[key] = kept[:-4] + b"AAAA"
         assert "Nothing was done" in (await ann.error({"google": OPENED}))["message"]
-        assert "does not open" in caplog.text
+        assert "can't be unsealed" in caplog.text
 
     async def test_is_kept_as_long_as_the_flow_may_last(self) -> None:
         kept: list[float] = []
@@ -1165,7 +1166,7 @@ class TestWhatIsKept:
         asking = walk(server.app)
         await asking.questions()
         assert (await Browser(server.app).back(state_of(url_of(asking)))).status_code == 500
-        assert "over 3000" in caplog.text
+        assert "allows 3000" in caplog.text
 
     async def test_comes_back_as_its_declared_type(self) -> None:
         app = MRTRServer("types", keys=RING, base_url=BASE)
@@ -1203,7 +1204,9 @@ class TestWhatIsKept:
         assert (page.status_code, page.headers["retry-after"]) == (503, "2")
         assert not server.opened
         error = await asking.error({"google": OPENED})
-        assert "try again" in error["message"], "the flow is not over, so that it is no result for the model"
+        assert "send the request again" in error["message"], (
+            "the flow is not over, so that it is no result for the model"
+        )
         assert caplog.text.count("the database is gone") == 1, "one line for the outage, not one for each request"
         assert "database" not in page.text
 
@@ -1222,7 +1225,7 @@ class TestWhereItIs:
     async def test_without_a_base_url_it_is_nowhere_else(self, caplog: pytest.LogCaptureFixture) -> None:
         server = calendar(base_url=None)
         assert "Internal error" in await walk(server.app).failure()
-        assert "which is not loopback; give MRTRServer its base_url=" in caplog.text
+        assert "which is not loopback. Give MRTRServer its base_url=" in caplog.text
 
     @pytest.mark.parametrize(
         "base_url",
@@ -1294,6 +1297,7 @@ class TestHoldingEndsEarly:
     def journal(self) -> Journal:
         return Journal(time.time(), answers={"google": {"callback.0.0": OPENED}})
 
+    @pytest.mark.alone
     async def test_at_once_when_it_is_woken(self, callbacks: Callbacks, journal: Journal) -> None:
         leaving = [False]
         held = asyncio.create_task(callbacks.wait(journal, lambda: leaving[0]))
@@ -1304,6 +1308,7 @@ class TestHoldingEndsEarly:
         assert (await held).unfinished == (("google", "callback.0.0"),)
         assert time.monotonic() - began < 0.3
 
+    @pytest.mark.alone
     async def test_and_begins_not_at_all(self, callbacks: Callbacks, journal: Journal) -> None:
         began = time.monotonic()
         assert (await callbacks.wait(journal, lambda: True)).unfinished == (("google", "callback.0.0"),)
@@ -1330,7 +1335,7 @@ class TestWhatCanNotWorkIsRefused:
 
     @pytest.mark.parametrize("name", ["", "a/b", "a.b", "a b", "é", "x" * 65, "..", "?"])
     async def test_a_name_that_is_no_part_of_an_address(self, app: MRTRServer, name: str) -> None:
-        with pytest.raises(SetupError, match="no name"):
+        with pytest.raises(SetupError, match="not a valid name"):
             app.callback(name)(lambda request: None)
 
     async def test_a_name_that_is_taken(self, app: MRTRServer) -> None:
@@ -1345,7 +1350,7 @@ class TestWhatCanNotWorkIsRefused:
     async def test_parameters_that_nothing_fills(self, app: MRTRServer) -> None:
         functions: list[Callable[..., None]] = [lambda: None, lambda a, b, c: None]
         for function in functions:
-            with pytest.raises(SetupError, match="takes the request"):
+            with pytest.raises(SetupError, match="takes the request, and optionally"):
                 app.callback("c")(function)
 
     async def test_methods_that_no_browser_comes_back_with(self, app: MRTRServer) -> None:
@@ -1372,10 +1377,10 @@ class TestWhatCanNotWorkIsRefused:
     async def test_an_ask_that_does_not_fit_together(self, app: MRTRServer) -> None:
         google = app.callback("google")(lambda request: "x")
         wrong: list[tuple[Any, Any, str]] = [
-            ("https://example.com", google, "url= is a function of the way back"),
-            (provider, None, "needs a callback="),
+            ("https://example.com", google, "url= must be a function of the CallbackLink"),
+            (provider, None, "only with callback="),
             (None, None, "url as a string, or a callback="),
-            (provider, lambda request: None, "is no callback"),
+            (provider, lambda request: None, "is not a callback"),
         ]
         for url, callback, says in wrong:
             with pytest.raises(SetupError, match=says):
@@ -1389,7 +1394,7 @@ class TestWhatCanNotWorkIsRefused:
             return str(await ctx.elicit_url("Log in", provider, callback=theirs))
 
         assert "Internal error" in await walk(app, target="ask", user=None).failure()
-        assert "another server's" in caplog.text
+        assert "belongs to another server" in caplog.text
 
     @pytest.mark.parametrize("style", ["inline", "pure"])
     async def test_a_url_that_fails(self, app: MRTRServer, style: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -1407,7 +1412,7 @@ class TestWhatCanNotWorkIsRefused:
             return InputRequired(google=ElicitUrl("Log in", broken, callback=google))
 
         assert "Internal error" in await walk(app, target=style, user=None).failure()
-        assert "The url= for the callback 'google' failed: KeyError('client_id')" in caplog.text
+        assert "The url= function for the callback 'google' failed: KeyError('client_id')" in caplog.text
 
     async def test_a_url_that_is_no_string_and_is_not_logged_either(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -1420,7 +1425,7 @@ class TestWhatCanNotWorkIsRefused:
             return str(await ctx.elicit_url("Log in", url, callback=google))
 
         assert "Internal error" in await walk(app, target="inline", user=None).failure()
-        assert "The url= for the callback 'google' returned a tuple, and not a string" in caplog.text
+        assert "The url= function for the callback 'google' returned a tuple, not a string" in caplog.text
         assert "'state')" not in caplog.text
 
 

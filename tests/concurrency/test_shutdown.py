@@ -72,7 +72,9 @@ class Place:
     def work(self) -> Process:
         """Run the command `mrtr-server worker`."""
         worker = self.run(str(Path(sys.executable).with_name("mrtr-server")), "worker", APP)
-        wait_until(lambda: "Working on" in worker.text or worker.process.poll() is not None, "the worker to work")
+        wait_until(
+            lambda: "Running the tasks" in worker.text or worker.process.poll() is not None, "the worker to work"
+        )
         return worker
 
     def wait_for(self, note: str) -> None:
@@ -137,7 +139,7 @@ def assert_cut_off(reply: Reply) -> None:
     assert reply.status == 503
     assert reply.headers["content-type"] == "application/json"
     assert reply.json["error"]["code"] == -32603
-    assert "had to end before this request did" in reply.json["error"]["message"]
+    assert "shut down before this request was finished" in reply.json["error"]["message"]
     assert reply.json["id"] == 1
 
 
@@ -161,7 +163,7 @@ class TestUvicorn:
         place.wait_for(tool)
         ends_in_time(server)
         assert_cut_off(calling.reply)
-        assert f"tools/call '{tool}' was cut off, since the server has to end" in server.text
+        assert f"tools/call '{tool}' was cut off, since the server shuts down" in server.text
         assert "Traceback" not in server.text
 
     def test_in_the_words_of_the_drafts_too(self, place: Place) -> None:
@@ -206,7 +208,7 @@ class TestUvicorn:
             with wire_to(server.port) as wire:  # by then it has been read
                 wire.post(modern("tools/list"))
             ends_in_time(server)
-            assert b"had to end before this request did" in slow.recv(65536)
+            assert b"shut down before this request was finished" in slow.recv(65536)
 
     @pytest.mark.parametrize("tool", ["plain", "steps"])
     def test_a_task_is_handed_back(self, place: Place, tool: str) -> None:
@@ -221,7 +223,7 @@ class TestUvicorn:
     def test_a_lifespan_that_does_not_end_is_cut_off(self, place: Place) -> None:
         server = place.serve(ENDING_SLOW_EXIT="1")
         ends_in_time(server)
-        assert "ending: lifespan= did not end in the" in server.text
+        assert "ending: lifespan= did not end within the" in server.text
 
     def test_a_database_that_does_not_answer_does_not_hold_it(self, place: Place, postgresql: PostgreSQL) -> None:
         place.environment["ENDING_DATABASE"] = postgresql.url(anyio.run(postgresql.new_database))
@@ -262,7 +264,7 @@ class TestWorker:
             client.start("blocks")
             place.wait_for("blocks")
             assert ends_in_time(worker) == 1
-        assert "Something has not ended in 6 s (MRTR_SHUTDOWN_SECONDS), and is left behind" in worker.text
+        assert "Some work did not end within 6 s (MRTR_SHUTDOWN_SECONDS), and is abandoned" in worker.text
 
 
 class TestTheDeadline:
@@ -286,7 +288,7 @@ class TestTheDeadline:
         assert "shutdown_seconds=0 must be" in app._shared.refusal
 
     def test_must_be_after_the_lame_duck(self) -> None:
-        with pytest.raises(SetupError, match="lame_duck=30 leaves nothing of the 25 seconds"):
+        with pytest.raises(SetupError, match="lame_duck=30 must be less than the 25 seconds"):
             MRTRServer("a", keys=[bytes(32)], lame_duck=30)
         assert MRTRServer("a", keys=[bytes(32)], lame_duck=30, shutdown_seconds=40).shutdown_seconds == 40
 
@@ -316,7 +318,7 @@ class TestTheDeadline:
         assert caplog.messages == []
         shutdown.begin()
         assert await shutdown.in_time(asyncio.sleep(60, "late"), "the store") is None
-        assert caplog.messages[0].startswith("the store did not end in the 0.1 s")
+        assert caplog.messages[0].startswith("the store did not end within the 0.1 s")
 
     @pytest.mark.anyio
     async def test_a_timeout_of_its_own_is_passed_on(self) -> None:

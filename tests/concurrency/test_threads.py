@@ -14,7 +14,7 @@ import pytest
 
 from mrtr_server.concurrency.threads import Threads, in_own_thread
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 
 class TestThreads:

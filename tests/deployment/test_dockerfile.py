@@ -7,11 +7,10 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import packages_distributions, requires
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
@@ -42,37 +41,15 @@ def environment() -> dict[str, str]:
 
 
 def installed() -> set[str]:
-    """The distributions that the image has, by what it installs and what that requires."""
-    (command,) = (each for each in of("RUN") if "pip install" in each)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found: set[str] = set()
-
-    def add(requirement: Requirement) -> None:
-        extras = requirement.extras or {""}
-        if requirement.marker is not None and not any(requirement.marker.evaluate({"extra": e}) for e in extras):
-            return
-        if requirement.name in found and not requirement.extras:
-            return
-        found.add(requirement.name)
-        for line in requires(requirement.name) or ():
-            inner = Requirement(line)
-            if inner.marker is None or any(inner.marker.evaluate({"extra": extra}) for extra in extras):
-                add(Requirement(line.partition(";")[0]))
-
-    for argument in shlex.split(command.rpartition("pip install")[2]):
-        if argument.startswith("."):
-            for line in project["dependencies"]:
-                add(Requirement(line))
-            for extra in argument[2:-1].split(","):
-                for line in project["optional-dependencies"][extra]:
-                    if line.startswith(project["name"]):
-                        for inner in project["optional-dependencies"][line[line.index("[") + 1 : -1]]:
-                            add(Requirement(inner))
-                    else:
-                        add(Requirement(line))
-        elif not argument.startswith("-"):
-            add(Requirement(argument))
-    return {name.lower().replace("_", "-") for name in found}
+    """The distributions that the image has: what its lock file pins for this system."""
+    locks = [each for rest in of("RUN") for each in re.findall(r"/venv/bin/pip install .*?--requirement (\S+)", rest)]
+    pinned = [
+        Requirement(line.removesuffix("\\"))
+        for lock in locks
+        for line in (ROOT / lock).read_text().splitlines()
+        if re.match(r"\w", line)
+    ]
+    return {each.name for each in pinned if each.marker is None or each.marker.evaluate()}
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -275,7 +275,7 @@ class TestAnswersThatWereNotGiven:
             return effect("paid") if inputs.get("sure", Confirm) else InputRequired(sure=Confirm("pay?"))  # type: ignore[type-var]
 
         assert "reference" in await Walk(app, target="pay").failure()
-        assert "needs the Confirm itself" in caplog.text
+        assert "needs the ask itself, Confirm" in caplog.text
 
     async def test_a_consent_to_a_page_is_not_given_by_a_form(self, app: MRTRServer) -> None:
         page = ElicitUrl("log in", "https://example.com")

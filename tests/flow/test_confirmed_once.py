@@ -423,7 +423,7 @@ class TestWithoutASharedStore:
     ) -> None:
         register(MRTRServer("bank", keys=[bytes(32)]))
         assert told(caplog) == 1
-        assert "are redeemed once in each process" in caplog.text
+        assert "is redeemed once in each process" in caplog.text
         assert "MRTR_DATABASE_URL" in caplog.text
 
     def test_once_for_all_of_them(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -474,4 +474,7 @@ class TestWithoutASharedStore:
                 first = wire.call("confirmed")
                 done = wire.call("confirmed", answers={"confirm": accept(confirm=True)}, state=first.state)
             assert done.text.startswith("by ")
-            assert "states of 'confirmed' and the like are redeemed once in each process" in server.text
+            assert (
+                "a state of 'confirmed', as of every confirmation or single-use tool, is redeemed once in each process"
+                in server.text
+            )

@@ -147,7 +147,7 @@ class TestAKey:
             await ctx.step(wrong)
 
         await Walk(app, target="pay").failure()
-        assert "which comes by name" in caplog.text
+        assert "which is passed by name" in caplog.text
 
 
 class Till:
@@ -207,7 +207,7 @@ class TestTheParameter:
         assert all(re.fullmatch("[0-9a-f]{32}", key) for key in result)
 
     def test_is_none_of_a_handlers_own(self, app: MRTRServer) -> None:
-        with pytest.raises(SetupError, match="'idempotency_key' would be the client's to fill"):
+        with pytest.raises(SetupError, match="a client could fill parameter 'idempotency_key'"):
             app.tool(charge)
 
     def test_has_a_default_so_that_the_function_can_be_called_as_it_is(self) -> None:

@@ -37,7 +37,7 @@ class TestRule6OrderChangesFailLoudly:
         await walk.questions()
         version["new"] = True
         assert "reference" in await walk.failure({"really": YES})
-        assert "The ask 'effect' has the key of the step 'effect'" in caplog.text
+        assert "An ask and a step both have the key 'effect'" in caplog.text
 
     async def test_a_step_under_the_key_of_an_ask(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         version = {"new": False}
@@ -56,7 +56,7 @@ class TestRule6OrderChangesFailLoudly:
         await walk.questions({"first": YES})
         version["new"] = True
         assert "reference" in await walk.failure({"really": YES})
-        assert "The step 'first' has the key of the ask 'first'" in caplog.text
+        assert "An ask and a step both have the key 'first'" in caplog.text
         assert EFFECTS == []
 
     async def test_the_same_key_twice_is_the_same_question(self, app: MRTRServer) -> None:

@@ -106,5 +106,5 @@ def test_what_is_no_outcome_is_refused(written: bytes) -> None:
 
 
 def test_only_flows_have_outcomes_to_record() -> None:
-    with pytest.raises(ValueError, match="no outcome of a flow"):
+    with pytest.raises(ValueError, match="not an outcome of a flow"):
         dump_outcome(Discovery({}, "", 0.0, "public"))

@@ -234,7 +234,7 @@ class TestRule5AnUnansweredAskParks:
 
         await Walk(app, target="stubborn").questions()
         assert EFFECTS == []
-        assert "went on after its round had ended" in caplog.text
+        assert "continued after its round had ended" in caplog.text
 
     async def test_one_that_has_just_finished_is_not_said_to_have_caught_anything(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture

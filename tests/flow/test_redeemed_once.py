@@ -53,7 +53,10 @@ class TestRule9SingleUse:
         def pay(amount: int) -> str:
             return effect("paid")
 
-        assert "states of 'pay' and the like are redeemed once in each process" in caplog.text
+        assert (
+            "a state of 'pay', as of every confirmation or single-use tool, is redeemed once in each process"
+            in caplog.text
+        )
         walk = Walk(app, target="pay", arguments={"amount": 3})
         await walk.questions()
         state = walk.state

@@ -254,7 +254,7 @@ class TestAsks:
 
         assert await Walk(app, target="guarded", arguments={"title": "tea"}).failure() == "no tea"
         assert "reference" in await Walk(app, target="number").failure()
-        assert "the function for its message gave a int, and not a string" in caplog.text
+        assert "the function for its message returned a int, not a string" in caplog.text
         assert "reference" in await Walk(app, target="leaving").failure()
         assert EFFECTS == []
 
@@ -412,7 +412,7 @@ class TestNeverAnArgument:
         reply = await exchange(app, json.dumps(message).encode(), headers)
         assert reply.result["isError"]
         assert [line for line in reply.text.splitlines() if line.endswith("; leave it out")] == [
-            f"- {name}: not for the caller to fill in; leave it out" for name in ("sure", "login", "stock")
+            f"- {name}: the server fills this in; leave it out" for name in ("sure", "login", "stock")
         ]
 
     async def test_sent_values_are_dropped_where_unknown_ones_are(self) -> None:
@@ -467,7 +467,7 @@ class TestNeverAnArgument:
             assert schema_of(app, target) == schema
 
     def test_a_raw_schema_that_has_one_is_refused(self, app: MRTRServer) -> None:
-        with pytest.raises(SetupError, match="'sure' is an argument and a parameter of ours"):
+        with pytest.raises(SetupError, match="'sure' is in input_schema= and is also a parameter"):
 
             @app.tool(input_schema={"type": "object", "properties": {"sure": {}}})
             def delete(sure: Sure, **arguments: Any) -> None: ...
@@ -578,7 +578,7 @@ class TestDependencies:
             said = await asyncio.wait_for(Walk(app, target=f"tool{number}").failure(), 5)
             assert "reference" in said
             assert "swordfish" not in said
-        assert "returned InputRequired, and only a handler can" in caplog.text
+        assert "returned InputRequired, which only a handler may return" in caplog.text
         assert EFFECTS == []
 
     async def test_one_that_took_the_wrong_turn_is_told_so(
@@ -837,9 +837,9 @@ class TestMixedStyles:
             return InputRequired(login=Elicit("who?"))
 
         assert "reference" in await Walk(app, target="inline").failure()
-        assert "A message that is a function is for a parameter" in caplog.text
+        assert "A message can be a function only in the annotation of a parameter" in caplog.text
         assert "reference" in await Walk(app, target="pure").failure()
-        assert "Elicit(message) without a model is for a parameter" in caplog.text
+        assert "Elicit(message) without a model is for the annotation of a parameter" in caplog.text
         assert EFFECTS == []
 
 
@@ -882,9 +882,12 @@ class Wrapping(BaseModel):
 
 BAD: list[tuple[dict[str, Any], str]] = [
     # What does not go with its ask.
-    ({"it": Annotated[str, Elicit("?")]}, "bad: parameter 'it': .*str.* is no form: give a pydantic model"),
-    ({"it": Annotated[Login | str, Elicit("?")]}, "is no form"),
-    ({"it": Annotated[Stock, Elicit("?", Login)]}, "'it' is of type Stock, and its Elicit asks for Login"),
+    ({"it": Annotated[str, Elicit("?")]}, "bad: parameter 'it': .*str.* can't be a form: pass a pydantic model"),
+    ({"it": Annotated[Login | str, Elicit("?")]}, "can't be a form"),
+    (
+        {"it": Annotated[Stock, Elicit("?", Login)]},
+        "'it' is of type Stock, but its Elicit asks for Login; leave the model out",
+    ),
     ({"it": Annotated[str, Confirm("?")]}, r"'it' is of type str; write Annotated\[bool, Confirm\(...\)\]"),
     ({"it": Annotated[Context, Confirm("?")]}, "'it' is of type Context"),
     ({"it": Annotated[str, ElicitUrl("?", "https://x")]}, r"write Annotated\[bool, ElicitUrl\(...\)\]"),
@@ -893,68 +896,74 @@ BAD: list[tuple[dict[str, Any], str]] = [
         r"write Annotated\[Sampled, Sample\(...\)\] or Annotated\[str, Sample\(...\)\]",
     ),
     ({"it": Annotated[list[str], ListRoots()]}, r"is of type list\[str\]; write Annotated\[list\[Root\], ListRoots"),
-    ({"it": Annotated[bool | None, Confirm("?")]}, "only a yes goes on; take the default or None away"),
-    ({"it": Annotated[bool, Confirm("?")] | None}, "only a yes goes on"),
-    ({"it": (Annotated[bool, Confirm("?")], True)}, "only a yes goes on"),
-    ({"it": Annotated[Elicited[Login] | None, Elicit("?")]}, "with Elicited there is no other value to give"),
-    ({"it": (Annotated[Sampled, Sample("?")], None)}, "with Sample there is no other value to give"),
-    ({"it": (Annotated[list[Root], ListRoots()], [])}, "with ListRoots there is no other value to give"),
+    (
+        {"it": Annotated[bool | None, Confirm("?")]},
+        "continues only after a yes; remove its default, or None from its type",
+    ),
+    ({"it": Annotated[bool, Confirm("?")] | None}, "continues only after a yes"),
+    ({"it": (Annotated[bool, Confirm("?")], True)}, "continues only after a yes"),
+    ({"it": Annotated[Elicited[Login] | None, Elicit("?")]}, "Elicited has no other value to fall back to"),
+    ({"it": (Annotated[Sampled, Sample("?")], None)}, "Sample has no other value to fall back to"),
+    ({"it": (Annotated[list[Root], ListRoots()], [])}, "ListRoots has no other value to fall back to"),
     # Marks that would not be seen.
-    ({"it": (Login, Elicit("?"))}, r"has Elicit for its default; write it: Annotated\[..., Elicit\(...\)\]"),
-    ({"it": (int, Depends(itself))}, "has Depends for its default"),
-    ({"it": Annotated[bool, Confirm]}, r"has the class Confirm for a mark; write Confirm\(...\)"),
-    ({"it": Annotated[int, Depends]}, "has the class Depends for a mark"),
-    ({"it": list[Annotated[Login, Elicit("?")]]}, "has Elicit deep in its annotation"),
-    ({"it": Annotated[Login, Elicit("?")] | str}, "has Elicit deep in its annotation"),
-    ({"it": dict[str, list[Annotated[int, Depends(itself)]]]}, "has Depends deep in its annotation"),
-    ({"it": Wrapping}, "has Elicit deep in its annotation"),
+    ({"it": (Login, Elicit("?"))}, r"has Elicit as its default; write it: Annotated\[..., Elicit\(...\)\]"),
+    ({"it": (int, Depends(itself))}, "has Depends as its default"),
+    ({"it": Annotated[bool, Confirm]}, r"is marked with the class Confirm; write Confirm\(...\)"),
+    ({"it": Annotated[int, Depends]}, "is marked with the class Depends"),
+    ({"it": list[Annotated[Login, Elicit("?")]]}, "has Elicit nested in its type"),
+    ({"it": Annotated[Login, Elicit("?")] | str}, "has Elicit nested in its type"),
+    ({"it": dict[str, list[Annotated[int, Depends(itself)]]]}, "has Depends nested in its type"),
+    ({"it": Wrapping}, "has Elicit nested in its type"),
     ({"it": Annotated[Login, Elicit("?"), Confirm("?")]}, "has two marks, Elicit and Confirm"),
     # Names.
     (
         {"it": Annotated[Login, Elicit(lambda titel: titel)], "title": str},
-        "'it': the function for its message needs 'titel', which is no .*; there are: 'title', 'it'",
+        "'it': the function for its message needs 'titel', which is neither .*; known are: 'title', 'it'",
     ),
     ({"it": Annotated[bool, ElicitUrl("?", lambda id: id)]}, "the function for its url needs 'id'"),
     ({"it": Annotated[str, Sample(lambda id: id)]}, "the function for its messages needs 'id'"),
-    ({"it": Annotated[int, Depends(itself)]}, r"'it': itself\(\) needs 'value', which is no .*; there are: 'it'"),
+    ({"it": Annotated[int, Depends(itself)]}, r"'it': itself\(\) needs 'value', which is neither .*; known are: 'it'"),
     ({"it": Annotated[Login, Elicit(lambda ctx: "?")], "ctx": Context}, "needs 'ctx'"),
-    ({"it": Annotated[Login, Elicit(lambda *all: "?")]}, r"takes '\*all', and its parameters are filled by name"),
+    ({"it": Annotated[Login, Elicit(lambda *all: "?")]}, r"takes '\*all', but its parameters are filled by name"),
     ({"it": Annotated[Login, Elicit("{}?".format)]}, "filled by name|has no signature"),
     (
         {"it": Annotated[int, Depends(lambda title, /: 1)], "title": str},
-        "'title', and its parameters are filled by name",
+        "'title', but its parameters are filled by name",
     ),
     ({"it": Annotated[Login, Elicit(coroutine)]}, "the function for its message is async; make it a plain function"),
     # Circles.
-    ({"it": Annotated[Login, Elicit(lambda it: "?")]}, "'it' needs itself: it -> it"),
+    ({"it": Annotated[Login, Elicit(lambda it: "?")]}, "'it' depends on itself: it -> it"),
     (
         {"it": Annotated[Login, Elicit(lambda other: "?")], "other": Annotated[Stock, Elicit(lambda it: "?")]},
-        "'it' needs itself: it -> other -> it",
+        "'it' depends on itself: it -> other -> it",
     ),
-    ({"value": Annotated[int, Depends(itself)]}, r"needs itself: value \(itself\) -> value \(itself\)"),
-    ({"it": Annotated[int, Depends(circle_a)]}, r"needs itself: it \(circle_a\) -> b \(circle_b\) -> it \(circle_a\)"),
+    ({"value": Annotated[int, Depends(itself)]}, r"depends on itself: value \(itself\) -> value \(itself\)"),
+    (
+        {"it": Annotated[int, Depends(circle_a)]},
+        r"depends on itself: it \(circle_a\) -> b \(circle_b\) -> it \(circle_a\)",
+    ),
     (
         {"it": Annotated[Login, Elicit(lambda value: "?")], "value": Annotated[int, Depends(lambda it: 1)]},
-        r"needs itself: it -> value \(<lambda>\) -> it",
+        r"depends on itself: it -> value \(<lambda>\) -> it",
     ),
     # Messages that a person would read as they are.
     (
         {"it": Annotated[Login, Elicit("who takes {title}?")], "title": str},
-        "with {title}; give a function: lambda title",
+        "with the braces of {title}; pass a function: lambda title",
     ),
     (
         {"it": Annotated[bool, Confirm("{other.count}?")], "other": Annotated[Amount, Elicit("?")]},
-        "would be shown as it",
+        "with the braces of",
     ),
-    ({"it": Annotated[bool, ElicitUrl("?", "https://x/{id}")], "id": str}, "would be shown as it is"),
-    ({"it": Annotated[str, Sample(["sum up {text!r}"])], "text": str}, "would be shown as it is"),
+    ({"it": Annotated[bool, ElicitUrl("?", "https://x/{id}")], "id": str}, "with the braces of"),
+    ({"it": Annotated[str, Sample(["sum up {text!r}"])], "text": str}, "with the braces of"),
     # Keys.
     (
         {"it": Annotated[Login, Elicit("?", key="k")], "other": Annotated[bool, Confirm("?", key="k")]},
         "bad: bad: parameter 'it' and bad: parameter 'other' both have the key 'k'",
     ),
     # Dependencies.
-    ({"it": Annotated[int, Depends(type)]}, "no signature to read|filled by name"),
+    ({"it": Annotated[int, Depends(type)]}, "no signature that can be read|filled by name"),
 ]
 
 
@@ -972,7 +981,7 @@ class TestBadDeclarations:
         def dependency(it: Any) -> None: ...
 
         dependency.__annotations__["it"] = kind
-        with pytest.raises(SetupError, match=r"dependency\(\) takes the (inputs|state), and only a handler can"):
+        with pytest.raises(SetupError, match=r"dependency\(\) takes the (inputs|state), which only a handler can take"):
             app.tool(name="bad")(with_parameters({"it": Annotated[None, Depends(dependency)]}))
 
     def test_of_parameters_that_no_name_fills(self, app: MRTRServer) -> None:
@@ -998,7 +1007,7 @@ class TestBadDeclarations:
 
     @pytest.mark.parametrize("thing", [5, "x", None])
     def test_of_what_is_no_function(self, thing: Any) -> None:
-        with pytest.raises(SetupError, match="Depends takes a function"):
+        with pytest.raises(SetupError, match=r"Depends\(\.\.\.\) takes a function, not"):
             Depends(thing)
 
     @pytest.mark.parametrize("confirm", ["", True, False, 5, Confirm("?")])
@@ -1009,11 +1018,11 @@ class TestBadDeclarations:
     def test_of_the_names_in_confirmations(self, app: MRTRServer) -> None:
         with pytest.raises(SetupError, match="confirm=: the function for its message needs 'titel'"):
             app.tool(name="bad", confirm=lambda titel: titel)(with_parameters({"title": str}))
-        with pytest.raises(SetupError, match=r"confirm=: 'delete {title}\?' would be shown as it is"):
+        with pytest.raises(SetupError, match=r"confirm=: the person would read 'delete {title}\?', with the braces"):
             app.tool(name="bad", confirm="delete {title}?")(with_parameters({"title": str}))
 
     def test_of_completions(self, app: MRTRServer) -> None:
-        with pytest.raises(SetupError, match="a completion takes the value"):
+        with pytest.raises(SetupError, match=r"a completion takes \(value\), or"):
 
             @app.completion("topic", prompt="letter")
             def topics(value: str, login: Who) -> list[str]:

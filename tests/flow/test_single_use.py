@@ -31,7 +31,8 @@ from mrtr_server import (
 )
 from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
-from mrtr_server.storage.base import InProcessStore, Redemption
+from mrtr_server.storage.base import Redemption, Store
+from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.testing import Clock
 
 from ..support.direct import Exchange, headers_for, scope_of
@@ -60,7 +61,7 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-class Watched:
+class Watched(Store):
     """A store in the process that counts, can be down, and shows what it was given.
 
     Args:
@@ -717,7 +718,7 @@ class TestTheEndOfTheServer:
         add_pay(app, stuck)
         async with asyncio.timeout(3):
             await self.ended(app, leave)
-        assert "a single-use round still runs" in caplog.text
+        assert "single-use rounds still run" in caplog.text
         never.set()
         await until(lambda: store.recorded)
 
@@ -826,7 +827,7 @@ class TestTheLease:
         assert await walk.questions() == {}
         state = walk.state
         store.down = {"renew"}
-        assert "try again" in str(await walk.send())
+        assert "send the request again" in str(await walk.send())
         assert EFFECTS == []
         store.down, late = set(), False
         assert await again(walk, state).text() == "paid"

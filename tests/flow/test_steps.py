@@ -1,6 +1,7 @@
 """Rule 4 of a flow: a step runs once, is told apart from every other, and its result stands."""
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
@@ -260,12 +261,12 @@ class TestRule4Steps:
         def charge(account: str, amount: int = 3) -> str:
             return effect(f"{account} {amount}")
 
-        calls = iter([(("a", 3), {}), (("a",), {"amount": 3}), (("a",), {})])
+        calls: Iterator[tuple[Any, Any]] = iter([(("a", 3), {}), (("a",), {"amount": 3}), (("a",), {})])
 
         @app.tool
         async def pay(ctx: Context) -> str:
             args, keywords = next(calls)
-            done = await ctx.step(charge, *args, **keywords)
+            done: str = await ctx.step(charge, *args, **keywords)
             await ctx.confirm("sure?")
             await ctx.confirm("really?", key="really")
             return done
@@ -295,7 +296,7 @@ class TestRule4Steps:
         walk = Walk(app, target="run")
         assert "reference" in await walk.failure()
         assert EFFECTS == ["not a number"]
-        assert "The step 'count' returned what can't be kept as its declared type" in caplog.text
+        assert "The step 'count' returned a value that can't be stored as its declared type" in caplog.text
         assert "not a number" not in caplog.text, "what it returned may be a secret"
 
     async def test_rerun_lets_a_step_run_again(self, app: MRTRServer) -> None:
@@ -450,7 +451,7 @@ class TestStepsThatMisbehave:
             return "done"
 
         assert "reference" in await Walk(app, target="both").failure()
-        assert "is of two different steps" in caplog.text
+        assert "is used for two different steps" in caplog.text
         assert EFFECTS == ["first"]
 
     async def test_a_result_that_is_changed_is_not_changed_in_the_journal(self, app: MRTRServer) -> None:
@@ -480,4 +481,4 @@ class TestStepsThatMisbehave:
             return await ctx.step(lambda them: effect("".join(them)), iter("abc"), key="x")
 
         assert "reference" in await Walk(app, target="run").failure()
-        assert "give a list" in caplog.text
+        assert "pass a list" in caplog.text

@@ -49,10 +49,10 @@ class TestAHeaderThatIsThereTwice:
         app = MRTRServer("door", keys=[bytes(32)])
         reply = posted(app, (name, first), (name, second))
         assert reply.status == 400
-        assert json.loads(reply.body) == {"error": f"{name.decode()} is there twice"}
+        assert json.loads(reply.body) == {"error": f"The header {name.decode()} occurs twice"}
         assert lines(caplog) == [
-            f"Refused a request with two headers {name.decode()!r}: look at what stands before this server, and let it "
-            "send one"
+            f"Refused a request with two headers {name.decode()!r}: check the proxy in front of this server, which "
+            "must send one"
         ]
 
     @pytest.mark.parametrize(("name", "first", "second"), TWICE)

@@ -323,7 +323,7 @@ class TestSchemas:
         def tool(value: Annotated[str, Header(name)]) -> str:
             return ""
 
-        with pytest.raises(SetupError, match="no name for a header"):
+        with pytest.raises(SetupError, match="can't be the name of a header"):
             MRTRServer("refusing", keys=[bytes(32)]).tool(tool)
 
     def test_must_not_share_a_header_in_any_case(self) -> None:

@@ -453,9 +453,9 @@ class TestRequestsOfTheDrafts(Drafted):
     def test_that_name_two_tasks_are_refused(self) -> None:
         """Or a gateway could check the one, and the server answer the other."""
         both: JSON = {"taskId": ID, "_meta": {RELATED: {"taskId": "other"}}}
-        with pytest.raises(InvalidParams, match="two tasks"):
+        with pytest.raises(InvalidParams, match="two different tasks"):
             self.about("tasks/get", both)
-        with pytest.raises(InvalidParams, match="two tasks"):
+        with pytest.raises(InvalidParams, match="two different tasks"):
             self.read(
                 {"jsonrpc": "2.0", "id": 4, "result": {"_meta": both["_meta"]}, "_meta": {RELATED: {"taskId": ID}}}
             )

@@ -412,7 +412,7 @@ class TestAStateOfARequestThatNeverAsks:
         for sent in (state, asked):
             reply = wire.modern(method, {**params, "requestState": sent}, capabilities=capabilities)
             assert (reply.status, reply.code, reply.error["message"]) == (400, -32602, message)
-            assert caplog.messages[-1] == f"{method}: refused a requestState: this method gives none"
+            assert caplog.messages[-1] == f"{method}: refused a requestState: this method issues none"
 
 
 class TestNotes:

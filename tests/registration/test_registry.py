@@ -197,9 +197,7 @@ class TestNames:
     def test_other_names_are_refused(self, app: MRTRServer, name: str) -> None:
         decorators: list[Callable[..., Any]] = [app.tool, app.prompt, partial(app.resource, "x:y")]
         for decorator in decorators:
-            with pytest.raises(
-                SetupError, match=r"is no name: 1 to 128 of A-Z, a-z, 0-9, '_', '-' and '.'; pass name="
-            ):
+            with pytest.raises(SetupError, match=r"can't be a name; pass name= with 1 to 128 of the characters A-Z"):
                 decorator(name=name)(lambda: None)
 
     def test_a_function_without_a_name_needs_one(self, app: MRTRServer) -> None:
@@ -288,11 +286,11 @@ class TestDecorators:
 
 class TestResources:
     def test_every_variable_is_a_parameter(self, app: MRTRServer) -> None:
-        with pytest.raises(SetupError, match="has 'country', the function has no such parameter"):
+        with pytest.raises(SetupError, match="has the variable 'country', but the function has no such parameter"):
             app.resource("weather://{country}/{city}", name="weather")(lambda city: None)
 
     def test_every_parameter_is_a_variable_or_has_a_default(self, app: MRTRServer) -> None:
-        with pytest.raises(SetupError, match=r"nothing fills the parameter 'days'; .* has no \{days\}"):
+        with pytest.raises(SetupError, match=r"nothing fills the parameter 'days': .* has no \{days\}"):
             app.resource("weather://{city}", name="weather")(lambda city, days: None)
         with pytest.raises(SetupError, match="nothing fills the parameter 'city'"):
             app.resource("weather://oslo", name="weather")(lambda city: None)
@@ -307,7 +305,7 @@ class TestResources:
 
     @pytest.mark.parametrize("uri", ["", "oslo", "/oslo", "{city}"])
     def test_a_uri_has_a_scheme(self, app: MRTRServer, uri: str) -> None:
-        with pytest.raises(SetupError, match="is no URI: it has no scheme"):
+        with pytest.raises(SetupError, match="is not a URI: it has no scheme"):
             app.resource(uri, name="it")(lambda city="": None)
 
     def test_a_template_that_can_not_be_matched_is_refused(self, app: MRTRServer) -> None:
@@ -374,7 +372,7 @@ class TestCompletions:
         def asking(value: str, ctx: Context) -> None: ...
 
         for function in (nothing, three, asking):
-            with pytest.raises(SetupError, match="a completion takes the value"):
+            with pytest.raises(SetupError, match=r"a completion takes \(value\), or"):
                 self.completer(function)
 
     def test_it_is_for_a_prompt_or_for_a_resource(self, app: MRTRServer) -> None:

@@ -457,7 +457,7 @@ class TestRefusals:
         assert "'city' can't be filled by name" in self.refusal(app, positional)
         assert "'cities' can't be filled by name" in self.refusal(app, several)
         for function in (anything, unsaid):
-            assert "write **cities: Any to take whatever else a client sends" in self.refusal(app, function)
+            assert "write **cities: Any to accept any other arguments" in self.refusal(app, function)
 
     def test_types_that_have_no_schema(self, app: MRTRServer) -> None:
         class Opaque: ...
@@ -652,7 +652,7 @@ class TestHeaders:
 
         def tool(it: Annotated[str, Header(name)]) -> None: ...
 
-        assert "is no name for a header" in self.refusal(tool)
+        assert "can't be the name of a header" in self.refusal(tool)
 
     def test_names_are_unique_in_any_case(self) -> None:
         def tool(one: Annotated[str, Header("Region")], other: Annotated[str, Header("REGION")]) -> None: ...
@@ -719,7 +719,7 @@ class TestHeaders:
 
     @pytest.mark.parametrize("wrong", [1, None, True, ["Region"], {"a": 1}])
     def test_a_name_in_a_raw_schema_is_text(self, wrong: Any) -> None:
-        with pytest.raises(SetupError, match="is no name for a header"):
+        with pytest.raises(SetupError, match="can't be the name of a header"):
             header_parameters("tool", {"properties": {"it": {"type": "string", "x-mcp-header": wrong}}})
 
 

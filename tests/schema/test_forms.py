@@ -328,10 +328,10 @@ class TestRefusals:
             (list[Any], "a list of type anything"),
             (Any, "of type anything"),
             (None, "of type null"),
-            (Rank, "a choice of values that are no strings"),
-            (Literal[1, 2], "a choice of values that are no strings"),
-            (Literal[1], "a constant that is no string"),
-            (Literal[True], "a constant that is no string"),
+            (Rank, "a choice of values that are not strings"),
+            (Literal[1, 2], "a choice of values that are not strings"),
+            (Literal[1], "a constant that is not a string"),
+            (Literal[True], "a constant that is not a string"),
             (Literal["a", 1], "of type anything"),
             (int | str, "a union"),
             (int | str | None, "a union"),
@@ -342,7 +342,8 @@ class TestRefusals:
         with pytest.raises(SetupError) as caught:
             Elicit("?", model_of(annotation))
         assert str(caught.value) == (
-            f"Answer.field is {what}; a form has strings, numbers, booleans, choices of strings and lists of choices"
+            f"Answer.field is {what}; a form can have strings, numbers, booleans, choices of strings, and lists of "
+            "such choices"
         )
 
     @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ class TestRefusals:
             (Annotated[str, Field(json_schema_extra={"not": {"const": "x"}})], "a condition"),
             (
                 Annotated[list[Size], Field(json_schema_extra={"enumNames": ["Small", "Large"]})],
-                "titles, and no choices that they belong to",
+                "titles, but no choices that they belong to",
             ),
         ],
     )
@@ -367,8 +368,8 @@ class TestRefusals:
         with pytest.raises(SetupError) as caught:
             Elicit("?", model_of(annotation))
         assert str(caught.value) == (
-            f"Answer.field has {what}, which no form can show. Say it in the description, and check it with pydantic's "
-            "AfterValidator: an answer that it refuses is asked for again, with the reason"
+            f"Answer.field has {what}, which a form can't show. Describe it in the field's description, and check it "
+            "with pydantic's AfterValidator: an answer that it rejects is asked for again, with the reason"
         )
 
     def test_the_way_out_of_that_works(self) -> None:
@@ -392,9 +393,9 @@ class TestRefusals:
             (Annotated[str, Field(json_schema_extra={"enumNames": ["Small"]})], "no choices that they belong to"),
             (
                 Annotated[str, Field(json_schema_extra={"oneOf": [*TITLED, {"const": "m"}]})],
-                "3 choices and 2 titles; give every choice one, or none",
+                "3 choices and 2 titles; give every choice a title, or none",
             ),
-            (Annotated[int, Field(json_schema_extra={"oneOf": [{"const": 1, "title": "One"}]})], "are no strings"),
+            (Annotated[int, Field(json_schema_extra={"oneOf": [{"const": 1, "title": "One"}]})], "are not strings"),
             (Annotated[Cat | Dog, Field(discriminator="kind")], "is a union"),
         ],
     )
@@ -416,7 +417,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("schema", [str, int, dict, list[Nested], Elicited[str], Elicited, Nested(x=1), None])
     def test_what_is_no_model(self, schema: Any) -> None:
-        with pytest.raises(SetupError, match="give a pydantic model, or Elicited"):
+        with pytest.raises(SetupError, match="pass a pydantic model, or Elicited"):
             Elicit("?", schema)
 
     def test_no_server_is_needed_to_find_out(self) -> None:

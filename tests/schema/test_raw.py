@@ -109,8 +109,8 @@ def test_another_dialect_is_held_to_its_own_rules() -> None:
         ({"type": "object", "properties": []}, "input_schema is not valid"),
         ({"type": "object", "required": "city"}, "input_schema is not valid"),
         ({"type": "object", "properties": {"a": {"type": "text"}}}, "input_schema is not valid"),
-        ({"type": "object", "properties": {"a": {"pattern": "("}}}, "the pattern '(' is no regular expression"),
-        ({"type": "object", "properties": {"a": {"pattern": "(a{1000}){1000}"}}}, "or one that is too large"),
+        ({"type": "object", "properties": {"a": {"pattern": "("}}}, "the pattern '(' is not a regular expression"),
+        ({"type": "object", "properties": {"a": {"pattern": "(a{1000}){1000}"}}}, "or is too large"),
         ({"type": "object", "$schema": "https://example.com/schema"}, "'https://example.com/schema' is not known"),
     ],
 )
@@ -127,7 +127,7 @@ def test_what_is_no_schema_of_an_object_is_refused(schema: dict[str, Any], what:
 )
 def test_a_reference_that_leads_nowhere_is_refused_when_the_decorator_runs(reference: str) -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": reference}}}
-    with pytest.raises(SetupError, match=r"tool: .*a reference that can't be followed.*put what it leads to into"):
+    with pytest.raises(SetupError, match=r"tool: .*a \$ref that can't be resolved.*put the target into"):
         RawArguments("tool", schema, None)
 
 
@@ -183,7 +183,7 @@ def test_a_pattern_that_needs_more_than_that_is_refused_with_the_ways_out(patter
             RawArguments("tool", {"$schema": dialect, "type": "object", "properties": {"a": field}}, None)
         said = str(caught.value)
         assert f"{pattern!r} can't be matched in linear time (at {place})" in said
-        assert "Write one without lookaround and backreferences; or say validate=False" in said
+        assert "Write it without lookaround and backreferences; or pass validate=False" in said
 
 
 def test_without_validation_a_schema_is_served_and_nothing_is_held_to_it() -> None:
@@ -226,7 +226,7 @@ def test_a_number_beyond_any_float_is_refused() -> None:
     arguments = RawArguments("tool", {"type": "object", "properties": {"a": {"minimum": 5}}}, "it")
     many = {"a": 10**308, "b": "9" * 400, "c": [{"d": 10**309}, *[-(10**4200)] * 1000]}
     found = cast("list[tuple[str, str]]", within(2, lambda: problems(arguments, many)))
-    assert found[:2] == [(f"c.{name}", "a number this large is not taken") for name in ("0.d", "1")]
+    assert found[:2] == [(f"c.{name}", "the number is too large") for name in ("0.d", "1")]
     assert len(found) == MOST_PROBLEMS
     del many["c"]
     assert arguments.validate(many) == {"it": many}
@@ -306,7 +306,7 @@ DEEP: dict[str, Any] = {
         ({"both": "b"}, {"both": "pattern"}),
         ({"both": "abc"}, {"both": "maxLength"}),
         ({"when": {"a": 1}}, {"when": "required"}),
-        ({"when": {"c": 1}}, {"when.c": "a value stands"}),
+        ({"when": {"c": 1}}, {"when.c": "no value"}),
         ({"with": {"a": 1, "b": 2}}, {"with.b": "const"}),
         ({"any": []}, {"any": "anyOf"}),
         ({"names": {"long": 1}}, {"names": "propertyNames"}),
@@ -390,7 +390,7 @@ def test_no_problem_repeats_a_value_or_is_long() -> None:
     secret = "s3cret" * 1000
     found = problems(RawArguments("tool", schema, None), {"a": secret, "b": secret, "c": 1, "d": {}, "n" * 900: 1})
     assert ("a", 'does not fit "maxLength": 3') in found
-    assert ("c", "a value stands where the schema allows none") in found
+    assert ("c", "the schema allows no value here") in found
     assert ("d", '"e" is a required property') in found
     assert "s3cret" not in str(found)
     assert all(len(where) <= 200 and len(what) <= 200 for where, what in found)

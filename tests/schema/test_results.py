@@ -331,7 +331,7 @@ class TestStructured:
             (Any, {"a": value}),
             (Any, ToolResult(structured_content=[value])),
         ):
-            with pytest.raises(ValueError, match="JSON has neither"):
+            with pytest.raises(ValueError, match="which JSON can't hold"):
                 compile_tool(returns)[1](result)
 
     def test_the_words_for_them_are_fine_words(self) -> None:
@@ -407,7 +407,7 @@ class TestToolResult:
 
     def test_what_is_no_content_is_the_author_s_mistake(self) -> None:
         _, write = compile_tool(ToolResult)
-        with pytest.raises(TypeError, match="int is no content"):
+        with pytest.raises(TypeError, match="int is not content"):
             write(ToolResult(content=[5]))
 
     def test_a_failure_is_text_with_a_flag(self) -> None:
@@ -463,7 +463,7 @@ class TestPrompts:
 
     @pytest.mark.parametrize("value", [5, None, Weather(temperature=1), [5], Message(content=5)])
     def test_anything_else_is_the_author_s_mistake(self, value: Any) -> None:
-        with pytest.raises(TypeError, match="is no content"):
+        with pytest.raises(TypeError, match="is not content"):
             prompt_body(value, None)
 
 
@@ -520,7 +520,7 @@ class TestResources:
         assert contents["blob"] == b64encode(data).decode()
 
     def test_numbers_that_json_has_not_are_never_sent(self) -> None:
-        with pytest.raises(ValueError, match="JSON has neither"):
+        with pytest.raises(ValueError, match="which JSON can't hold"):
             resource_body({"a": math.nan}, URI, None)
 
 

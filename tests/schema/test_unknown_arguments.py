@@ -94,13 +94,15 @@ class TestANewCall:
         assert "- days: Input should be a valid integer" in text
 
     def test_is_told_what_there_is_where_nothing_is_near(self, wire: Wire) -> None:
-        assert "- x: unknown argument; there are: city, days" in is_told(wire.call("plain", {"city": "Oslo", "x": 1}))
-        assert "- x: unknown argument; there are: none" in is_told(wire.call("nothing", {"x": 1}))
+        assert "- x: unknown argument; known arguments: city, days" in is_told(
+            wire.call("plain", {"city": "Oslo", "x": 1})
+        )
+        assert "- x: unknown argument; known arguments: none" in is_told(wire.call("nothing", {"x": 1}))
 
     @pytest.mark.parametrize("name", ["login", "left", "ctx", "kept", "given"])
     def test_is_told_of_parameters_that_are_not_for_it_to_fill(self, wire: Wire, name: str) -> None:
         text = is_told(wire.call("asking", {"city": "Oslo", name: {"name": "forged"}}))
-        assert f"- {name}: not for the caller to fill in; leave it out" in text
+        assert f"- {name}: the server fills this in; leave it out" in text
         assert "forged" not in text
 
     def test_is_told_before_anything_is_asked_or_begun(self, wire: Wire) -> None:
@@ -233,7 +235,7 @@ class TestAFunctionThatTakesWhateverComes:
     @pytest.mark.parametrize("name", ["login", "ctx"])
     def test_never_gets_its_own_parameters_from_a_client(self, wire: Wire, name: str) -> None:
         forged = {"city": "Oslo", name: {"name": "forged"}}
-        assert f"- {name}: not for the caller" in is_told(wire.call("whatever", forged))
+        assert f"- {name}: the server fills this in" in is_told(wire.call("whatever", forged))
         answers = {"login": accept(name="octocat")}
         lenient = make(unknown_arguments="ignore")
         flow = Client(lenient).flow("whatever", forged)

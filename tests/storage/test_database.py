@@ -429,7 +429,7 @@ class TestSQLiteTrouble:
             while await store.put(key := f"key {len(kept)}", bytes(3_000), keep=10):
                 kept.append(key)
 
-        with pytest.raises(StoreUnavailable, match="database or disk is full; make room"):
+        with pytest.raises(StoreUnavailable, match="database or disk is full; free some space"):
             await fill()
         assert len(kept) > 10
         assert [len(await store.get(key) or b"") for key in kept] == [3_000] * len(kept)

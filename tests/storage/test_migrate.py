@@ -151,7 +151,7 @@ class TestFirstUse:
 class TestUpgrade:
     async def test_leads_from_every_version_and_keeps_what_is_there(self, url: str) -> None:
         await old(url)
-        assert (await upgrade(url)).endswith("from version 1 to version 2")
+        assert (await upgrade(url)).endswith("upgraded from version 1 to version 2")
         assert await version(url) == NEWEST
         store = SQLStore(url)
         assert await store.get("key") == b"kept"
@@ -161,11 +161,11 @@ class TestUpgrade:
     async def test_may_be_run_again(self, url: str) -> None:
         await old(url)
         await upgrade(url)
-        assert "nothing to do, it is at version 2" in await upgrade(url)
+        assert "nothing to do, the tables are at version 2" in await upgrade(url)
         assert await works(url)
 
     async def test_makes_the_tables_where_there_are_none(self, url: str) -> None:
-        assert (await upgrade(url)).endswith("made, at version 2")
+        assert (await upgrade(url)).endswith("created the tables, at version 2")
         assert await works(url)
 
     async def test_of_a_newer_one_is_refused(self, url: str) -> None:
@@ -230,12 +230,12 @@ class TestCommand:
 
     def test_says_what_it_did(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/store.db"
-        assert self.run("--database", url).output == f"{url}: made, at version 2\n"
-        assert self.run("--database", url).output == f"{url}: nothing to do, it is at version 2\n"
+        assert self.run("--database", url).output == f"{url}: created the tables, at version 2\n"
+        assert self.run("--database", url).output == f"{url}: nothing to do, the tables are at version 2\n"
 
     def test_takes_the_database_of_the_environment(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/store.db"
-        assert self.run(MRTR_DATABASE_URL=f" {url}\n").output == f"{url}: made, at version 2\n"
+        assert self.run(MRTR_DATABASE_URL=f" {url}\n").output == f"{url}: created the tables, at version 2\n"
 
     def test_needs_a_database(self) -> None:
         result = self.run()

@@ -16,7 +16,6 @@ import pytest
 
 from mrtr_server import InProcessStore, MRTRServer, SQLStore
 from mrtr_server.protocol.messages import Change, Subscription
-from mrtr_server.storage.factory import fanout_of
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.sql import notify as module
 from mrtr_server.storage.sql.pubsub import SQLFanout
@@ -195,6 +194,7 @@ class TestSQLite:
     async def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/changes.db"
 
+    @pytest.mark.alone
     async def test_a_file_that_can_not_be_used_yet_is_waited_for(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -368,8 +368,8 @@ class TestServers:
 
 class TestWhichOne:
     async def test_a_database_carries_changes_and_a_process_its_own(self, tmp_path: Path) -> None:
-        assert type(fanout_of(InProcessStore())) is InProcessFanout
-        assert type(fanout_of(SQLStore(f"sqlite:///{tmp_path}/changes.db"))) is SQLFanout
+        assert type(InProcessStore().fanout()) is InProcessFanout
+        assert type(SQLStore(f"sqlite:///{tmp_path}/changes.db").fanout()) is SQLFanout
 
     async def test_a_server_takes_that_of_its_store_unless_it_is_given_another(self, tmp_path: Path) -> None:
         given, url = InProcessFanout(), f"sqlite:///{tmp_path}/changes.db"

@@ -20,8 +20,9 @@ pytestmark = pytest.mark.anyio
 
 ADD = "INSERT INTO numbers (number) VALUES (:number) RETURNING number"
 FIND = "SELECT number FROM numbers WHERE number = :number AND number < 1000"
-SLOW = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT max(i) FROM n"
-"""No statement that begins with SELECT, so the writer runs it."""
+HOLD = "WITH held(number) AS (VALUES (hold())) SELECT number FROM held"
+"""Holds the writer until a test lets it go on. No statement that begins with SELECT, so the writer runs it."""
+PATIENCE = 10.0
 
 
 @pytest.fixture
@@ -31,6 +32,40 @@ def path(tmp_path: Path) -> Path:
     connection.execute("CREATE TABLE numbers (number INTEGER PRIMARY KEY CHECK (number <> 13))")
     connection.close()
     return tmp_path / "numbers.db"
+
+
+class Gate:
+    """A function of SQL's that holds the thread that calls it, so that others certainly come meanwhile."""
+
+    def __init__(self) -> None:
+        self._came = threading.Semaphore(0)
+        self._opened = threading.Semaphore(0)
+
+    def __call__(self) -> int:
+        self._came.release()
+        return int(self._opened.acquire(timeout=PATIENCE))
+
+    async def is_held(self) -> None:
+        """Wait until a thread is held."""
+        assert await asyncio.to_thread(self._came.acquire, timeout=PATIENCE)
+
+    def open(self) -> None:
+        """Let a thread go on."""
+        self._opened.release()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """What HOLD is held by, on every connection that is opened from now on."""
+    gate, connect = Gate(), module._Worker._open
+
+    def opened(worker: module._Worker) -> sqlite3.Connection:
+        connection = connect(worker)
+        connection.create_function("hold", 0, gate)
+        return connection
+
+    monkeypatch.setattr(module._Worker, "_open", opened)
+    return gate
 
 
 @pytest.fixture
@@ -44,6 +79,20 @@ def threads() -> int:
     return sum(thread.name == "mrtr-sqlite" for thread in threading.enumerate())
 
 
+async def held(file: SQLiteFile, gate: Gate, *numbers: int) -> "asyncio.Future[list[int | BaseException]]":
+    """Add numbers while the writer is held; what comes of it is there when the gate is opened."""
+    slow = asyncio.create_task(file.run(HOLD, {}))
+    await gate.is_held()
+    adding = [asyncio.create_task(add(file, number)) for number in numbers]
+    await asyncio.sleep(0)  # so that each of them has come to the writer
+
+    async def outcomes() -> list[int | BaseException]:
+        assert await slow == [(1,)]
+        return await asyncio.gather(*adding, return_exceptions=True)
+
+    return asyncio.ensure_future(outcomes())
+
+
 async def add(file: SQLiteFile, number: int) -> int:
     ((added,),) = await file.run(ADD, {"number": number})
     return int(added)
@@ -55,16 +104,15 @@ async def test_a_statement_gives_its_rows(file: SQLiteFile) -> None:
     assert await file.run(FIND, {"number": 8}) == []
 
 
-async def test_what_is_written_at_once_shares_a_transaction(file: SQLiteFile, path: Path) -> None:
+async def test_what_is_written_at_once_shares_a_transaction(file: SQLiteFile, path: Path, gate: Gate) -> None:
     """As the log of the file tells, which grows by each page of each transaction."""
 
     async def grown_by(*numbers: int, at_once: bool) -> int:
         before = path.with_name("numbers.db-wal").stat().st_size
         if at_once:
-            slow = asyncio.create_task(file.run(SLOW, {}))
-            await asyncio.sleep(0.01)
-            await asyncio.gather(*(add(file, number) for number in numbers))
-            await slow
+            adding = await held(file, gate, *numbers)
+            gate.open()
+            assert await adding == list(numbers)
         else:
             for number in numbers:
                 await add(file, number)
@@ -75,10 +123,10 @@ async def test_what_is_written_at_once_shares_a_transaction(file: SQLiteFile, pa
     assert await grown_by(*range(200, 250), at_once=True) < 5 * 4200
 
 
-async def test_a_statement_that_fails_fails_alone(file: SQLiteFile) -> None:
-    slow = asyncio.create_task(file.run(SLOW, {}))
-    await asyncio.sleep(0.01)
-    outcomes = await asyncio.gather(*(add(file, number) for number in (11, 12, 13, 14, 11)), return_exceptions=True)
+async def test_a_statement_that_fails_fails_alone(file: SQLiteFile, gate: Gate) -> None:
+    adding = await held(file, gate, 11, 12, 13, 14, 11)
+    gate.open()
+    outcomes = await adding
     assert [isinstance(each, sqlite3.IntegrityError) for each in outcomes] == [False, False, True, False, True]
     assert [bool(await file.run(FIND, {"number": number})) for number in (11, 12, 13, 14)] == [
         True,
@@ -86,27 +134,45 @@ async def test_a_statement_that_fails_fails_alone(file: SQLiteFile) -> None:
         False,
         True,
     ]
-    await slow
 
 
-async def test_what_nobody_waits_for_any_more_is_left_out_or_whole(file: SQLiteFile) -> None:
+async def test_what_nobody_waits_for_any_more_is_left_out(file: SQLiteFile, gate: Gate) -> None:
+    slow = asyncio.create_task(file.run(HOLD, {}))
+    await gate.is_held()
     tasks = [asyncio.create_task(add(file, 100 + number)) for number in range(30)]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert [bool(await file.run(FIND, {"number": 100 + number})) for number in range(1, 30, 2)] == [True] * 15
+    await asyncio.sleep(0)
+    gate.open()
+    outcomes = await asyncio.gather(slow, *tasks, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in outcomes[1:]] == [True, False] * 15
+    assert [bool(await file.run(FIND, {"number": 100 + number})) for number in range(30)] == [False, True] * 15
+
+
+async def test_or_whole_if_it_had_begun(file: SQLiteFile, gate: Gate) -> None:
+    writing = asyncio.create_task(file.run("INSERT INTO numbers VALUES (20 + hold()) RETURNING number", {}))
+    await gate.is_held()
+    writing.cancel()
+    await asyncio.sleep(0)
+    gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert await add(file, 1) == 1  # the writer is through with it
+    assert await file.run(FIND, {"number": 21}) == [(21,)]
 
 
 async def test_a_busy_event_loop_holds_nobody_up(file: SQLiteFile, path: Path) -> None:
     tasks = [asyncio.create_task(add(file, number)) for number in range(100, 130)]
     await asyncio.sleep(0)
-    time.sleep(0.3)  # noqa: ASYNC251  so no thread can tell this loop anything
-    other = sqlite3.connect(path, timeout=0)
-    other.execute("BEGIN IMMEDIATE")
-    other.rollback()
-    assert other.execute("SELECT count(*) FROM numbers").fetchone() == (30,)
-    other.close()
+    deadline = time.monotonic() + PATIENCE
+    with closing(sqlite3.connect(path, timeout=0)) as other:
+        while other.execute("SELECT count(*) FROM numbers").fetchone() != (30,):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)  # noqa: ASYNC251  so no thread can tell this loop anything
+        assert not any(task.done() for task in tasks)
+        other.execute("BEGIN IMMEDIATE")  # which nobody holds
+        other.rollback()
     await asyncio.gather(*tasks)
 
 
@@ -115,7 +181,7 @@ async def test_reading_waits_for_no_writer(file: SQLiteFile, path: Path) -> None
     other = sqlite3.connect(path)
     other.execute("BEGIN IMMEDIATE")
     writing = asyncio.create_task(add(file, 2))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
     assert await file.run(FIND, {"number": 1}) == [(1,)]
     assert not writing.done()
     other.rollback()
@@ -143,19 +209,21 @@ async def test_threads_end_when_there_is_nothing_to_do(file: SQLiteFile, monkeyp
         assert await file.run(FIND, {"number": 1}) == [(1,)]
         assert threads() == before + 2
         await file.run("DELETE FROM numbers RETURNING number", {})
-        await asyncio.sleep(0.3)
-        assert threads() == before
+        async with asyncio.timeout(PATIENCE):
+            while threads() > before:  # noqa: ASYNC110  a thread that ends tells nobody
+                await asyncio.sleep(0.01)
 
 
-async def test_closing_waits_for_what_is_under_way_and_it_may_be_used_again(file: SQLiteFile) -> None:
+async def test_closing_waits_for_what_is_under_way_and_it_may_be_used_again(file: SQLiteFile, gate: Gate) -> None:
     before = threads()
-    tasks = [asyncio.create_task(add(file, number)) for number in range(100, 150)]
-    await asyncio.sleep(0)
-    start = time.monotonic()
-    await asyncio.to_thread(file.close)
-    assert time.monotonic() - start < 2
+    adding = await held(file, gate, *range(100, 150))
+    closing_it = asyncio.create_task(asyncio.to_thread(file.close))
+    assert await asyncio.wait([closing_it], timeout=0.05) == (set(), {closing_it})
+    gate.open()
+    async with asyncio.timeout(PATIENCE):
+        await closing_it
     assert threads() == before
-    assert len(await asyncio.gather(*tasks)) == 50
+    assert await adding == list(range(100, 150))
     assert await add(file, 1) == 1
 
 
@@ -198,11 +266,11 @@ def test_a_file_that_was_removed_or_replaced_is_not_written_to_in_its_place(file
 
 
 async def test_a_process_that_is_forked_leaves_to_its_parent_what_is_under_way_there(
-    file: SQLiteFile, path: Path
+    file: SQLiteFile, path: Path, gate: Gate
 ) -> None:
     next_one = "INSERT INTO numbers SELECT count(*) + 100 FROM numbers RETURNING number"
-    slow = asyncio.create_task(file.run(SLOW, {}))
-    await asyncio.sleep(0.01)
+    slow = asyncio.create_task(file.run(HOLD, {}))
+    await gate.is_held()
     work = [slow, *(asyncio.create_task(file.run(next_one, {})) for _ in range(10))]
     await asyncio.sleep(0)
     with warnings.catch_warnings():
@@ -215,24 +283,29 @@ async def test_a_process_that_is_forked_leaves_to_its_parent_what_is_under_way_t
             asyncio.run(add(file, 7))
         finally:
             os._exit(0)
-    await asyncio.gather(*work)
     await asyncio.to_thread(os.waitpid, child, 0)
+    gate.open()
+    await asyncio.gather(*work)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM numbers WHERE number >= 100").fetchone() == (10,)
 
 
-def test_loops_may_end_before_their_answers_come(file: SQLiteFile) -> None:
+def test_loops_may_end_before_their_answers_come(file: SQLiteFile, gate: Gate) -> None:
     async def leave() -> None:
-        asyncio.ensure_future(file.run(SLOW, {}))  # noqa: RUF006
-        await asyncio.sleep(0.005)
+        asyncio.ensure_future(file.run(HOLD, {}))  # noqa: RUF006
+        await gate.is_held()
 
     for number in range(3):
         asyncio.run(leave())
+        gate.open()
         assert asyncio.run(add(file, number)) == number
 
 
 def test_loops_in_several_threads_share_it(file: SQLiteFile) -> None:
+    together = threading.Barrier(3)
+
     async def work(first: int) -> None:
+        await asyncio.to_thread(together.wait, PATIENCE)
         assert await asyncio.gather(*(add(file, first + n) for n in range(50))) == [first + n for n in range(50)]
 
     running = [threading.Thread(target=lambda first=first: asyncio.run(work(first))) for first in (100, 200, 300)]
@@ -257,6 +330,7 @@ class TestWhatIsFoundOnTheSpot:
             assert file.find(FIND, {"number": 1}) == [(1,)]
             other.rollback()
 
+    @pytest.mark.alone
     async def test_is_left_to_run_where_the_file_is_locked(self, file: SQLiteFile, path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -288,8 +362,10 @@ class TestWhatIsFoundOnTheSpot:
 
     async def test_may_be_looked_for_in_many_threads_at_once(self, file: SQLiteFile) -> None:
         await add(file, 1)
+        together = threading.Barrier(4)
 
         def find() -> set[str]:
+            together.wait(PATIENCE)
             return {str(file.find(FIND, {"number": 1})) for _ in range(500)}
 
         found = await asyncio.gather(*(asyncio.to_thread(find) for _ in range(4)))

@@ -403,6 +403,34 @@ class SQLContract(StoreContract):
         await sweeping.close()
         assert left == [1 - 5, 2 - 10, 3 - 12, 4 - 12, 5 - 12]
 
+    async def test_a_reply_that_was_lost_changes_nothing_twice(
+        self, bench: Bench, state: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(bench.store, SQLStore)
+        execute, lost = bench.store.database.execute, []
+
+        async def execute_twice(sql: str, given: Any) -> Any:
+            lost.append(await execute(sql, given))  # with its connection
+            return await execute(sql, given)
+
+        monkeypatch.setattr(bench.store.database, "execute", execute_twice)
+        granted = await bench.redeem(state, lease=5)
+        assert granted == Redemption("granted", granted.token)
+        assert await bench.redeem(state) == Redemption("running")
+        await bench.pass_time(6)
+        again = await bench.redeem(state)
+        assert again == Redemption("granted", again.token, attempt=2)
+        assert await bench.store.renew(state, again.token, lease=LEASE)
+        assert await bench.store.record(state, again.token, b"done")
+        assert await bench.another.redeem(state, "answers", lease=LEASE, keep=KEEP) == Redemption(
+            "recorded", outcome=b"done"
+        )
+        assert await bench.store.put(state, b"value", keep=KEEP)
+        assert await bench.another.get(state) == b"value"
+        released = await bench.redeem(token_hex(16))
+        await bench.store.release(state, released.token)
+        assert any(lost)
+
     async def test_it_sweeps_now_and_then_only(self, bench: Bench) -> None:
         await bench.redeem(token_hex(16), keep=10)  # a process's first call sweeps
         await bench.pass_time(11)

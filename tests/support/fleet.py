@@ -126,7 +126,9 @@ class Fleet:
     def worker(self) -> Process:
         """Start the command, and wait until it works."""
         worker = self.work()
-        wait_until(lambda: "Working on" in worker.text or worker.process.poll() is not None, "the worker to work")
+        wait_until(
+            lambda: "Running the tasks" in worker.text or worker.process.poll() is not None, "the worker to work"
+        )
         assert worker.process.poll() is None, worker.text
         return worker
 

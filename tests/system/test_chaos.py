@@ -12,6 +12,8 @@ import pytest
 
 from ..support.serving import ROOT
 
+pytestmark = pytest.mark.alone
+
 SECONDS, CLIENTS, TASKS = 6, 40, 80
 
 

@@ -122,7 +122,7 @@ class TestTheEndOfAServer:
         assert found["status"] == "failed"
         assert found["error"]["code"] == -32603
         assert len(short.notes("dies")) == ATTEMPTS
-        assert f"was begun {ATTEMPTS} times and came to no step, question or end, and is failed" in last.text
+        assert f"was started {ATTEMPTS} times and reached no step, question or end" in last.text
         assert [client.text(each) for each in beside] == [str(last.process.pid)] * 3
         assert last.process.poll() is None
 
@@ -352,7 +352,7 @@ class TestADatabaseThatIsFull:
                 for reply in (refused, answered):
                     assert (reply["error"]["code"], list(reply["error"]["data"])) == (-32603, ["reference"])
                     (line,) = (each for each in server.text.splitlines() if reply["error"]["data"]["reference"] in each)
-                    assert "the disk takes nothing" in line or "No space left on device; make room" in line
+                    assert "the disk can't be written" in line or "No space left on device; free some space" in line
                 assert [client.status(task) for task in running + parked] == ["working"] * 5 + ["input_required"] * 5
             for task in running:
                 assert client.text(task).split() == [str(worker.process.pid)] * 3

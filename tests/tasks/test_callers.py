@@ -22,7 +22,7 @@ from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.sealing import RowBinding, SealedTasks, _dump_call
 
 from ..conftest import Serve
-from ..support.apps import Login
+from ..support.models import Login
 from ..support.wire import JSON, TASKS, Reply, Wire, accept, modern
 
 ABLE: JSON = {"elicitation": {}, **TASKS}
@@ -310,7 +310,7 @@ class TestALaterRound:
             time.sleep(0.02)
         assert get(wire, task, ann).result["status"] == "working"
         assert effects == []
-        line = "A task of 'pay' can't go on now: 'authorize= failed with ConnectionError'"
+        line = "A task of 'pay' can't continue now: 'authorize= failed with ConnectionError'"
         assert [record.getMessage() for record in caplog.records].count(line) == 1  # however often it is asked
         directory.away = False
         until(wire, task, ann, "completed")

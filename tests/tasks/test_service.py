@@ -580,7 +580,7 @@ class TestEnds:
 
     async def test_with_a_state_that_never_changes_are_failed(self, client: AsyncClient) -> None:
         flow = await started(client, "stuck")
-        assert "nothing done in between" in (await flow.wait()).error.message
+        assert "without progress in between" in (await flow.wait()).error.message
 
     async def test_keep_nothing_of_the_flow(self, client: AsyncClient, server: MRTRServer) -> None:
         flow = await started(client, "greet")

@@ -346,7 +346,7 @@ class TestTasksThatBeginHere:
         assert (await tools.row(flow)).version == 0
         clock.advance(6)
         assert (await flow.look()).task.status == "failed"
-        assert "No worker has begun" not in caplog.text
+        assert "No worker began" not in caplog.text
         tools.gate.set()
         await tools.app._worker.close()
 
@@ -441,7 +441,7 @@ class TestALease:
         reply = await flow.wait()
         assert "given up" in reply.error.message
         assert "was begun 2 times and came to no step, question or end, and is failed" in caplog.text
-        assert "as one whose event loop is blocked is" in caplog.text, "its worker need not have ended"
+        assert "as when its event loop is blocked" in caplog.text, "its worker need not have ended"
         await tools.app._worker.close()
 
     async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -675,7 +675,9 @@ class TestServersThatEnd:
         row = await tools.row(flow)
         assert (row.status, row.version) == ("working", 0)
         clock.advance(row.ttl + 1)
-        await tools.until(lambda: "No worker has begun a task of 'at_once' in its time" in caplog.text, "the stranger")
+        await tools.until(
+            lambda: "No worker began a task of 'at_once' before it expired" in caplog.text, "the stranger"
+        )
         assert (await flow.look()).task.status == "failed"
         await stranger._worker.close()
 

@@ -62,7 +62,7 @@ def test_it_enters_and_leaves_the_lifespan(processes: Fleet) -> None:
 def test_the_module_may_be_elsewhere(processes: Fleet, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text((ROOT / "tests" / "support/tasks_app.py").read_text())
     worker = processes.work("elsewhere:app", "--app-dir", str(tmp_path))
-    wait_until(lambda: "Working on the tasks of 'tasks'" in worker.text, "the worker to work")
+    wait_until(lambda: "Running the tasks of 'tasks'" in worker.text, "the worker to work")
     assert worker.stop() == 0
 
 
@@ -72,14 +72,18 @@ def test_the_module_may_be_elsewhere(processes: Fleet, tmp_path: Path) -> None:
         ("tests.support.tasks_app", {}, 'must be in format "<module>:<attribute>"'),
         ("tests.nowhere:app", {}, 'Could not import module "tests.nowhere"'),
         ("tests.support.tasks_app:nothing", {}, 'Attribute "nothing" not found in module "tests.support.tasks_app"'),
-        ("tests.support.tasks_app:part", {}, "tests.support.tasks_app:part is function, and not an MRTRServer"),
-        ("tests.support.tasks_app:without_tasks", {}, "plain: no tool has tasks; they are for @app.tool(task=...)"),
+        ("tests.support.tasks_app:part", {}, "tests.support.tasks_app:part is a function, not an MRTRServer"),
+        (
+            "tests.support.tasks_app:without_tasks",
+            {},
+            "plain: no tool has tasks; a worker needs a tool with @app.tool(task=...)",
+        ),
         (
             "tests.support.tasks_app:without_store",
             {},
             "alone: there is no store that the servers share with their workers",
         ),
-        ("tests.support.tasks_app:app", {"MRTR_KEYS": ""}, "Set MRTR_KEYS to the same for them and their workers"),
+        ("tests.support.tasks_app:app", {"MRTR_KEYS": ""}, "Set MRTR_KEYS to the same value for servers and workers"),
         ("tests.support.tasks_app:app", {"TASKS_DATABASE": "mysql://x"}, "must be sqlite:///… or postgresql://…"),
     ],
 )

@@ -300,7 +300,7 @@ class TestACallFailsTheTest:
         assert "ValueError: the reason" in said
 
     def test_when_the_answer_is_none(self) -> None:
-        with pytest.raises(TypeError, match="'octocat' is no answer"):
+        with pytest.raises(TypeError, match="'octocat' is not an answer"):
             Client(app).call("greet", answers={"login": "octocat"})  # type: ignore[dict-item]
 
     def test_when_a_reply_takes_too_long(self, serve: Serve) -> None:
@@ -317,7 +317,7 @@ class TestACallFailsTheTest:
 
     def test_when_there_is_no_server(self) -> None:
         assert "can't be reached" in self.fails(lambda: Client("http://127.0.0.1:9/mcp").call("greet"))
-        assert "is no URL of an endpoint" in self.fails(lambda: Client("localhost:8000/mcp"))
+        assert "is not the URL of an endpoint" in self.fails(lambda: Client("localhost:8000/mcp"))
         assert "at least one server" in self.fails(Client)
         assert "choose from" in self.fails(lambda: Client(app, dialect="2020-01-01"))
 
@@ -353,7 +353,7 @@ class TestAFlowIsWalkedRoundByRound:
         assert asks["login"].schema["required"] == ["name"]
         assert asks["open_url"].url == "https://example.com/"
         assert asks["sample"].params["maxTokens"] == 1024
-        with pytest.raises(Unexpected, match="asks for no url"):
+        with pytest.raises(Unexpected, match="does not ask for a url"):
             _ = asks["login"].url
 
     def test_some_answers_can_wait(self, client: Client) -> None:
@@ -365,7 +365,9 @@ class TestAFlowIsWalkedRoundByRound:
     def test_a_key_that_was_not_asked_fails_the_test_unless_it_is_sent_on_purpose(self, client: Client) -> None:
         flow = client.flow("greet")
         flow.start()
-        with pytest.raises(Unexpected, match=r"'logon' was not asked; open is 'login' \(form\): 'Who are you\?'"):
+        with pytest.raises(
+            Unexpected, match=r"'logon' was not asked; the server asks 'login' \(form\): 'Who are you\?'"
+        ):
             flow.answer(logon=ANN)
         assert flow.send({"logon": ANN}).asks.keys() == {"login"}
         assert flow.answer(login=ANN).complete
@@ -384,7 +386,7 @@ class TestAFlowIsWalkedRoundByRound:
         flow = Client(working, tasks=True).flow("greet")
         flow.start()
         with pytest.raises(
-            Unexpected, match=r"'login' was not asked; open is nothing; the task is working, so wait\(\)"
+            Unexpected, match=r"'login' was not asked; the server asks nothing; the task is working, so wait\(\)"
         ):
             flow.answer(login=ANN)
         flow.wait()
@@ -609,7 +611,7 @@ class TestWhatHappenedInside:
     def test_over_http_it_can_not_be_seen(self, serve: Serve) -> None:
         done = Client(serve(app).url).call("notes")
         for look in (lambda: done.steps, lambda: done.replayed, lambda: done.log):
-            with pytest.raises(Unexpected, match="can't be seen over HTTP: give the client the application instead"):
+            with pytest.raises(Unexpected, match="can't be seen over HTTP: pass the application to the client instead"):
                 look()
 
     def test_notes_come_with_the_reply(self, client: Client) -> None:

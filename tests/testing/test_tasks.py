@@ -34,7 +34,7 @@ class TestARaceAnswersWhatIsOpen:
     def test_a_key_that_is_not_asked_fails_the_test(self, deploys: MRTRServer) -> None:
         flow = Client(deploys).flow("deploy")
         flow.start()
-        with pytest.raises(Unexpected, match=r"'sure' was not asked; open is 'confirm' \(form\): 'Deploy\?'"):
+        with pytest.raises(Unexpected, match=r"'sure' was not asked; the server asks 'confirm' \(form\): 'Deploy\?'"):
             flow.race(sure=yes)
         with pytest.raises(Unexpected, match="'sure' was not asked"):
             flow.race({"sure": yes, "confirm": yes})
@@ -46,11 +46,11 @@ class TestARaceAnswersWhatIsOpen:
             return (await ctx.elicit("Who?", Login)).name
 
         flow = Client(app).flow("greet")
-        with pytest.raises(Unexpected, match="'login' was not asked; open is nothing"):
+        with pytest.raises(Unexpected, match="'login' was not asked; the server asks nothing"):
             flow.race(login=accept(name="ann"))
         flow.start()
         assert [reply.text for reply in flow.race(login=accept(name="ann"))] == ["ann", "ann"]
-        with pytest.raises(Unexpected, match="'login' was not asked; open is nothing"):
+        with pytest.raises(Unexpected, match="'login' was not asked; the server asks nothing"):
             flow.race(login=accept(name="ann"))
 
     def test_the_first_round_can_be_raced_without_an_answer(self, deploys: MRTRServer) -> None:

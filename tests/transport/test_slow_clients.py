@@ -245,7 +245,7 @@ class TestDeadline:
                 wait_until(lambda: watched.is_cut, "the connection to be cut")
                 assert len(left_of(connection)) < LARGE
         assert [record.getMessage() for record in caplog.records] == [
-            "A client read nothing for 0.3 s, so its response ends here"
+            "A client read nothing for 0.3 s, so its connection is closed"
         ], "and no failure of the application"
 
     def test_does_so_where_the_server_is_mounted(self, app: MRTRServer) -> None:

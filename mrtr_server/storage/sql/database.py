@@ -16,20 +16,13 @@ HINTS = {
     "unable to open database file": "its folder must exist, and this process must be allowed to write there",
     "readonly database": "this process must be allowed to write to the file and to its folder",
     "database is locked": "another process has been writing to it for too long",
-    "was removed or replaced": "put back the one that was there, or restart all processes that use it",
-    "disk I/O error": "the disk takes nothing, for a quota or a fault of its own; the system's log may say why",
-    "disk is full": "make room; what has expired is removed by itself",
-    "No space left": "make room; what has expired is removed by itself",
+    "was removed or replaced": "restore the file, or restart all processes that use it",
+    "disk I/O error": "the disk can't be written, because of a quota or a fault; the system's log may say why",
+    "disk is full": "free some space; the server removes what has expired",
+    "No space left": "free some space; the server removes what has expired",
     "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
 }
 """What to do about an error, by words of its text."""
-
-FIND_VERSION = "SELECT version_num FROM mrtr_schema"
-KEEP_VERSION = "UPDATE mrtr_schema SET version_num = '{version}'"
-MAKE_VERSION = (
-    "CREATE TABLE mrtr_schema (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))",
-    "INSERT INTO mrtr_schema (version_num) VALUES ('{version}')",
-)
 
 
 class Database(ABC):
@@ -145,8 +138,8 @@ class Database(ABC):
         if not missing:
             return []
         steps = [statement for version in missing for statement in self.migrations[version]]
-        last = (KEEP_VERSION,) if found is not None else MAKE_VERSION
-        return [*steps, *(statement.format(version=missing[-1]) for statement in last)]
+        last = ["keep_version"] if found is not None else ["make_version_table", "make_version"]
+        return [*steps, *(self.statements[name].format(version=missing[-1]) for name in last)]
 
     def check_version(self, found: str) -> None:
         """Check that this release works with tables of a version. Raises `WrongVersion`."""

@@ -22,8 +22,8 @@ async def upgrade(url: str) -> str:
     finally:
         await database.close()
     if found == database.version:
-        return f"{database.name}: nothing to do, it is at version {found}"
-    done = f"from version {found} to" if found else "made, at"
+        return f"{database.name}: nothing to do, the tables are at version {found}"
+    done = f"upgraded from version {found} to" if found else "created the tables, at"
     return f"{database.name}: {done} version {database.version}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import StoreUnavailable
 from .database import Database
+from .statements import number_parameters
 
 logger = logging.getLogger("mrtr_server")
 
@@ -216,9 +217,10 @@ class _Carrier(threading.Thread):
 
     async def _notify(self, connection: Any, notices: list[str]) -> None:
         # By itself: where it is part of a transaction that writes, PostgreSQL lets such transactions commit one by one.
-        said = [f"{self._notices.writer}{notice}" for notice in notices]
+        given = {"channel": CHANNEL, "notices": [f"{self._notices.writer}{notice}" for notice in notices]}
+        notify, names = number_parameters(self._database.statements["notify"], "")
         try:
-            await connection.execute("SELECT pg_notify($1, said) FROM unnest($2::text[]) AS said", CHANNEL, said)
+            await connection.execute(notify, *(given[name] for name in names))
         except BaseException:
             self._notices.give_back(notices)
             raise

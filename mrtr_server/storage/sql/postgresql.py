@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ...concurrency.threads import in_own_thread
 from ...extras import lacking
-from .database import CONNECT_TIMEOUT, FIND_VERSION, TIMEOUT, Database
+from .database import CONNECT_TIMEOUT, TIMEOUT, Database
 from .statements import number_parameters
 
 try:
@@ -24,16 +24,6 @@ CONNECTIONS = 5
 """Connections that a process keeps, at most."""
 IDLE_LIFE = 5 * 60.0
 """After how many seconds without use a connection is closed: firewalls drop old ones without a word."""
-
-SCHEMA_LOCK = 0x6D727472
-"""Held while the tables are made: CREATE TABLE fails where two do it at once."""
-
-HAS_VERSION = """
-SELECT EXISTS (
-    SELECT FROM pg_catalog.pg_class WHERE relname = 'mrtr_schema' AND pg_catalog.pg_table_is_visible(oid)
-)
-"""
-"""Not to_regclass(), which may answer from a cache, of before another process made the tables."""
 
 CLOCK = "CAST(extract(epoch FROM now()) AS double precision)"
 """The database's own clock, in seconds since the epoch."""
@@ -144,7 +134,7 @@ class PostgreSQLDatabase(Database):
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         try:
             async with connected.pool.acquire() as connection:
-                return await self._work(connection, _find_version)
+                return await self._work(connection, self._find_version)
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -205,14 +195,20 @@ class PostgreSQLDatabase(Database):
     async def _make_tables(self, connection: Any) -> str | None:
         return await self._lead(connection, lambda found: self.steps_from(None) if found is None else [])
 
+    async def _find_version(self, connection: Any) -> str | None:
+        if not await connection.fetchval(self.statements["has_version_table"]):
+            return None
+        found: str | None = await connection.fetchval(self.statements["find_version"])
+        return found
+
     async def _lead(self, connection: Any, steps: Callable[[str | None], Sequence[str]]) -> str | None:
         """Run the steps that lead on from the version that is found, and return that one."""
-        found = await _find_version(connection)
+        found = await self._find_version(connection)
         if not steps(found):
             return found
         async with connection.transaction():
-            await connection.execute(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
-            now = await _find_version(connection)  # another process may have been faster
+            await connection.execute(self.statements["lock_version"])
+            now = await self._find_version(connection)  # another process may have been faster
             for step in steps(now):
                 await connection.execute(step)
             return now if found is None else found
@@ -241,13 +237,6 @@ def _is_dead(connection: Any) -> bool:
         return bool(connection.is_closed())
     except asyncpg.InterfaceError:  # the pool has it back already
         return True
-
-
-async def _find_version(connection: Any) -> str | None:
-    if not await connection.fetchval(HAS_VERSION):
-        return None
-    found: str | None = await connection.fetchval(FIND_VERSION)
-    return found
 
 
 async def _nothing_to_reset(_connection: object) -> None:

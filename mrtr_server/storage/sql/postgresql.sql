@@ -172,3 +172,27 @@ WITH removed AS (
     SELECT id FROM mrtr_tasks WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
 DELETE FROM mrtr_tasks WHERE id IN (SELECT id FROM removed) RETURNING id;
+
+-- The version of the tables
+
+-- name: find_version
+SELECT version_num FROM mrtr_schema;
+
+-- name: keep_version
+UPDATE mrtr_schema SET version_num = '{version}';
+
+-- name: make_version_table
+CREATE TABLE mrtr_schema (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num));
+
+-- name: make_version
+INSERT INTO mrtr_schema (version_num) VALUES ('{version}');
+
+-- name: has_version_table
+-- Not to_regclass(), which may answer from a cache, of before another process made the tables.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class WHERE relname = 'mrtr_schema' AND pg_catalog.pg_table_is_visible(oid)
+);
+
+-- name: lock_version
+-- Held while the tables are made: CREATE TABLE fails where two do it at once. The number is "mrtr" in ASCII.
+SELECT pg_advisory_xact_lock(1836217458);

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ...concurrency.threads import in_own_thread
 from ...errors import SetupError
-from .database import CONNECT_TIMEOUT, FIND_VERSION, TIMEOUT, Database
+from .database import CONNECT_TIMEOUT, TIMEOUT, Database
 from .sqlite_file import SQLiteFile
 from .sqlite_mode import make_private, open_to_others
 
@@ -90,7 +90,7 @@ class SQLiteDatabase(Database):
 
         def look() -> str | None:
             with closing(self._connect()) as connection:
-                return _find_version(connection)
+                return self._find_version(connection)
 
         return await self._in_thread(look)
 
@@ -129,34 +129,33 @@ class SQLiteDatabase(Database):
         if not self._told_mode and (files := open_to_others(self._path)):
             self._told_mode = True
             logger.warning(
-                "%s: others on this machine may read or write %s: `chmod 600` them, unless that is meant",
+                "%s: others on this machine may read or write %s: `chmod 600` them, unless that is intended",
                 self.name,
                 ", ".join(files),
             )
         return connection
 
+    def _find_version(self, connection: sqlite3.Connection) -> str | None:
+        try:
+            found = connection.execute(self.statements["find_version"]).fetchone()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return None
+            raise
+        return None if found is None else str(found[0])
+
     def _lead(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
         """Run the steps that lead on from the version that is found, and return that one."""
         with closing(self._connect()) as connection:
-            found = _find_version(connection)
+            found = self._find_version(connection)
             if not steps(found):
                 return found
             _keep_a_log(connection)
             with _transaction(connection):
-                now = _find_version(connection)  # another process may have been faster
+                now = self._find_version(connection)  # another process may have been faster
                 for step in steps(now):
                     connection.execute(step)
                 return now if found is None else found
-
-
-def _find_version(connection: sqlite3.Connection) -> str | None:
-    try:
-        found = connection.execute(FIND_VERSION).fetchone()
-    except sqlite3.OperationalError as error:
-        if "no such table" in str(error):
-            return None
-        raise
-    return None if found is None else str(found[0])
 
 
 @contextmanager

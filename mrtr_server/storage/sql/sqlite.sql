@@ -171,3 +171,17 @@ RETURNING id;
 DELETE FROM mrtr_changes
 WHERE number IN (SELECT number FROM mrtr_changes WHERE expires <= :now ORDER BY expires LIMIT :most)
 RETURNING number;
+
+-- The version of the tables
+
+-- name: find_version
+SELECT version_num FROM mrtr_schema;
+
+-- name: keep_version
+UPDATE mrtr_schema SET version_num = '{version}';
+
+-- name: make_version_table
+CREATE TABLE mrtr_schema (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num));
+
+-- name: make_version
+INSERT INTO mrtr_schema (version_num) VALUES ('{version}');

@@ -29,7 +29,7 @@ class SQLStore(SQLTasks):
     Args:
         url: `sqlite:///file.db` (a path from the working directory, with four slashes an absolute one), or
             `postgresql://user:password@host/name` with libpq's options.
-        clock: gives the time in seconds since the epoch; for SQLite only.
+        clock: returns the time in seconds since the epoch; for SQLite only.
 
     Raises:
         SetupError: the URL can't be used, or the database's driver is not installed.
@@ -43,7 +43,7 @@ class SQLStore(SQLTasks):
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        """Take a delivery of a sealed state, atomically. See `Store.redeem`."""
+        """Grant a delivery of a sealed state; see `Store.redeem`."""
         token = token_hex(16)
         given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep}
         await self._sweep()
@@ -57,24 +57,24 @@ class SQLStore(SQLTasks):
         return Redemption("running")  # by others, who take it and give it back faster than one can look
 
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        """Hold a grant for longer. See `Store.renew`."""
+        """Extend the lease of a grant; see `Store.renew`."""
         return await self._changed("renew_grant", state=state, token=token, lease=lease)
 
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        """Keep what came of a granted delivery. See `Store.record`."""
+        """Keep what came of a granted delivery; see `Store.record`."""
         return await self._changed("record_outcome", state=state, token=token, outcome=outcome)
 
     async def release(self, state: str, token: str) -> None:
-        """Give a grant back. See `Store.release`."""
+        """Remove a grant; see `Store.release`."""
         await self._changed("release_grant", state=state, token=token)
 
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        """Keep a value, if there is none for the key. See `Store.put`."""
+        """Keep a value, if there is none for the key; see `Store.put`."""
         await self._sweep()
         return await self._changed("put_value", key=key, value=value, writer=token_hex(16), keep=keep)
 
     async def get(self, key: str) -> bytes | None:
-        """Give the value of a key. See `Store.get`."""
+        """Return the value of a key; see `Store.get`."""
         found = await self.database.find("get_value", key=key)
         return found[0][0] if found else None
 
@@ -88,11 +88,11 @@ class SQLStore(SQLTasks):
         await self.database.check()
 
     def fanout(self) -> SQLFanout:
-        """Make what carries changes to all replicas through the same database."""
+        """Return what carries changes to all replicas, through the same database."""
         return SQLFanout(self.notices)
 
     async def close(self) -> None:
-        """Let go of this event loop's connections. The store may be used again afterwards."""
+        """End this event loop's connections. The store may be used again afterwards."""
         await in_own_thread(self.notices.close)
         await self.database.close()
 
@@ -112,7 +112,7 @@ class SQLStore(SQLTasks):
 def _verdict(
     found_answers: str, found_token: str, attempt: int, outcome: bytes | None, *, answers: str, token: str
 ) -> Redemption:
-    """Say what a record means for a delivery that was not granted."""
+    """Return what a record means for a delivery that was not granted."""
     if found_token == token:  # it was, and the reply was lost with its connection
         return Redemption("granted", token, attempt=attempt)
     if found_answers != answers:

@@ -7,7 +7,9 @@ from secrets import token_hex
 from typing import Any
 
 from ...concurrency.batching import BatchLoader
-from ..tasks import TaskRow, Wakes
+from ...concurrency.wakes import Wakes
+from ..base import TaskStore
+from ..tasks import TaskRow
 from .database import Database
 from .notify import Notices
 
@@ -23,8 +25,8 @@ FREEING = frozenset({"status", "lease", "leased_until"})
 """The fields whose change may leave a task to be claimed."""
 
 
-class SQLTasks:
-    """Tasks in the table `mrtr_tasks`; see `TaskStore`.
+class SQLTasks(TaskStore):
+    """The half of the store that keeps tasks, in the table `mrtr_tasks`.
 
     Args:
         database: where the table is.
@@ -40,7 +42,7 @@ class SQLTasks:
         self._has_missed = False
 
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        """Keep a new task; see `TaskStore`."""
+        """Keep a new task; see `Store.add_task`."""
         given = {**_fields(row), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
         await self._sweep()
         added = await self.database.rows("add_leased_task" if row.lease else "add_task", **given)
@@ -49,7 +51,7 @@ class SQLTasks:
         return bool(added)
 
     async def find_task(self, id: str) -> TaskRow | None:
-        """Give a task; see `TaskStore`."""
+        """Return a task; see `Store.find_task`."""
         if not _may_be_id(id):
             return None
         if self.database.notifies:
@@ -58,7 +60,7 @@ class SQLTasks:
         return TaskRow(*found[0]) if found else None
 
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
-        """Change fields of a task; see `TaskStore`."""
+        """Change fields of a task; see `Store.change_task`."""
         if "message" in changes:
             changes["message"] = _storable(changes["message"])
         changed = replace(row, **changes, version=row.version + 1)
@@ -75,7 +77,7 @@ class SQLTasks:
     async def claim_tasks(
         self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
     ) -> list[TaskRow]:
-        """Take tasks that nobody runs; see `TaskStore`."""
+        """Lease tasks that nobody runs; see `Store.claim_tasks`."""
         self._wakes.clear()
         given = {"tools": list(tools), "without": list(without), "most": most, "writer": token_hex(8)}
         found = await self.database.rows("claim_tasks", lease=lease, seconds=seconds, **given)
@@ -84,17 +86,17 @@ class SQLTasks:
         return sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
-        """Hold a lease on tasks for longer; see `TaskStore`."""
+        """Extend a lease on tasks; see `Store.renew_tasks`."""
         found = await self.database.rows("renew_tasks", lease=lease, ids=ids, seconds=seconds)
         return {id for (id,) in found}
 
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        """Give tasks whose deadline is over; see `TaskStore`."""
+        """Return tasks whose deadline has passed; see `Store.overdue_tasks`."""
         await self._sweep()
         return [TaskRow(*each) for each in await self.database.rows("overdue_tasks", most=most)]
 
     async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
-        """Wait until there may be something to claim; see `TaskStore`."""
+        """Wait until there may be something to claim; see `Store.wait_for_tasks`."""
         is_told = self.database.notifies
         if is_told:
             self.notices.start()

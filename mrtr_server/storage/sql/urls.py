@@ -93,6 +93,6 @@ def _name(split: SplitResult) -> str:
 
 def _unreadable() -> SetupError:
     return SetupError(
-        "The database's URL can't be read; write sqlite:///file.db or postgresql://user:password@host/name, with "
-        "what is special in the password percent-encoded"
+        "The database's URL can't be read; write sqlite:///file.db or postgresql://user:password@host/name, with the "
+        "special characters of the password percent-encoded"
     )

@@ -1,0 +1,310 @@
+"""A store in dictionaries, for a server that is one process."""
+
+import heapq
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from secrets import token_hex
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+from ..concurrency.wakes import Wakes
+from ..errors import StoreUnavailable
+from .base import Redemption, TaskStore
+from .tasks import ENDED, TaskRow
+
+T = TypeVar("T")
+
+
+class _ExpiringDict(Generic[T]):
+    """A dictionary of items that expire. Those that have are removed when one is added, so that there is no timer."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
+        self._items: dict[str, tuple[T, float]] = {}
+        self._expiring: list[tuple[float, str]] = []
+        """A heap. It may hold more than there is: what was removed stays in it for a while."""
+
+    def get(self, key: str, now: float) -> T | None:
+        item, expires = self._items.get(key, (None, now))
+        return item if expires > now else None
+
+    def add(self, key: str, item: T, now: float, expires: float) -> None:
+        while self._expiring and self._expiring[0][0] <= now:
+            self._drop(heapq.heappop(self._expiring))
+        if len(self._items) >= self._most:
+            raise StoreUnavailable(
+                f"The in-process store is full: {self._most} records have not expired; give it a larger most_records, "
+                "or the server a database"
+            )
+        if self._bytes >= self._most_bytes:
+            raise StoreUnavailable(
+                f"The in-process store is full: {self._bytes} bytes have not expired; give it a larger most_bytes, or "
+                "the server a database"
+            )
+        self.remove(key)
+        self._items[key] = (item, expires)
+        heapq.heappush(self._expiring, (expires, key))
+        if len(self._expiring) > 2 * len(self._items) + 100:
+            self._expiring = [(expires, key) for key, (_, expires) in self._items.items()]
+            heapq.heapify(self._expiring)
+
+    def grow(self, key: str, size: int) -> None:
+        """Note that what is there for a key holds that many bytes."""
+        self._sizes[key] = size
+        self._bytes += size
+
+    def remove(self, key: str) -> None:
+        self._items.pop(key, None)
+        self._bytes -= self._sizes.pop(key, 0)
+
+    def _drop(self, entry: tuple[float, str]) -> None:
+        expires, key = entry
+        if self._items.get(key, (None, None))[1] == expires:
+            self.remove(key)
+
+
+class _InProcessTasks(TaskStore):
+    """The half of the store that keeps tasks."""
+
+    def __init__(self, clock: Callable[[], float], most_bytes: int) -> None:
+        self._now = clock
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._tasks: dict[str, TaskRow] = {}
+        self._working: set[str] = set()
+        self._deadlines: list[tuple[float, str]] = []
+        self._expiring: list[tuple[float, str]] = []
+        """Heaps. They may hold more than there is: what has ended meanwhile stays in them until its time."""
+        self._guard = Lock()
+        self._wakes = Wakes()
+
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        """Keep a new task; see `Store.add_task`."""
+        now = self._now()
+        with self._guard:
+            self._forget(now)
+            if row.id in self._tasks:
+                return False
+            if self._bytes + _size(row) > self._most_bytes:
+                raise StoreUnavailable(
+                    f"The in-process store is full: its tasks hold {self._bytes} bytes; give it a larger most_bytes, "
+                    "or the server a database"
+                )
+            heapq.heappush(self._expiring, (row.expires, row.id))
+            heapq.heappush(self._deadlines, (row.deadline, row.id))
+            self._put(replace(row, leased_until=now + seconds) if row.lease else row)
+        if not row.lease:
+            self._wakes.set()
+        return True
+
+    async def find_task(self, id: str) -> TaskRow | None:
+        """Return a task; see `Store.find_task`."""
+        row = self._tasks.get(id)
+        return row if row is not None and row.expires > self._now() else None
+
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
+        """Change fields of a task; see `Store.change_task`."""
+        now = self._now()
+        if seconds is not None:
+            changes["leased_until"] = now + seconds
+        with self._guard:
+            present = self._tasks.get(row.id)
+            if present is None or present.version != row.version or present.expires <= now:
+                return None
+            changed = replace(present, **changes, version=present.version + 1)
+            self._put(changed)
+            if changed.deadline != present.deadline:
+                heapq.heappush(self._deadlines, (changed.deadline, row.id))
+                if len(self._deadlines) > 2 * len(self._tasks) + 100:  # most of them have been put off
+                    self._deadlines = [
+                        (each.deadline, id) for id, each in self._tasks.items() if each.status not in ENDED
+                    ]
+                    heapq.heapify(self._deadlines)
+        if changed.status == "working" and not changed.lease:
+            self._wakes.set()
+        return changed
+
+    async def claim_tasks(
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+    ) -> list[TaskRow]:
+        """Lease tasks that nobody runs; see `Store.claim_tasks`."""
+        self._wakes.clear()
+        names = frozenset(tools)
+        now = self._now()
+        claimed: list[TaskRow] = []
+        with self._guard:
+            self._forget(now)
+            working = (self._tasks[id] for id in self._working.difference(without))
+            free = (row for row in working if row.leased_until <= now < row.deadline and row.name in names)
+            for row in heapq.nsmallest(most, free, key=lambda row: row.updated):
+                taken = replace(
+                    row,
+                    lease=lease,
+                    leased_until=now + seconds,
+                    attempts=row.attempts + 1,
+                    version=row.version + 1,
+                )
+                self._tasks[row.id] = taken
+                claimed.append(taken)
+        if claimed and len(claimed) == most:  # there may be more
+            self._wakes.set()
+        return claimed
+
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+        """Extend a lease on tasks; see `Store.renew_tasks`."""
+        held = set()
+        now = self._now()
+        with self._guard:
+            for id in ids:
+                row = self._tasks.get(id)
+                if row is not None and row.lease == lease and row.status == "working" and row.expires > now:
+                    self._tasks[id] = replace(row, leased_until=now + seconds)
+                    held.add(id)
+        return held
+
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+        """Return tasks whose deadline has passed; see `Store.overdue_tasks`."""
+        now = self._now()
+        overdue: dict[str, TaskRow] = {}
+        with self._guard:
+            self._forget(now)
+            while self._deadlines and self._deadlines[0][0] <= now and len(overdue) < most:
+                _, id = heapq.heappop(self._deadlines)
+                row = self._tasks.get(id)
+                if row is not None and row.status not in ENDED and row.deadline <= now:
+                    overdue[id] = row
+            for id, row in overdue.items():  # until somebody has ended it
+                heapq.heappush(self._deadlines, (row.deadline, id))
+        return list(overdue.values())
+
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+        """Wait until there may be something to claim; see `Store.wait_for_tasks`."""
+        await self._wakes.wait(seconds)
+
+    def _put(self, row: TaskRow) -> None:
+        present = self._tasks.get(row.id)
+        self._bytes += _size(row) - (0 if present is None else _size(present))
+        self._tasks[row.id] = row
+        if row.status == "working":
+            self._working.add(row.id)
+        else:
+            self._working.discard(row.id)
+
+    def _forget(self, now: float) -> None:
+        while self._expiring and self._expiring[0][0] <= now:
+            _, id = heapq.heappop(self._expiring)
+            expired = self._tasks.pop(id, None)
+            if expired is not None:
+                self._bytes -= _size(expired)
+            self._working.discard(id)
+
+
+def _size(row: TaskRow) -> int:
+    """Estimate what a task holds, in bytes."""
+    return 512 + len(row.call) + len(row.journal) + len(row.questions) + len(row.outcome) + len(row.message)
+
+
+@dataclass(slots=True)
+class _Record:
+    """A redeemed state."""
+
+    answers: str
+    token: str
+    attempt: int
+    leased_until: float
+    outcome: bytes | None = None
+
+
+class InProcessStore(_InProcessTasks):
+    """A store in this process's memory, for a server that is one process: nobody else sees what it keeps.
+
+    Any number of event loops and threads may use it at once. What it keeps is gone when the process ends.
+
+    Args:
+        clock: returns the time in seconds since the epoch.
+        most_records: how many redeemed states, and how many values, it holds at once. When that many have not expired
+            it refuses more, since to forget one would let it be redeemed again.
+        most_bytes: how large all outcomes, all values, and all tasks may be together, in bytes; likewise.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        *,
+        most_records: int = 100_000,
+        most_bytes: int = 256 * 1024 * 1024,
+    ) -> None:
+        super().__init__(clock, most_bytes)
+        self._clock = clock
+        self._lock = Lock()
+        self._redeemed: _ExpiringDict[_Record] = _ExpiringDict(most_records, most_bytes)
+        self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes)
+
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+        """Grant a delivery of a sealed state; see `Store.redeem`."""
+        now = self._clock()
+        with self._lock:
+            record = self._redeemed.get(state, now)
+            if record is None:
+                record = _Record(answers, token_hex(16), 1, now + lease)
+                self._redeemed.add(state, record, now, now + keep)
+            elif record.answers != answers:
+                return Redemption("spent")
+            elif record.outcome is not None:
+                return Redemption("recorded", outcome=record.outcome)
+            elif record.leased_until > now:
+                return Redemption("running")
+            else:
+                record.token, record.attempt, record.leased_until = token_hex(16), record.attempt + 1, now + lease
+            return Redemption("granted", record.token, attempt=record.attempt)
+
+    async def renew(self, state: str, token: str, *, lease: float) -> bool:
+        """Extend the lease of a grant; see `Store.renew`."""
+        now = self._clock()
+        with self._lock:
+            record = self._granted(state, token, now)
+            if record is None or record.outcome is not None:
+                return False
+            record.leased_until = now + lease
+            return True
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        """Keep what came of a granted delivery; see `Store.record`."""
+        with self._lock:
+            record = self._granted(state, token, self._clock())
+            if record is None or record.outcome not in (None, outcome):
+                return False
+            if record.outcome is None:
+                record.outcome = outcome
+                self._redeemed.grow(state, len(outcome))
+            return True
+
+    async def release(self, state: str, token: str) -> None:
+        """Remove a grant; see `Store.release`."""
+        with self._lock:
+            record = self._granted(state, token, self._clock())
+            if record is not None and record.outcome is None:
+                self._redeemed.remove(state)
+
+    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+        """Keep a value, if there is none for the key; see `Store.put`."""
+        now = self._clock()
+        with self._lock:
+            if self._values.get(key, now) is not None:
+                return False
+            self._values.add(key, value, now, now + keep)
+            self._values.grow(key, len(value))
+            return True
+
+    async def get(self, key: str) -> bytes | None:
+        """Return the value of a key; see `Store.get`."""
+        with self._lock:
+            return self._values.get(key, self._clock())
+
+    def _granted(self, state: str, token: str, now: float) -> _Record | None:
+        record = self._redeemed.get(state, now)
+        return record if record is not None and record.token == token else None

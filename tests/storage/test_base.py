@@ -1,0 +1,222 @@
+"""A store of a user's own: what it has to implement, and that nobody asks it what else it can do."""
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import mrtr_server
+from mrtr_server import (
+    Elicit,
+    Fanout,
+    InProcessStore,
+    InputRequired,
+    Inputs,
+    MRTRServer,
+    Redemption,
+    SetupError,
+    SQLStore,
+    Store,
+    TaskStore,
+)
+from mrtr_server.errors import WrongVersion
+from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.testing import Client, replicas
+
+from ..conftest import Serve
+from ..support.databases import task_row
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(mrtr_server.__file__).parent
+
+
+class Kept(Store):
+    """A store with what is required, and nothing else."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, tuple[str, bytes | None]] = {}
+        self.values: dict[str, bytes] = {}
+
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+        if state not in self.records:
+            self.records[state] = (answers, None)
+            return Redemption("granted", state)
+        given, outcome = self.records[state]
+        if given != answers:
+            return Redemption("spent")
+        return Redemption("running") if outcome is None else Redemption("recorded", outcome=outcome)
+
+    async def renew(self, state: str, token: str, *, lease: float) -> bool:
+        return state in self.records
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        self.records[state] = (self.records[state][0], outcome)
+        return True
+
+    async def release(self, state: str, token: str) -> None:
+        del self.records[state]
+
+    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+        return self.values.setdefault(key, value) is value
+
+    async def get(self, key: str) -> bytes | None:
+        return self.values.get(key)
+
+
+class Shared(Kept):
+    """The same, for replicas."""
+
+    shared = True
+
+
+class Name(BaseModel):
+    name: str
+
+
+def server(store: Store) -> tuple[MRTRServer, list[str]]:
+    """Make a server, and a list of what its tool did."""
+    app, done = MRTRServer("own", keys=[bytes(32)], store=store), list[str]()
+
+    @app.tool(single_use=True)
+    async def book(inputs: Inputs) -> str | InputRequired:
+        login = inputs.get("name", Name)
+        if login is None:
+            return InputRequired(name=Elicit("Name?", Name))
+        done.append(login.name)
+        return f"{login.name}, number {len(done)}"
+
+    return app, done
+
+
+class TestWithWhatIsRequired:
+    def test_is_all_that_is_abstract(self) -> None:
+        assert Store.__abstractmethods__ == {"redeem", "renew", "record", "release", "put", "get"}
+
+    def test_a_single_use_flow_runs_once_on_all_replicas(self) -> None:
+        store = Shared()
+        app, done = server(store)
+        flow = Client(*replicas(app, 2)).flow("book")
+        flow.start()
+        replies = flow.race(name={"name": "Ada"})
+        assert {reply.text for reply in replies} == {"Ada, number 1"}
+        assert flow.replay().text == "Ada, number 1"
+        assert done == ["Ada"]
+        assert store.records
+
+    def test_it_is_this_process_s_alone_unless_it_says_otherwise(self, caplog: pytest.LogCaptureFixture) -> None:
+        server(Kept())
+        assert "there is no shared store" in caplog.text
+        caplog.clear()
+        server(Shared())
+        assert caplog.messages == []
+
+    def test_a_server_starts_with_it_and_is_ready(self, serve: Serve) -> None:
+        app, _ = server(Shared())
+        assert json.loads(serve(app).send(b"", method="GET", path="/ready").body) == {"status": "ok"}
+
+    def test_changes_reach_the_listeners_of_this_process(self) -> None:
+        app, _ = server(Shared())
+        assert type(app._fanout) is InProcessFanout
+
+    async def test_it_finds_no_tasks_and_has_none_to_work_on(self) -> None:
+        store, row = Kept(), task_row()
+        assert store.keeps_tasks is False
+        assert await store.find_task(row.id) is None
+        assert await store.change_task(row, status="completed") is None
+        assert await store.claim_tasks("lease", seconds=5, most=5, tools=["tool"]) == []
+        assert await store.renew_tasks("lease", [row.id], seconds=5) == set()
+        assert await store.overdue_tasks(most=5) == []
+        await store.wait_for_tasks(0.0, tools=["tool"])
+        with pytest.raises(NotImplementedError, match="Kept keeps no tasks"):
+            await store.add_task(row)
+
+    def test_a_tool_with_tasks_is_refused_with_the_way_out(self) -> None:
+        app = MRTRServer("own", keys=[bytes(32)], store=Kept())
+        with pytest.raises(SetupError, match=r"'work' has tasks, and the store= keeps none; .* TaskStore"):
+
+            @app.tool(task="required")
+            async def work() -> str:
+                return "done"
+
+
+class TestWithMore:
+    def test_one_that_keeps_tasks_implements_all_that_concerns_them(self) -> None:
+        own = {name for name, value in vars(Store).items() if "task" in name and callable(value)}
+        assert own == TaskStore.__abstractmethods__ - Store.__abstractmethods__
+        assert len(own) == 7
+        assert TaskStore.keeps_tasks is True
+
+    @pytest.mark.parametrize("kind", [InProcessStore, SQLStore])
+    def test_ours_do(self, kind: type[Store]) -> None:
+        assert issubclass(kind, TaskStore)
+        assert kind.shared is (kind is SQLStore)
+
+    def test_one_that_carries_changes_is_asked_for_what_does(self) -> None:
+        carrier = InProcessFanout()
+
+        class Carrying(Shared):
+            def fanout(self) -> Fanout:
+                return carrier
+
+        assert server(Carrying())[0]._fanout is carrier
+
+    async def test_one_that_another_release_made_keeps_the_server_from_starting(self) -> None:
+        class Old(Shared):
+            async def check(self) -> None:
+                raise WrongVersion("the tables are old")
+
+        app, _ = server(Old())
+        assert await app._shared.check() == "own: the tables are old"
+
+    @pytest.mark.parametrize("given", [object(), SQLStore, "sqlite:///mrtr.db", InProcessFanout()])
+    def test_what_is_no_store_is_refused_with_the_way_out(self, given: Any) -> None:
+        with pytest.raises(SetupError, match=r"store= takes an object of a class that is derived from .*Store"):
+            MRTRServer("own", keys=[bytes(32)], store=given)
+
+
+KINDS = re.compile(r"\w*(Store|Tasks|Fanout|Database|Notices)")
+"""The classes of stores, and of what they are made of, by their names."""
+OBJECTS = re.compile(r"\b_?(store|given_store|watched|tasks|fanout|database|notices)$")
+"""What a store, or a part of one, is called where it is used."""
+
+
+def probes(source: str) -> list[str]:
+    """Return the calls that ask an object which kind of store it is, or what it can do."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or len(node.args) < 2:
+            continue
+        first, second = ast.unparse(node.args[0]), ast.unparse(node.args[1])
+        if node.func.id in ("isinstance", "issubclass"):
+            kinds = [kind.rpartition(".")[2] for kind in re.split(r"[\s|,()]+", second)]
+            if any(KINDS.fullmatch(kind) for kind in kinds):
+                found.append(ast.unparse(node))
+        elif node.func.id in ("getattr", "hasattr") and OBJECTS.search(first):
+            found.append(ast.unparse(node))
+    return found
+
+
+class TestNobodyProbes:
+    def test_a_probe_is_found(self) -> None:
+        source = """
+isinstance(store, TaskStore)
+isinstance(self.store, base.TaskStore | None)
+isinstance(given, (SQLStore, int))
+getattr(self._store, "fanout", None)
+hasattr(database, "notifies")
+isinstance(error, StoreUnavailable)
+getattr(row, "status")
+hasattr(app, "store")
+"""
+        assert len(probes(source)) == 5
+
+    @pytest.mark.parametrize("module", sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py")))
+    def test_there_is_none(self, module: str) -> None:
+        # Whether it is a store at all is another question, which is asked of an argument once.
+        allowed = {"deployment/shared.py": ["isinstance(given, Store | None)"]}
+        assert probes((ROOT / module).read_text()) == allowed.get(module, [])
