@@ -755,7 +755,7 @@ class TestTheLease:
         await began.wait()
         store.down = {"renew"}  # it is cut off, for all that the others can see
         assert await walk.text({"confirm": YES}) == "5 paid"
-        assert "it is run again" in caplog.text
+        assert "the round runs again" in caplog.text
         assert EFFECTS == ["5 paid", "5 paid"]
         first.cancel()
 
