@@ -27,7 +27,7 @@ from mrtr_server import (
     TaskRow,
 )
 from mrtr_server.crypto.codec import SealedCodec
-from mrtr_server.testing import AsyncClient, Clock, yes
+from mrtr_server.testing import AsyncClient, Clock, accept, yes
 
 from ..support import golden_app
 from ..support.golden_app import BASE, DONE, NOW, golden
