@@ -77,7 +77,7 @@ class Name(BaseModel):
 class Client:
     """Requests to a server, without a network.
 
-    Parameters:
+    Args:
         store: what the server keeps things in.
     """
 

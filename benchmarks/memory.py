@@ -56,7 +56,7 @@ def resident(server: Server) -> float:
 
 @contextmanager
 def calling(port: int, tool: str, arguments: dict[str, Any]) -> Iterator[Any]:
-    """Give a function that calls the tool so many times, and never goes on with a flow that asks."""
+    """Return a function that calls the tool so many times, and never goes on with a flow that asks."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     headers = {
         "Content-Type": "application/json",

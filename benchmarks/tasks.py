@@ -158,7 +158,7 @@ async def connected(port: int, count: int) -> AsyncIterator[list[Client]]:
 
 
 async def finished(port: int, seconds: float) -> float:
-    """Give how many tasks are created, finished and seen to be so in a second."""
+    """Return how many tasks are created, finished and seen to be so in a second."""
     end, done = time.monotonic() + seconds, 0
 
     async def go_on(client: Client) -> None:
@@ -177,7 +177,7 @@ async def finished(port: int, seconds: float) -> float:
 
 
 async def looks(port: int, seconds: float) -> float:
-    """Give how many `tasks/get` are answered in a second."""
+    """Return how many `tasks/get` are answered in a second."""
     async with connected(port, CONNECTIONS) as clients:
         tasks = [await client.start("add", {"a": 1, "b": 2}) for client in clients]
         for client, task in zip(clients, tasks, strict=True):
@@ -199,7 +199,7 @@ async def looks(port: int, seconds: float) -> float:
 
 
 async def answered(port: int, times: int) -> float:
-    """Give the milliseconds from an answer to the result, the median of so many times."""
+    """Return the milliseconds from an answer to the result, the median of so many times."""
     took = []
     async with connected(port, 1) as (client,):
         for _ in range(times):
@@ -238,7 +238,7 @@ class Server:
     port: int
 
     def resident(self) -> float:
-        """Give the resident memory of all its processes, in bytes."""
+        """Return the resident memory of all its processes, in bytes."""
         total = 0.0
         for process in [self.process.pid, *_children(self.process.pid)]:
             status = Path(f"/proc/{process}/status").read_text()

@@ -157,7 +157,7 @@ async def authorize_page(request: Request) -> Response:
 
 
 async def token(request: Request) -> Response:
-    """Give a token for a code, once."""
+    """Return a token for a code, once."""
     form = await form_of(request)
     who, back, challenge = codes.pop(form.get("code", ""), ("", "", ""))
     verified = urlsafe_b64encode(sha256(form.get("code_verifier", "").encode()).digest()).decode().rstrip("=")
@@ -169,7 +169,7 @@ async def token(request: Request) -> Response:
 
 
 async def meeting(request: Request) -> Response:
-    """Give the next meeting of whose token it is."""
+    """Return the next meeting of whose token it is."""
     who = tokens.get(request.headers.get("authorization", "").removeprefix("Bearer "))
     if who is None:
         return JSONResponse({"error": "invalid_token"}, 401)

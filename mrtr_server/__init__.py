@@ -12,6 +12,7 @@ from .crypto.signing import SignedCodec as SignedCodec
 from .errors import MRTRError as MRTRError
 from .errors import NotFound as NotFound
 from .errors import ProtocolError as ProtocolError
+from .errors import Refusal as Refusal
 from .errors import SetupError as SetupError
 from .errors import StoreUnavailable as StoreUnavailable
 from .errors import ToolError as ToolError
@@ -19,7 +20,6 @@ from .flow.asks import Confirm as Confirm
 from .flow.asks import Elicit as Elicit
 from .flow.asks import Elicited as Elicited
 from .flow.asks import ListRoots as ListRoots
-from .flow.asks import Refusal as Refusal
 from .flow.asks import Root as Root
 from .flow.asks import Roots as Roots
 from .flow.asks import Sample as Sample
@@ -47,7 +47,7 @@ from .protocol.content import ToolResult as ToolResult
 from .protocol.messages import Caller as Caller
 from .protocol.messages import Client as Client
 from .protocol.messages import Principal as Principal
-from .registration.dependencies import Depends as Depends
+from .registration.declarations import Depends as Depends
 from .schema.arguments import Header as Header
 from .server import MRTRServer as MRTRServer
 from .storage.base import Redemption as Redemption

@@ -1,38 +1,43 @@
-"""All that can go wrong, in one tree.
+"""Every exception of this package, in one tree.
 
-    MRTRError
-    ├── SetupError              the author's or operator's mistake, found when the app is built or started
-    ├── ToolError               raised by a handler: its message is for the model
-    │   └── NotFound            raised by a resource's handler: the URI names nothing
-    ├── FlowError               a flow can't go on because of the handler's code; for the author
-    │   ├── KeyConflict         one key for two different things
-    │   ├── StepChanged         a recorded step was called with other arguments, or another type
-    │   └── MisplacedCall       an ask or step where there can be none
-    ├── InvalidAnswer          an answer that is not what was asked for; it is asked for again
-    ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
-    ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
-    │   └── WrongVersion        its tables are of an older or newer release
-    └── RequestError            a request that can't be served; for the client
-        ├── ParseError          not JSON, or JSON that no request may hold
-        ├── InvalidRequest      JSON, but no JSON-RPC request
-        ├── PayloadTooLarge     over the body limit
-        ├── UnknownMethod
-        ├── InvalidParams
-        │   ├── UnknownTarget   no tool, prompt, resource or task of that name
-        │   ├── InvalidRequestState  a requestState that does not open; one message, whatever the reason
-        │   └── OverBudget      over a limit of the flow
-        ├── HeaderMismatch      the headers do not say what the body says
-        ├── UnsupportedVersion  a protocol version that is not served
-        ├── MissingCapability   the client can't do what has to be asked of it
-        ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
-        ├── Declined            the user said no, where no tool result can say so
-        ├── Busy                draining or overloaded, and the client can't go on elsewhere
-        │   └── Unavailable     the shared store is away
-        │       └── NotExecuted  since before anything was done, so the same request may come again
-        ├── CutOff              the server had to end before the request did
-        └── InternalFault       our side's mistake; the client sees a reference into the log
+    BaseException
+    ├── MRTRError
+    │   ├── SetupError              a mistake of the author or operator, found when the app is built or started
+    │   ├── ToolError               raised by a handler: its message is for the model
+    │   │   └── NotFound            raised by the handler of a resource: the URI names nothing
+    │   ├── FlowError               a flow can't continue because of the handler's code; for the author
+    │   │   ├── KeyConflict         one key for two different things
+    │   │   ├── StepChanged         a recorded step was called with other arguments, or another type
+    │   │   └── MisplacedCall       an ask or a step where there can be none
+    │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can mend them
+    │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
+    │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
+    │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
+    │   │   └── WrongVersion        its tables are of an older or newer release
+    │   └── RequestError            a request that can't be served; for the client
+    │       ├── ParseError          not JSON, or JSON that no request may hold
+    │       ├── InvalidRequest      JSON, but no JSON-RPC request
+    │       ├── PayloadTooLarge     over the body limit
+    │       ├── UnknownMethod       no such method
+    │       ├── InvalidParams       parameters that do not fit
+    │       │   ├── UnknownTarget   no tool, prompt, resource or task of that name
+    │       │   ├── InvalidRequestState  a requestState that does not open; one message, whatever the reason
+    │       │   └── OverBudget      over a limit of the flow
+    │       ├── HeaderMismatch      the headers do not say what the body says
+    │       ├── UnsupportedVersion  a protocol version that is not served
+    │       ├── MissingCapability   the client can't do what has to be asked of it
+    │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
+    │       ├── Declined            the user said no, where no tool result can say so
+    │       ├── Busy                draining or overloaded, and the client can't continue elsewhere
+    │       │   └── Unavailable     the shared store is away
+    │       │       └── NotExecuted  since before anything was done, so the same request may be sent again
+    │       ├── CutOff              the server had to end before the request did
+    │       └── InternalFault       a mistake on our side; the client sees a reference into the log
+    └── CallEnded                   the call is over; no `Exception`, so that no handler stops it by accident
+        └── Refusal                 the user said no, and the handler does not branch on that
 
-Errors carry meaning; each dialect chooses the codes and statuses for its wire.
+Errors carry meaning; each dialect chooses the codes and statuses for its wire. The test kit's `Unexpected` is the one
+exception that is not here: it fails a test, so it is an `AssertionError`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -72,6 +77,18 @@ class StepChanged(FlowError):
 
 class MisplacedCall(FlowError):
     """An ask or a step was made where there can be none."""
+
+
+class ArgumentsMisfit(MRTRError):
+    """The arguments of a call do not fit.
+
+    Args:
+        problems: pairs of where and what, for the model to mend its call.
+    """
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.problems = problems
 
 
 class InvalidAnswer(MRTRError):
@@ -341,3 +358,21 @@ class InternalFault(RequestError):
 
     def __init__(self, reference: str, detail: str = "") -> None:
         super().__init__(detail or f"Internal error (reference {reference})", {"reference": reference})
+
+
+class CallEnded(BaseException):
+    """The call can't continue, and has been noted as ended. No `Exception`, so that no handler stops it by accident."""
+
+
+class Refusal(CallEnded):
+    """The person said no, and the handler did not say that it would branch on that.
+
+    Args:
+        action: `"decline"` (an explicit no) or `"cancel"` (dismissed without a choice).
+        confirming: whether it was a confirmation that was asked for.
+    """
+
+    def __init__(self, action: str, *, confirming: bool = False) -> None:
+        super().__init__(action)
+        self.action = action
+        self.confirming = confirming

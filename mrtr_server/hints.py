@@ -1,13 +1,8 @@
 """Words of FastMCP and of the official SDK, with ours for the same: for the errors of those who come from there."""
 
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
-from functools import wraps
-from inspect import Parameter, signature
+from collections.abc import Callable, Mapping
 from re import search
-from typing import Any, TypeVar, cast, get_args, get_origin
-
-F = TypeVar("F", bound=Callable[..., Any])
+from typing import Any, get_args, get_origin
 
 _UVICORN = "an MRTRServer is an ASGI application; run it with `uvicorn module:app --host ... --port ...`"
 _DECORATE = "register functions with the decorators, as in app.tool(function)"
@@ -209,9 +204,9 @@ _THEIRS = frozenset({"mcp", "mcp_types", "fastmcp", "starlette", "fastapi"})
 
 
 def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
-    """Return a `__getattr__` that tells our words for attributes that others have.
+    """Return a `__getattr__` that names our word for attributes of other frameworks.
 
-    The attributes are as absent as all others: it raises `AttributeError`, always.
+    The attributes do not exist: it always raises `AttributeError`.
 
     Args:
         words: what to use instead, by the attribute's name.
@@ -225,42 +220,8 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
     return missing
 
 
-def options_of(words: Mapping[str, str], name: str) -> Callable[[F], F]:
-    """Return a decorator of a function that tells our words for options that others have.
-
-    Args:
-        words: what to use instead, by the option's name.
-        name: what the function is called in errors.
-    """
-
-    def decorate(function: F) -> F:
-        parameters = signature(function).parameters.values()
-        known = [each.name for each in parameters if each.kind is not Parameter.POSITIONAL_ONLY]
-        in_order = [each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY]
-
-        @wraps(function)
-        def checked(*args: Any, **options: Any) -> Any:
-            for option in options:
-                if option not in known:
-                    raise TypeError(f"{name}() has no option {option}={_instead(option, words, known)}")
-            if len(args) > len(in_order):
-                raise TypeError(f"{name}() takes only {in_order[-1]!r} by position; give the others by name")
-            return function(*args, **options)
-
-        return cast(F, checked)
-
-    return decorate
-
-
-def _instead(option: str, words: Mapping[str, str], known: Iterable[str]) -> str:
-    if option in words:
-        return f": {words[option]}"
-    close = get_close_matches(option, known, 1)
-    return f"; did you mean {close[0]}=?" if close else ""
-
-
 def for_result(annotation: Any) -> str:
-    """Return what to return instead of another framework's result; empty for all others."""
+    """Return what to return instead of another framework's result; empty for all other types."""
     return _of_type(annotation, _RESULTS)
 
 

@@ -20,7 +20,7 @@ _LARGEST_KEY = 10**LONGEST_KEY
 
 
 def is_longer(value: str | int, longest: int) -> bool:
-    """Check whether an id is longer than so many characters, or a number of more digits than a key may have."""
+    """Return whether an id has more than so many characters, or a number more digits than a key may have."""
     return len(value) > longest if isinstance(value, str) else not -_LARGEST_KEY < value < _LARGEST_KEY
 
 
@@ -28,9 +28,9 @@ def check_length(value: str | int, longest: int, what: str) -> None:
     """Check the length of something that a request names, and that is kept or repeated.
 
     Args:
-        value: the name, or the number that stands for it.
+        value: the name, or the number in its place.
         longest: how many characters it may have.
-        what: names it in the error.
+        what: its name in the error.
 
     Raises:
         OverBudget: it is longer.
@@ -52,36 +52,36 @@ class Limits:
         body_bytes: size of a request body, in bytes.
         json_depth: how deep arrays and objects may nest in a request; 200 at most.
         values: how many JSON values a request may hold, an empty array or object counting twice.
-        answers: how many `inputResponses` one request may carry.
+        answers: how many `inputResponses` one request may have.
         rounds: how often a flow may ask for input. The official clients give up after 10.
-        state_only_rounds: how often the server may hand a flow over without a question. What a handler does of its own
-            accord, by keeping another state, is not counted here.
+        state_only_rounds: how often the server may return a state without a question. Rounds that a handler ends
+            itself, by keeping another state, are not counted here.
         state_bytes: size of a journal before it is sealed, in bytes.
-        state_seconds: how long a sealed state can be redeemed, in seconds; a tool's `answer_within` overrides it.
+        state_seconds: how long a sealed state can be used, in seconds; a tool's `answer_within` overrides it.
         flow_seconds: how long a whole flow may take in rounds, and how long an answer in a task, in seconds.
         lease_seconds: how long a replica that runs a single-use round or a task may be silent before another one may
-            run it, in seconds. While it runs, it is heard every third of that.
+            run it, in seconds. While it runs, it renews its lease every third of that.
         write_seconds: how long a client may read nothing of what is sent to it, in seconds, before it is disconnected.
-        hold_seconds: how long a client is held that comes back before a page has reported, in seconds. Below what the
-            proxies in between wait for a reply.
+        hold_seconds: how long a client is held that retries before a page has reported, in seconds. Keep it below the
+            timeouts of the proxies in between.
         threads: how many plain `def` handlers and steps run at once.
         task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
         poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
-        first_ask_seconds: how long a call waits for the first ask of its task, where its client would rather see that
-            than an empty task, and a look at a task that brings an answer for what comes of it, in seconds.
-        result_wait_seconds: how long a request for a task's result waits while the task works, in seconds. Below what
-            the proxies in between wait for a reply.
+        first_ask_seconds: how long a call waits for the first ask of its task, if its client would rather see that than
+            an empty task; and how long a look at a task waits that brings an answer; in seconds.
+        result_wait_seconds: how long a request for a task's result waits while the task runs, in seconds. Keep it below
+            the timeouts of the proxies in between.
         task_waits: how many requests wait for tasks at once in a process.
         tasks: how many tasks run at once in a process.
         task_attempts: how often a task may end its worker before it is failed.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
             turn. None for any number.
-        shed_above: how many such calls, running or waiting, a process takes before it hands calls to other replicas:
-            a new call is handed back at once; and while there are more all the same, since some can't go on elsewhere,
-            running ones are at their next step or `ctx.checkpoint()`. None for never.
+        shed_above: how many such calls, running or waiting, a process takes before it hands calls to other replicas. A
+            new call is handed back at once. If there are still too many, since some can't continue elsewhere, running
+            calls are handed back at their next step or `ctx.checkpoint()`. None for never.
 
     Raises:
-        SetupError: a limit is not positive, or `json_depth` is over what the parser takes.
+        SetupError: a limit is not positive, or `json_depth` is over what the parser accepts.
     """
 
     body_bytes: int = 4 * 1024 * 1024

@@ -37,11 +37,11 @@ class Play(Protocol):
     """What should not have happened."""
 
     def clients(self, port: int) -> list[Coroutine[Any, Any, None]]:
-        """Give what the clients do."""
+        """Return what the clients do."""
         ...
 
     def report(self) -> dict[str, Any]:
-        """Give what has happened, and note what should not have."""
+        """Return what has happened, and note what should not have."""
         ...
 
 
@@ -123,7 +123,7 @@ def main(given: argparse.Namespace) -> int:
 
 
 def choose(given: argparse.Namespace, directory: Path, stack: ExitStack) -> tuple[Play, str]:
-    """Give what is to be run, and its name."""
+    """Return what is to be run, and its name."""
     if not given.tasks:
         name = f"{given.seconds:g} s, {'single use' if given.single_use else 'no store'}"
         stops_only = given.signal == "term"
@@ -139,7 +139,7 @@ def choose(given: argparse.Namespace, directory: Path, stack: ExitStack) -> tupl
 
 
 def tail(log: Path) -> str:
-    """Give the end of a log."""
+    """Return the end of a log."""
     return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
 

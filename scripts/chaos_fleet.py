@@ -95,7 +95,7 @@ class Server:
 
 
 async def listens(port: int) -> bool:
-    """Say whether somebody listens at a port."""
+    """Return whether somebody listens at a port."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:

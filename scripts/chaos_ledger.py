@@ -88,5 +88,5 @@ def dawdle() -> None:
 
 
 def shared() -> Ledger:
-    """Give the ledger that the environment names."""
+    """Return the ledger that the environment names."""
     return Ledger(os.environ["CHAOS_LEDGER"])

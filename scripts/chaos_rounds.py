@@ -44,7 +44,7 @@ class Rounds:
         self._wires: list[Wire] = []
 
     def clients(self, port: int) -> list[Coroutine[Any, Any, None]]:
-        """Give what the clients do."""
+        """Return what the clients do."""
         self._wires = [Wire(port) for _ in range(self._clients)]
         until = time.monotonic() + self._seconds
         return [self._run(wire, until) for wire in self._wires]
@@ -79,7 +79,7 @@ class Rounds:
                 self._handed_over += 1
 
     def report(self) -> dict[str, Any]:
-        """Give what has happened, and note what should not have."""
+        """Return what has happened, and note what should not have."""
         counted = self._ledger.count()
         self._check(counted.effects - counted.duplicated_effects, EFFECTS_OF_A_FLOW * self._finished)
         if self._stops_only and counted.duplicated_effects:

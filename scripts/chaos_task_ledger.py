@@ -67,7 +67,7 @@ class TaskLedger:
                 return int(database.execute(statement, values).lastrowid or 0)
 
     def receipts(self) -> dict[str, str]:
-        """Give the receipts that were kept for each intent, by the effects' names, as its task gives them."""
+        """Return the receipts that were kept for each intent, by the effects' names, as its task gives them."""
         with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
             found = database.execute("SELECT intent, receipt FROM kept ORDER BY intent, effect, receipt").fetchall()
         texts: dict[str, list[str]] = {}
@@ -112,5 +112,5 @@ class Counted:
 
 
 def shared() -> TaskLedger:
-    """Give the ledger that the environment names."""
+    """Return the ledger that the environment names."""
     return TaskLedger(os.environ["CHAOS_LEDGER"])

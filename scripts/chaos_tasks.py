@@ -55,7 +55,7 @@ class Tasks:
         self._wires: list[Wire] = []
 
     def clients(self, port: int) -> list[Coroutine[Any, Any, None]]:
-        """Give what the clients do."""
+        """Return what the clients do."""
         self._wires = [Wire(port, {"io.modelcontextprotocol/tasks": {}}) for _ in range(self._clients)]
         return [self._run(wire) for wire in self._wires]
 
@@ -105,7 +105,7 @@ class Tasks:
                 raise ValueError(f"a task is {status}: {found.get('error', found.get('statusMessage'))}")
 
     def report(self) -> dict[str, Any]:
-        """Give what has happened, and note what should not have."""
+        """Return what has happened, and note what should not have."""
         kept = self._ledger.receipts()
         ended = sum(kept.get(intent) == text for intent, text in self._receipts.items())
         counted = self._ledger.count()

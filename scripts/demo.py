@@ -62,7 +62,7 @@ async def play(port: int) -> None:
 
 
 def curl_lines(url: str) -> str:
-    """Give the curl lines of the example, for another address, with the headers shown."""
+    """Return the curl lines of the example, for another address, with the headers shown."""
     docstring = ast.get_docstring(ast.parse((ROOT / "examples" / "work_items.py").read_text("utf-8"))) or ""
     rounds = docstring[docstring.index("Round 1:") :].splitlines()
     lines = [line.removeprefix("    ") if line[:1] in ("", " ") else f"echo; echo '{line}'" for line in rounds]

@@ -1,9 +1,10 @@
 """The tree of errors: drawn as it is, and complete."""
 
+import ast
+import builtins
 import json
 import re
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,75 +13,90 @@ import pytest
 import mrtr_server
 from mrtr_server import errors
 from mrtr_server.errors import (
+    CallEnded,
     InternalFault,
     InvalidRequest,
     InvalidRequestState,
     MissingCapability,
-    MRTRError,
     OverBudget,
     PayloadTooLarge,
+    Refusal,
     RequestError,
     UnknownMethod,
     UnknownTarget,
     UnsupportedVersion,
 )
-from mrtr_server.flow import asks
 from mrtr_server.protocol.messages import NEEDS_TASKS
 from mrtr_server.testing import Unexpected
 
+ROOT = Path(mrtr_server.__file__).parent
+SOURCES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
 LINE = re.compile(r"^    (?P<branches>(?:│   |    )*(?:├── |└── )?)(?P<name>[A-Z]\w+)(?: {2,}(?P<says>.+))?$")
 
 
-def drawn() -> Iterator[tuple[str, str | None]]:
-    """Each error of the drawing, with the one that it hangs from."""
+def drawn() -> Iterator[tuple[str, str | None, str | None]]:
+    """Each error of the drawing, with the one that it hangs from, and what is said of it."""
     above: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
         if found := LINE.match(line):
             depth = len(found["branches"]) // 4
             del above[depth:]
-            yield found["name"], above[-1] if above else None
+            yield found["name"], above[-1] if above else None, found["says"]
             above.append(found["name"])
 
 
-def tree(root: type[Exception], parent: str | None = None) -> Iterator[tuple[str, str | None]]:
-    """Each error that the module defines, with its base, in the order of definition."""
-    yield root.__name__, parent
-    for child in root.__subclasses__():
-        if child.__module__ == errors.__name__:
-            yield from tree(child, root.__name__)
-
-
-def test_the_tree_is_drawn_as_it_is() -> None:
-    assert sorted(drawn()) == sorted(tree(MRTRError))
-
-
-def test_the_module_defines_nothing_else() -> None:
-    assert {name for name, _ in drawn()} == {
-        name
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__
+def exceptions(sources: Mapping[str, ast.Module]) -> Iterator[tuple[str, str, str]]:
+    """Each class of the sources that is an exception, wherever in them it stands, with its base and its file."""
+    classes = [
+        (node.name, [ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases], path)
+        for path, tree in sources.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    known = {
+        name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
     }
+    while found := [each for each in classes if known.intersection(each[1])]:
+        classes = [each for each in classes if each not in found]
+        known |= {name for name, _, _ in found}
+        yield from ((name, base, path) for name, bases, path in found for base in bases if base in known)
 
 
-def test_every_error_of_the_package_is_in_the_tree() -> None:
-    root = Path(mrtr_server.__file__).parent
-    names = [".".join(path.relative_to(root.parent).with_suffix("").parts) for path in root.rglob("*.py")]
-    outside = {
-        value
-        for name in names
-        for value in vars(import_module(name.removesuffix(".__init__"))).values()
-        if isinstance(value, type)
-        and issubclass(value, BaseException)
-        and value.__module__.startswith("mrtr_server")
-        and not issubclass(value, MRTRError)
-        and not value.__name__.startswith("_")
-    }
-    # The end of a call, such as by a person's no, is not an error, and nothing that catches errors may catch it; and
-    # the failure of a test is that of an assertion.
-    assert outside == {asks.CallEnded, asks.Refusal, Unexpected}
+def test_every_exception_of_the_package_hangs_in_the_tree_as_it_is_drawn() -> None:
+    between = {"Exception": "BaseException"}  # Python's own, which is not drawn
+    here = [(name, between.get(base, base)) for name, base, path in exceptions(SOURCES) if path == "errors.py"]
+    assert sorted((name, parent) for name, parent, _ in drawn() if parent is not None) == sorted(here)
+
+
+def test_no_exception_is_elsewhere_but_the_failure_of_a_test_which_is_that_of_an_assertion() -> None:
+    elsewhere = {(name, base) for name, base, path in exceptions(SOURCES) if path != "errors.py"}
+    assert elsewhere == {("Unexpected", "AssertionError")}
     assert issubclass(Unexpected, AssertionError)
-    assert not issubclass(asks.CallEnded, Exception)
-    assert issubclass(asks.Refusal, asks.CallEnded)
+
+
+def test_the_drawing_says_of_each_what_it_is() -> None:
+    assert [name for name, _, says in drawn() if not says] == ["BaseException", "MRTRError"]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("class Mine(Exception): ...", [("Mine", "Exception")]),
+        ("class Mine(errors.Unknown): ...", []),
+        ("class Mine(builtins.KeyError): ...", [("Mine", "KeyError")]),
+        ("def make():\n    class _Mine(ValueError): ...", [("_Mine", "ValueError")]),
+        ("class Mine(Theirs): ...\nclass Theirs(OSError): ...", [("Theirs", "OSError"), ("Mine", "Theirs")]),
+        ("class Mine(BaseExceptionGroup[E], Named): ...", [("Mine", "BaseExceptionGroup")]),
+        ("class Record(Generic[T]): ...", []),
+    ],
+)
+def test_the_search_finds_those_that_are_missing(source: str, found: list[tuple[str, str]]) -> None:
+    assert [(name, base) for name, base, _ in exceptions({"some/module.py": ast.parse(source)})] == found
+
+
+def test_the_end_of_a_call_is_no_error_so_that_nothing_that_catches_errors_catches_it() -> None:
+    assert not issubclass(CallEnded, Exception)
+    assert issubclass(Refusal, CallEnded)
 
 
 REQUEST_ERRORS: list[RequestError] = [
@@ -146,3 +162,13 @@ def test_an_internal_fault_shows_its_reference_and_its_detail_only_where_it_was_
     assert InternalFault("abcd1234").message == "Internal error (reference abcd1234)"
     assert InternalFault("abcd1234").data == {"reference": "abcd1234"}
     assert InternalFault("abcd1234", "ZeroDivisionError").message == "ZeroDivisionError"
+
+
+def test_references_into_the_log_are_made_in_one_module() -> None:
+    making = {
+        path
+        for path, tree in SOURCES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node).endswith("token_hex(4)")
+    }
+    assert making == {"logs/failures.py"}

@@ -81,7 +81,7 @@ class TestAServerWithADatabase:
 from uvicorn import Config
 Config("app:app", workers=3).load()
 import app
-print(app.app._shared.refusal)
+print(app.app._parts.shared.refusal)
 """
         done = run(tmp_path, missing, "-c", code, **self.DATABASE)
         assert f"needs {missing}. Install" in done.stdout

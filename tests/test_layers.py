@@ -33,8 +33,8 @@ PACKAGES = {
     "tasks": "background flows",
     "methods": "one function for each method",
     "transport": "HTTP over ASGI",
-    "deployment": "several workers, and what they share",
-    "server": "the decorators and the wiring",
+    "deployment": "one server: its settings, its parts and its life; and what several workers share",
+    "server": "the decorators, and the ASGI application",
     "cli": "the commands",
     "testing": "the test kit",
 }
@@ -55,10 +55,21 @@ ONLY_IMPORTERS = {
     "starlette": {
         *(
             f"transport.{each}"
-            for each in ("auth", "callback_pages", "connection", "endpoint", "gate", "health", "response_writer")
+            for each in (
+                "auth",
+                "callback_pages",
+                "connection",
+                "endpoint",
+                "gate",
+                "health",
+                "response_writer",
+                "routing",
+            )
         ),
         "protocol.users",
-        "registration.option_types",
+        "transport.routing",
+        *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
+        *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         "server",
         "testing.transports",
     },
@@ -156,6 +167,17 @@ def test_only_the_edge_knows_the_dialects() -> None:
 @pytest.mark.parametrize("library", ONLY_IMPORTERS)
 def test_a_library_has_one_way_in(library: str) -> None:
     assert {module for module in SOURCES if library in outsiders(module)} == ONLY_IMPORTERS[library]
+
+
+def test_what_is_sealed_is_bound_to_its_place_by_one_module() -> None:
+    # The state of a flow is bound by its journal, since any codec may seal it.
+    sealing = {
+        module
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and "SealedCodec" in [alias.name for alias in node.names]
+    }
+    assert sealing == {TOP, "crypto.bound", "deployment.wiring"}
 
 
 class TestNeutrality:

@@ -28,7 +28,7 @@ ASKED = {
 class Pin:
     """One package of a lock file.
 
-    Parameters:
+    Args:
         text: its lines.
     """
 
@@ -72,7 +72,7 @@ def test_every_package_has_hashes(lock: str) -> None:
     assert [pin.name for pin in pins(lock) if not pin.hashes] == []
 
 
-@pytest.mark.parametrize("lock", set(ASKED) - {"test"})
+@pytest.mark.parametrize("lock", ["image", "build"])
 def test_what_is_served_is_what_is_tested(lock: str) -> None:
     tested = {pin.name: pin.version for pin in pins("test")}
     assert {pin.name: tested[pin.name] for pin in pins(lock)} == {pin.name: pin.version for pin in pins(lock)}

@@ -109,7 +109,7 @@ class TestFunctions:
         bound = compile_handler(partial(tool, admin=True), "it", {})
         assert list(bound.parameters) == ["city"]
         app.tool(name="it")(partial(tool, admin=True))
-        assert app._registry.tools["it"].entry["description"] == "What it does."
+        assert app.registry.tools["it"].entry["description"] == "What it does."
 
         def anything(admin: bool = False, **arguments: Any) -> str:
             return str(admin)

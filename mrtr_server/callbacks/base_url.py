@@ -45,8 +45,8 @@ class BaseUrl:
     """The address under which browsers reach the server.
 
     Args:
-        given: the address of the application, with the path that it is mounted at; None for development, where it is
-            wherever a request on loopback came to.
+        given: the address of the application, with the path at which it is mounted. None for development: the address
+            is then that of each request on loopback.
 
     Raises:
         SetupError: it is no such address.
@@ -69,32 +69,36 @@ class BaseUrl:
         self._origin = f"{parts.scheme}://{self._host}"
 
     def at(self, host: str, root: str) -> str | None:
-        """Give the address, without a slash at its end.
+        """Return the address, without a slash at its end.
 
         Args:
             host: the `Host` header of a request.
-            root: the path that the application is mounted at.
+            root: the path at which the application is mounted.
 
         Returns:
-            None where nothing says what the address is: none was given, and the request's `Host` is not loopback.
+            The address; None if none was given and the request's `Host` is not loopback.
         """
         if self._given is not None:
             return self._given
         return f"http://{host.lower()}{root.rstrip('/')}" if self.is_of(host) else None
 
     def is_origin(self, origin: str, host: str) -> bool:
-        """Check whether an `Origin` header is that of this address.
+        """Return whether an `Origin` header names this address.
 
         Args:
             origin: the header.
-            host: the `Host` header of the same request, which is of this address.
+            host: the `Host` header of the same request, which must belong to this address.
         """
         if self._given is None:
             return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
         return origin.lower() == self._origin
 
     def is_of(self, host: str) -> bool:
-        """Say whether a `Host` header is that of this address."""
+        """Return whether a `Host` header belongs to this address.
+
+        Args:
+            host: the header.
+        """
         host = host.lower()
         if self._given is None:
             return _LOOPBACK.fullmatch(host) is not None

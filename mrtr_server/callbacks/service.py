@@ -1,4 +1,4 @@
-"""Pages that report back: the way back to a callback, and what came over it."""
+"""Pages that report back: the links to callbacks, and the reports that are stored."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.codec import SealedCodec
+from ..crypto.bound import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.signing import Link, Links
@@ -29,13 +29,13 @@ logger = logging.getLogger("mrtr_server")
 T_co = TypeVar("T_co", covariant=True)
 
 PATH = "/callbacks/"
-"""Where the callbacks are, each under its name."""
+"""The path of the callbacks, each under its name."""
 
 KIND = "callback"
 """The kind of a question whose answer is what a callback reports."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""How long a held client waits between two looks into the store, in seconds: it grows from the first to the longest."""
+"""How often the store is polled for a held client, in seconds: the pause grows from the first to the longest."""
 
 
 class FlowRecord(Protocol):
@@ -59,11 +59,11 @@ class FlowRecord(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallbackLink:
-    """The way back from a page to the callback that waits for it.
+    """A link to the callback that waits for a page to report back.
 
     Args:
         url: the callback's own address: the redirect URI that is registered with a provider, the same for everybody.
-        state: the signed token that says who is back, and for what. A provider hands it back as its `state`.
+        state: the signed token that identifies the person and the ask. A provider returns it as its `state`.
         verifier: a secret of this link alone, for the exchange of a code (RFC 7636, `code_verifier`). Keep it out of
             every address.
     """
@@ -84,21 +84,21 @@ class CallbackLink:
 
 
 NOWHERE = CallbackLink("https://callback.invalid/", "state", "verifier")
-"""A way back of nobody's: an address made with it has only what is the same for everybody."""
+"""A link for nobody: an address made with it has only what is the same for everybody."""
 
 
 class Callback(Generic[T_co]):
-    """A function that is called when the person is back from a page: what `@app.callback` makes of one.
+    """A function that is called when a person returns from a page: what `@app.callback` makes.
 
     Args:
-        name: names it, in its address and as an ask's default key.
-        function: takes the request, and the way back if it has a second parameter.
-        takes_way_back: whether it has.
+        name: its name, in its address and as an ask's default key.
+        function: takes the request, and the `CallbackLink` if it has a second parameter.
+        takes_link: whether it has a second parameter.
         returns: the type of what it reports.
-        stored: how that goes to JSON and back.
-        methods: the HTTP methods that it takes.
-        origins: from where browsers may POST to it, besides its own.
-        page: makes the page that the person sees when it is done; None for a plain one.
+        stored: how reports are dumped to JSON and loaded.
+        methods: the HTTP methods that it accepts.
+        origins: the origins from which browsers may POST to it, besides its own.
+        page: makes the page that the person sees at the end; None for a plain one.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Callback(Generic[T_co]):
         name: str,
         function: Callable[..., Any],
         *,
-        takes_way_back: bool,
+        takes_link: bool,
         returns: Any,
         stored: Stored,
         methods: frozenset[str],
@@ -115,7 +115,7 @@ class Callback(Generic[T_co]):
     ) -> None:
         self.name = name
         self.function = function
-        self.takes_way_back = takes_way_back
+        self.takes_link = takes_link
         self.returns = returns
         self.stored = stored
         self.methods = methods
@@ -136,11 +136,11 @@ class Report(JSON):
 
 @dataclass(slots=True)
 class Reports:
-    """What is known of the pages that a person agreed to open.
+    """The reports from the pages that a person agreed to open.
 
     Args:
-        found: the reports that are there, by the ask's key and the digest of its question.
-        unfinished: the same of those that are not.
+        found: the reports that have arrived, by the ask's key and the digest of its question.
+        unfinished: the same keys and digests, for those that have not.
     """
 
     found: dict[tuple[str, str], Report] = field(default_factory=dict)
@@ -148,17 +148,17 @@ class Reports:
 
 
 class Callbacks:
-    """Makes the ways back, and keeps what comes over them.
+    """Makes the links to callbacks, and stores what callbacks report.
 
     Args:
-        known: the server's callbacks by name; more may come.
-        ring: signs the links, and seals what is kept.
-        store: where it is kept.
-        audience: what the links belong to.
+        known: the server's callbacks by name; more may be added.
+        ring: signs the links, and seals the reports.
+        store: where the reports are stored.
+        audience: the server that the links belong to.
         base: where browsers reach the server.
         identifies: whether the server can tell whose browser opens a link.
-        limits: how long a flow lives, a client is held, and how large a report may be.
-        clock: gives the time in seconds since the epoch.
+        limits: how long a flow lives, how long a client is held, and how large a report may be.
+        clock: returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Callbacks:
         self._known = known
         self._store = store
         self._links = Links(ring, audience)
-        self._codec = SealedCodec(ring, "callback report")
+        self._codec = BoundCodec(ring, "callback report")
         self._audience = audience
         self._base = base
         self._identifies = identifies
@@ -185,7 +185,7 @@ class Callbacks:
         self._held: dict[asyncio.Future[None], Mapping[Any, str]] = {}
 
     def __bool__(self) -> bool:
-        """Say whether there are any."""
+        """Return whether there are any."""
         return bool(self._known)
 
     # Links
@@ -193,7 +193,7 @@ class Callbacks:
     def callback_link(
         self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord
     ) -> CallbackLink:
-        """Make the way back for an ask of a flow. It is the same in each round.
+        """Return the link for an ask of a flow. It is the same in each round.
 
         Args:
             callback: where it leads.
@@ -203,7 +203,7 @@ class Callbacks:
             flow: the flow that it belongs to.
 
         Raises:
-            FlowError: nobody could find this way back, or somebody else could.
+            FlowError: nobody could open this link, or the wrong person could.
         """
         name = callback.name
         if self._known.get(name) is not callback:
@@ -230,10 +230,17 @@ class Callbacks:
         return _callback_link(callback, base, self._links.seal(name, id, owner(call.principal), expires))
 
     def unseal_link(self, callback: Callback[Any], token: str) -> Link:
-        """Read the token of a link that somebody opened.
+        """Check the token of a link that a browser opened.
+
+        Args:
+            callback: the callback that was called.
+            token: what the browser sent; it may be anything.
+
+        Returns:
+            The link.
 
         Raises:
-            LinkRefused: it is none of this callback's, or too old.
+            LinkRefused: it is not a link to this callback, or it has expired.
         """
         link = self._links.unseal(callback.name, token)
         if link.expires <= self._clock():
@@ -241,7 +248,14 @@ class Callbacks:
         return link
 
     def callback_link_of(self, callback: Callback[Any], link: Link, host: str, root: str) -> CallbackLink:
-        """Give the way back over which a browser came; `host` and `root` as in `BaseUrl.at`."""
+        """Return the link that a browser opened, as its callback receives it.
+
+        Args:
+            callback: where it leads.
+            link: the link, checked.
+            host: the `Host` header of the request.
+            root: the path at which the application is mounted.
+        """
         return _callback_link(callback, self._base.at(host, root) or "", link)
 
     def _id(self, flow: FlowRecord, key: str, question: str) -> str:
@@ -250,51 +264,62 @@ class Callbacks:
     # Reports
 
     async def report(self, link: Link, report: JSON) -> bool:
-        """Keep what a callback reports, unless there is a report already. Say whether it was kept.
+        """Store what a callback reports, unless there is a report already.
 
         Args:
             link: the link that was opened.
             report: in the shape of an answer.
 
+        Returns:
+            Whether it was stored.
+
         Raises:
             FlowError: it is too large.
-            StoreUnavailable: it could not be kept.
+            StoreUnavailable: it could not be stored.
         """
-        payload = to_json([link.id, report])
+        payload = to_json(report)
         if len(payload) > self._limits.state_bytes:
             raise FlowError(
                 f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self._limits.state_bytes}"
             )
-        sealed = self._codec.seal(payload).encode("ascii")
+        sealed = self._codec.seal(_place(link.id), payload).encode()
         kept = await self._store.put(link.id, sealed, keep=max(1.0, link.expires - self._clock()))
         self.wake(link.id)
         return kept
 
     async def find(self, id: str) -> Report | None:
-        """Give the report that is kept under a link's id, if there is one.
+        """Return the report that is stored under a link's id.
+
+        Args:
+            id: the link's id.
+
+        Returns:
+            The report; None if there is none.
 
         Raises:
-            StoreUnavailable: the store can't be asked, or what it has is not what was kept there.
+            StoreUnavailable: the store can't be reached, or what it holds is not what was stored there.
         """
         sealed = await self._store.get(id)
         if sealed is None:
             return None
         try:
-            kept_for, report = from_json(self._codec.unseal(sealed.decode("ascii", "replace")))
+            return Report(
+                from_json(self._codec.unseal(_place(id), sealed, "it is stored under the key of another report"))
+            )
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"The report of a callback can't be unsealed: {refused.reason}") from None
-        if kept_for != id:
-            raise StoreUnavailable("The report of a callback is stored under the key of another report")
-        return Report(report)
 
     # Waiting
 
     async def wait(self, flow: FlowRecord, should_yield: Callable[[], bool] = lambda: False) -> Reports:
-        """Collect the reports for the pages that a person agreed to open; hold the call for those that are not there.
+        """Collect the reports from the pages that a person agreed to open, and hold the call until they have arrived.
 
         Args:
             flow: has the answers.
-            should_yield: says whether the call is to go on elsewhere, which ends the waiting; see `wake`, too.
+            should_yield: whether the call is to continue elsewhere, which ends the waiting; see also `wake`.
+
+        Returns:
+            What has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
         """
         waiting = {
             (key, question): self._id(flow, key, question)
@@ -320,7 +345,11 @@ class Callbacks:
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def wake(self, id: str | None = None) -> None:
-        """Let those that wait for a report look again now, or all that wait. May be called from any thread."""
+        """Make calls that wait for a report look for it now. May be called from any thread.
+
+        Args:
+            id: the link's id; None for all that wait.
+        """
         for future, waiting in tuple(self._held.items()):
             if id is None or id in waiting.values():
                 with suppress(RuntimeError):  # its loop is closed
@@ -335,8 +364,12 @@ class Callbacks:
             del self._held[future]
 
 
+def _place(id: str) -> bytes:
+    return f"{id} ".encode()
+
+
 def owner(principal: Principal | None) -> str:
-    """Give a digest of the person that a principal stands for, whatever application acts for them; "" for nobody."""
+    """Return a digest of the person behind a principal, whatever application acts for them; empty for nobody."""
     return "" if principal is None else digest([principal.issuer, principal.subject])
 
 

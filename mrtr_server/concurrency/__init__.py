@@ -1,1 +1,1 @@
-"""Threads, deadlines and batches: how work is spread and when it has to end."""
+"""Threads, batches, and the deadline of the shutdown."""

@@ -1,4 +1,4 @@
-"""Look up together what is asked for at once: under load, one round trip for many."""
+"""Batched lookups: what is asked for at the same time is looked up together, in one round trip."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,12 +22,12 @@ class _Asked(Generic[K, V]):
 
 
 class BatchLoader(Generic[K, V]):
-    """Looks up one key at once, and those that are asked for meanwhile together, when that has ended.
+    """Looks up the first key at once, and the keys that arrive meanwhile in one batch as soon as that lookup has ended.
 
-    Every lookup begins after it was asked for, so that it finds what was written before.
+    Every lookup begins after it was asked for, so it finds everything that was written before.
 
     Args:
-        look_up: gives the values of some keys, without those that have none.
+        look_up: returns the values of some keys, without those that have none.
     """
 
     def __init__(self, look_up: Callable[[list[K]], Awaitable[Mapping[K, V]]]) -> None:
@@ -35,7 +35,17 @@ class BatchLoader(Generic[K, V]):
         self._asked: dict[asyncio.AbstractEventLoop, _Asked[K, V]] = {}
 
     async def get(self, key: K) -> V | None:
-        """Give the value of a key; None if there is none. Raises as `look_up` does."""
+        """Return the value of a key.
+
+        Args:
+            key: what to look up.
+
+        Returns:
+            The value; None if there is none.
+
+        Raises:
+            Exception: whatever `look_up` raised.
+        """
         loop = asyncio.get_running_loop()
         asked = self._asked.get(loop) or self._first(loop)
         if asked.is_busy:

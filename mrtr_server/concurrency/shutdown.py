@@ -1,4 +1,4 @@
-"""How a server ends: one deadline, which all that takes time in it shares."""
+"""The shutdown of a server: one deadline that everything in it shares."""
 
 import asyncio
 import logging
@@ -20,21 +20,21 @@ DEFAULT = 25.0
 """In seconds. Kubernetes waits for 30 before it kills."""
 
 FOR_THE_END = 5.0
-"""How long before the deadline what still runs is cut off, in seconds; a quarter of it all where that is less."""
+"""How long before the deadline running work is cancelled, in seconds; at most a quarter of the whole time."""
 
 TO_SPARE = 1.0
-"""How long before the deadline we are done, in seconds; a tenth where that is less. Others have to end, too."""
+"""How long before the deadline we are done, in seconds; at most a tenth of the time. Others have to end, too."""
 
 
 def read_seconds(given: float | None, environment: Mapping[str, str] = os.environ) -> float:
     """Return how long a shutdown may take, in seconds.
 
     Args:
-        given: by the author; None takes `MRTR_SHUTDOWN_SECONDS`, or else the default.
-        environment: where that is looked up.
+        given: the author's choice; None takes `MRTR_SHUTDOWN_SECONDS`, or else the default.
+        environment: where to look that up.
 
     Raises:
-        SetupError: it is no positive number.
+        SetupError: it is not a positive number.
     """
     text = environment.get(ENVIRONMENT, "").strip() if given is None else ""
     name, value = ("shutdown_seconds", given) if given is not None else (ENVIRONMENT, text or DEFAULT)
@@ -48,13 +48,13 @@ def read_seconds(given: float | None, environment: Mapping[str, str] = os.enviro
 
 
 class Shutdown:
-    """The end of a server. It begins with the signal, and what has to be done by then is counted from there.
+    """The shutdown of a server. It begins with the signal, and its deadline is counted from there.
 
-    At first all that runs may come to its end or to a boundary. At the cut-off what still runs is cut off. What is left
-    then is for the answers to that, for handing back tasks, and for closing what was open.
+    At first everything that runs may end, or reach a boundary. At the cut-off, whatever still runs is cancelled. The
+    time that is left is for answering those calls, handing back tasks, and closing connections.
 
     Args:
-        seconds: how long it may take in all.
+        seconds: how long the shutdown may take in all.
     """
 
     def __init__(self, seconds: float = DEFAULT) -> None:
@@ -64,38 +64,42 @@ class Shutdown:
         self._told: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Begin to count, unless that has begun. May be called from any thread, and from a signal handler."""
+        """Begin the shutdown, unless it has begun. May be called from any thread, and from a signal handler."""
         if self.began is None:
             self.began = time.monotonic()
             for tell in self._told:
                 tell()
 
     def reopen(self) -> None:
-        """Forget that it began: the server starts anew."""
+        """Forget that the shutdown began: the server starts anew."""
         self.began = None
 
     def on_begin(self, tell: Callable[[], None]) -> None:
-        """Call a function when it begins: on whatever thread that is, and perhaps in a signal handler."""
+        """Register a function to call when the shutdown begins.
+
+        Args:
+            tell: the function. It may be called on any thread, and in a signal handler.
+        """
         self._told.append(tell)
 
     def until_cut_off(self) -> float:
-        """Return how many seconds what runs still has; 0 when they are over."""
+        """Return how many seconds are left until running work is cancelled; 0 after that."""
         return self._until(self.seconds - min(FOR_THE_END, self.seconds / 4))
 
     def left(self) -> float:
-        """Return how many seconds there are until all has to be over; 0 when they are over."""
+        """Return how many seconds are left until the deadline; 0 after that."""
         return self._until(self.seconds - min(TO_SPARE, self.seconds / 10))
 
     async def in_time(self, work: Awaitable[T], what: str, part: float = 1.0) -> T | None:
-        """Wait for something that belongs to the end; it is cancelled where it takes too long.
+        """Wait for a part of the shutdown, and cancel it if it takes too long.
 
         Args:
-            work: what is awaited.
-            what: names it in the log.
-            part: of the seconds that are left, how much it may have.
+            work: what to wait for.
+            what: its name in the log.
+            part: how much of the remaining seconds it may take, from 0 to 1.
 
         Returns:
-            What came of it; None if it did not end in time.
+            Its result; None if it did not end in time.
         """
         seconds = self.left() * part
         try:

@@ -31,13 +31,13 @@ RunInThread = Callable[[Callable[..., Any]], Awaitable[Any]]
 
 
 class Threads:
-    """Runs plain functions in threads, so that they don't stall the loop.
+    """Runs plain functions in threads, so that they don't block the event loop.
 
-    A caller that is cancelled waits no longer. Its function runs on, if it has begun, and keeps its thread until it
-    returns; but it keeps no process alive.
+    A caller that is cancelled stops waiting. Its function runs on, if it has begun, and keeps its thread until it
+    returns; but it does not keep the process alive.
 
     Args:
-        limit: how many run at once; the others wait.
+        limit: how many functions run at once; the others wait.
     """
 
     def __init__(self, limit: int) -> None:
@@ -59,7 +59,7 @@ class Threads:
             del future  # what it raises knows this frame, and so would hold itself
 
     def close(self) -> None:
-        """Let the threads end when they are done. The next call starts new ones."""
+        """End the threads as soon as they are idle. The next call starts new ones."""
         self._pool.close()
 
     def __del__(self) -> None:
@@ -121,7 +121,14 @@ class _Pool:
 
 
 async def in_own_thread(function: Callable[[], Any]) -> Any:
-    """Run a function that may take a while in a daemon thread that is there for it alone."""
+    """Run a function in a daemon thread of its own.
+
+    Args:
+        function: what to run; it may take a while.
+
+    Returns:
+        What it returns.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     job = _Job(function, copy_context(), loop, future)
@@ -163,7 +170,7 @@ def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | 
 
 
 class Callee(Protocol):
-    """A function of the author's: what a handler is, and a dependency."""
+    """A function of the author's: a handler or a dependency."""
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -172,7 +179,7 @@ class Callee(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in errors."""
+        """The function's name in errors."""
         ...
 
     @property
@@ -182,7 +189,19 @@ class Callee(Protocol):
 
 
 async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
-    """Call a function: on the loop if it is an `async def`, otherwise in a thread."""
+    """Call a function of the author's: an `async def` on the event loop, any other in a thread.
+
+    Args:
+        callee: the function.
+        keywords: its arguments.
+        threads: runs a plain function in a thread.
+
+    Returns:
+        What it returned; an awaitable is awaited.
+
+    Raises:
+        RuntimeError: it called `sys.exit()`, or raised `CancelledError` although nobody had cancelled it.
+    """
     try:
         if callee.is_async:
             result = callee.function(**keywords)

@@ -1,1 +1,1 @@
-"""Keys, and what is sealed, signed and digested with them."""
+"""Keys, and what they seal, sign and digest."""

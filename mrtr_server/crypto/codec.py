@@ -1,4 +1,4 @@
-"""Seal and open: XAES-256-GCM under a key ring. The only importer of cryptography.
+"""Seal and unseal states: XAES-256-GCM under a key ring. The only importer of cryptography.
 
 XAES-256-GCM (https://c2sp.org/XAES-256-GCM) derives a fresh AES-256-GCM key from the first half of a 192-bit random
 nonce, so that no realistic number of tokens comes near a collision, as plain 96-bit nonces would at 2**32.
@@ -29,31 +29,48 @@ _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
 _SHORTEST = _HEADER_BYTES + NONCE_BYTES + 16
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-# To the standard alphabet; what only that one has becomes what none has.
+# To the standard alphabet; characters that only that alphabet has become invalid.
 _TO_STANDARD = bytes.maketrans(b"-_+/=", b"+/!!!")
-# The last characters that leave no bits over, by the length modulo 4: any other would alias one of them.
+# The last characters without unused bits, by the length modulo 4: any other would be a second spelling of one of them.
 _LAST = (None, b"", b"AQgw", b"AEIMQUYcgkosw048")
 
 
 class Codec(Protocol):
-    """Turns a journal into the string that the client carries, and back.
+    """Seals journals into the strings that clients carry, and unseals them (Multi Round-Trip Requests).
 
-    A codec must make sure that only what it sealed opens again, and only as it was spelled: by that, single use knows a
-    state. Size, bindings, budgets and expiry are checked outside it, for every codec; a token may be up to 4/3 of its
-    payload and 2,048 characters. Both methods may be called from any thread.
+    A codec must unseal only what it sealed, and only in the same spelling: single use identifies a state by its
+    spelling. Size, bindings, budgets and expiry are checked outside the codec, for every codec. Both methods may be
+    called from any thread.
     """
 
     def seal(self, payload: bytes) -> str:
-        """Give the token for a payload."""
+        """Seal a payload.
+
+        Args:
+            payload: the bytes to protect.
+
+        Returns:
+            The token: at most 4/3 of the payload's length plus 2,048 characters.
+        """
         ...
 
     def unseal(self, token: str) -> bytes:
-        """Give the payload of a token, or raise `InvalidRequestState` with the reason for the log."""
+        """Return the payload of a token.
+
+        Args:
+            token: what a client sent; it may be anything.
+
+        Returns:
+            The payload that was sealed.
+
+        Raises:
+            InvalidRequestState: this codec did not seal the token. The reason goes to the log, and not to the client.
+        """
         ...
 
 
 class XAES256GCM:
-    """The AEAD itself, for one key.
+    """XAES-256-GCM for one key.
 
     Args:
         key: 32 bytes.
@@ -75,20 +92,41 @@ class XAES256GCM:
         return AESGCM(self._block.update((self._mask ^ (half << 128 | half)).to_bytes(32, "big")))
 
     def encrypt(self, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
-        """Encrypt; `nonce` is 24 bytes and random. Gives the ciphertext with its 16-byte tag."""
+        """Encrypt and authenticate.
+
+        Args:
+            nonce: 24 random bytes.
+            plaintext: the bytes to encrypt.
+            associated: bytes that are authenticated but not encrypted.
+
+        Returns:
+            The ciphertext with its 16-byte tag.
+        """
         return self._derive(nonce).encrypt(nonce[12:], plaintext, associated)
 
     def decrypt(self, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
-        """Decrypt what `encrypt` gave; raises cryptography's `InvalidTag` for anything else."""
+        """Decrypt what `encrypt` returned.
+
+        Args:
+            nonce: the same 24 bytes.
+            ciphertext: the ciphertext with its tag.
+            associated: the same associated bytes.
+
+        Returns:
+            The plaintext.
+
+        Raises:
+            cryptography.exceptions.InvalidTag: an argument differs from what was encrypted.
+        """
         return self._derive(nonce).decrypt(nonce[12:], ciphertext, associated)
 
 
 class SealedCodec:
-    """The default codec: encrypted and authenticated under a key ring.
+    """The default codec: it encrypts and authenticates under a key ring.
 
     Args:
-        ring: the first key seals, every key opens.
-        purpose: what the tokens are for; a token of one purpose does not open for another.
+        ring: the first key seals, every key unseals.
+        purpose: what the tokens are for. A token for one purpose can't be unsealed for another.
     """
 
     def __init__(self, ring: KeyRing, purpose: str = "state") -> None:
@@ -100,18 +138,27 @@ class SealedCodec:
     def seal(self, payload: bytes) -> str:
         """Encrypt and authenticate a payload.
 
+        Args:
+            payload: the bytes to protect.
+
         Returns:
-            URL-safe Base64 without padding; about 4/3 of the payload plus 60 characters.
+            URL-safe Base64 without padding: about 4/3 of the payload's length plus 60 characters.
         """
         nonce = os.urandom(NONCE_BYTES)
         sealed = self._sealing.encrypt(nonce, payload, self._header)
         return b2a_base64(self._header + nonce + sealed, newline=False).translate(_TO_URL_SAFE, b"=").decode("ascii")
 
     def unseal(self, token: str) -> bytes:
-        """Give the payload of a token that this ring sealed for this purpose.
+        """Return the payload of a token that this ring sealed for this purpose.
+
+        Args:
+            token: what a client sent; it may be anything.
+
+        Returns:
+            The payload that was sealed.
 
         Raises:
-            InvalidRequestState: anything else; `reason` says which check failed, for the log.
+            InvalidRequestState: it is any other token. The reason names the check that failed, for the log.
         """
         raw = self._decode(token)
         if raw[:1] != _VERSION:

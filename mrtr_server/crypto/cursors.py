@@ -1,38 +1,53 @@
-"""The position in a list that a client pages through, sealed."""
+"""Pagination cursors: the client's position in a list, sealed."""
 
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from ..errors import InvalidRequestState
-from .codec import SealedCodec
+from .bound import BoundCodec
 from .keys import KeyRing
 
 _MOST_CHARACTERS = 512
 
 
 class Cursors:
-    """Seals positions in lists.
+    """Seals positions in lists (Pagination).
 
-    A position counts what the client may not see, too. So it is encrypted, and as long as any other.
+    A position also counts entries that the client may not see. So it is encrypted, and all cursors have one length.
 
     Args:
-        ring: cursors of one replica work on every other that has the ring.
+        ring: the cursors of one replica work on every other replica with the same ring.
     """
 
     def __init__(self, ring: KeyRing) -> None:
-        self._codec = SealedCodec(ring, "position in a list")
+        self._codec = BoundCodec(ring, "position in a list")
 
     def seal(self, listing: str, offset: int) -> str:
-        """Make the cursor of a position: the list's name and how many entries come before."""
-        return self._codec.seal(to_json([listing, f"{offset:012d}"]))
+        """Return the cursor of a position.
+
+        Args:
+            listing: the list's name.
+            offset: how many entries come before.
+
+        Returns:
+            The cursor.
+        """
+        return self._codec.seal(to_json(listing), f"{offset:012d}".encode())
 
     def unseal(self, listing: str, cursor: Any) -> int | None:
-        """Return the offset that a cursor of this list stands for, or None if it is none of ours."""
+        """Return the offset behind a cursor.
+
+        Args:
+            listing: the list's name.
+            cursor: what the client sent; it may be anything.
+
+        Returns:
+            How many entries come before; None if it is no cursor of this list.
+        """
         if not isinstance(cursor, str) or len(cursor) > _MOST_CHARACTERS:
             return None
         try:
-            owner, offset = from_json(self._codec.unseal(cursor))
+            return int(self._codec.unseal(to_json(listing), cursor, "it belongs to another list"))
         except InvalidRequestState:
             return None
-        return int(offset) if owner == listing else None

@@ -34,25 +34,25 @@ def _shortest(number: int) -> int | float:
 
 
 def canonical(value: Any) -> bytes:
-    """Write a JSON value in its canonical form.
+    """Return a JSON value in its canonical form.
 
     Args:
-        value: what a JSON parser gives: dict, list, str, int, float, bool, None.
+        value: what a JSON parser returns: dict, list, str, int, float, bool, None.
 
     Returns:
         UTF-8 bytes, equal for equal values.
 
     Raises:
-        ValueError: something is not JSON.
+        ValueError: a part of it is not JSON.
     """
     return to_json(_normal(value))
 
 
 def digest_bytes(data: bytes) -> str:
-    """Digest bytes to 128 bits, as 32 hex digits."""
+    """Return a digest of bytes: 128 bits, as 32 hex digits."""
     return sha256(data).hexdigest()[:32]
 
 
 def digest(value: Any) -> str:
-    """Digest a JSON value by its canonical form. Raises as `canonical` does."""
+    """Return a digest of a JSON value's canonical form. Raises as `canonical` does."""
     return digest_bytes(canonical(value))

@@ -1,4 +1,4 @@
-"""The key ring: one list of secrets, and from each a key for one purpose alone."""
+"""The key ring: a list of secrets, and for each purpose a key derived from each secret."""
 
 import hmac
 import os
@@ -21,15 +21,15 @@ def _expand(secret: bytes, info: bytes) -> bytes:
 class KeyRing:
     """The secrets that seal what leaves the server and must come back unchanged.
 
-    The first key seals; every key opens. To rotate without losing a flow: append the new key on every replica, then
-    put it first, then, after the longest life of what was sealed, take the old one out.
+    The first key seals; every key unseals. To rotate keys without losing a flow: append the new key on every replica,
+    then move it to the front, then remove the old key when everything that it sealed has expired.
 
     Args:
-        keys: secrets of 32 bytes each, the sealing one first. Keep them as you keep a database password: who has one
-            can read and make states for every user.
+        keys: secrets of 32 bytes each, the sealing one first. Store them as you store a database password: whoever has
+            one can read and make states for every user.
 
     Raises:
-        SetupError: there is no key, one is not 32 bytes, or one is there twice.
+        SetupError: there is no key, a key is not 32 bytes long, or a key is there twice.
     """
 
     __slots__ = ("_keys",)
@@ -46,10 +46,16 @@ class KeyRing:
 
     @classmethod
     def parse(cls, text: str) -> "KeyRing":
-        """Read a ring from text: keys of 64 hex digits each, separated by commas, the sealing one first.
+        """Return the ring that a text describes.
+
+        Args:
+            text: keys of 64 hex digits each, separated by commas, the sealing one first.
+
+        Returns:
+            The ring.
 
         Raises:
-            SetupError: the text is not that. The message never repeats the text.
+            SetupError: the text is anything else. The message never repeats it.
         """
         keys = []
         for position, part in enumerate(text.split(","), 1):
@@ -64,7 +70,13 @@ class KeyRing:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "KeyRing | None":
-        """Read the ring from `MRTR_KEYS`, or give None where it is not set.
+        """Return the ring in the environment variable `MRTR_KEYS`.
+
+        Args:
+            environment: where to look it up.
+
+        Returns:
+            The ring; None if the variable is not set.
 
         Raises:
             SetupError: it is set to something that is not a ring.
@@ -79,17 +91,17 @@ class KeyRing:
 
     @classmethod
     def generate(cls) -> "KeyRing":
-        """Make a ring of one new random key."""
+        """Return a ring of one new random key."""
         return cls([secrets.token_bytes(KEY_BYTES)])
 
     def derive(self, purpose: str) -> list[tuple[bytes, bytes]]:
         """Derive the keys for one purpose.
 
         Args:
-            purpose: names what the keys are for; keys of different purposes have nothing in common.
+            purpose: what the keys are for. Keys for different purposes are independent of each other.
 
         Returns:
-            (key id of 4 bytes, key of 32 bytes) for each secret, in the ring's order.
+            (key id of 4 bytes, key of 32 bytes) for each secret, in the order of the ring.
         """
         info = b"mrtr_server/" + purpose.encode()
         return [(self._key_id(key), _expand(key, info)) for key in self._keys]

@@ -21,18 +21,35 @@ class SignedCodec:
 
     Args:
         ring: the first key signs, every key verifies.
-        purpose: what the tokens are for.
+        purpose: what the tokens are for. A token for one purpose can't be unsealed for another.
     """
 
     def __init__(self, ring: KeyRing, purpose: str = "signed-state") -> None:
         self._signer = Signer(_keys(ring, purpose), salt=b"mrtr_server", key_derivation="hmac", digest_method=sha256)
 
     def seal(self, payload: bytes) -> str:
-        """Sign a payload; the token shows it in Base64."""
+        """Sign a payload.
+
+        Args:
+            payload: the bytes to sign. The token shows them in Base64.
+
+        Returns:
+            The token.
+        """
         return self._signer.sign(base64_encode(payload)).decode("ascii")
 
     def unseal(self, token: str) -> bytes:
-        """Give the payload of a token that this ring signed, or raise `InvalidRequestState`."""
+        """Return the payload of a token that this ring signed.
+
+        Args:
+            token: what a client sent; it may be anything.
+
+        Returns:
+            The payload that was signed.
+
+        Raises:
+            InvalidRequestState: it is any other token. The reason names the check that failed, for the log.
+        """
         try:
             encoded = self._signer.unsign(token)
             payload = base64_decode(encoded)
@@ -46,14 +63,14 @@ class SignedCodec:
 
 
 class Links:
-    """Signs the way back from a page: whoever has a link can say that it is back, and for what, but change nothing.
+    """Signs links to callbacks: whoever has a link can report for one ask, and can change nothing in the link.
 
-    A token is `id.expires.owner.signature`. Its owner is in it under the key, so that it says nothing of a person. It
-    is the same each time that it is made, while the first key of the ring stays.
+    A token is `id.expires.owner.signature`. The owner is a keyed digest, so the token tells nothing about a person. The
+    same arguments make the same token, as long as the first key of the ring stays.
 
     Args:
         ring: the first key signs, every key verifies.
-        audience: what the links belong to; those of another audience don't open.
+        audience: the server that the links belong to; the links of another audience are refused.
     """
 
     _MAX_CHARACTERS = 512
@@ -69,19 +86,29 @@ class Links:
 
         Args:
             callback: the callback's name.
-            id: names what the callback reports on; hex digits.
+            id: identifies the ask that the callback reports on; hex digits.
             owner: digest of who may open the link; empty where nobody is known.
-            expires: when it ends, in seconds since the epoch.
+            expires: when it expires, in seconds since the epoch.
+
+        Returns:
+            The link, with its signed token.
         """
         signer = self._signers[0]
         signed = f"{id}.{expires}.{_sign(signer, 'owner', id, owner)}"
         return Link(f"{signed}.{_sign(signer, 'link', callback, signed)}", signer)
 
     def unseal(self, callback: str, token: str) -> "Link":
-        """Read a link's token.
+        """Check a link's token.
+
+        Args:
+            callback: the callback's name.
+            token: what a browser sent; it may be anything.
+
+        Returns:
+            The link. Whether it has expired is for the caller to check.
 
         Raises:
-            LinkRefused: it was not made here for this callback.
+            LinkRefused: it was not made for this callback under a key of this ring.
         """
         if len(token) > self._MAX_CHARACTERS or not token.isascii():
             raise LinkRefused("too large, or not ASCII")
@@ -94,11 +121,11 @@ class Links:
 
 
 class Link:
-    """A link whose signature is good.
+    """A link whose signature has been verified.
 
     Args:
-        token: as it is in the link.
-        signer: has the key that it is signed under.
+        token: the token in the link.
+        signer: has the key that signed it.
     """
 
     __slots__ = ("_owner", "_signer", "expires", "id", "token")
@@ -110,7 +137,11 @@ class Link:
         self._signer = signer
 
     def belongs_to(self, owner: str) -> bool:
-        """Say whether it was made for this owner."""
+        """Return whether the link was made for an owner.
+
+        Args:
+            owner: digest of the person, as for `Links.seal`.
+        """
         return compare_digest(_sign(self._signer, "owner", self.id, owner), self._owner)
 
     @property

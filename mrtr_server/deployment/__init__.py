@@ -1,1 +1,1 @@
-"""What a process shares with its replicas, and what several workers need."""
+"""One server: its settings, its parts and its life; and what several workers share."""

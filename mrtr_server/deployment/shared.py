@@ -1,4 +1,4 @@
-"""What all replicas of a server must have in common: its keys and its store."""
+"""What all replicas of a server share: its keys and its store."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ logger = logging.getLogger("mrtr_server")
 
 
 class Shared:
-    """Takes the keys and the store that are given, or makes this process's own where that does no harm.
+    """Uses the keys and the store that are given, or makes this process's own where that does no harm.
 
     Args:
         name: the server's, for the log.
@@ -67,7 +67,7 @@ class Shared:
         return ""
 
     async def is_usable(self) -> bool:
-        """Look whether the store that replicas share can be used; there is no need to look at one of our own."""
+        """Return whether the store that replicas share can be used. A store of our own always can."""
         return not self.store.shared or await self.watched.is_usable()
 
     def require_shared_store(self, name: str, *, needed: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""How many worker processes the server runs in, as far as it can be seen from within one."""
+"""The number of worker processes that the web server runs, as far as one of them can tell."""
 
 import sys
 from collections.abc import Mapping

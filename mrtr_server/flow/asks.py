@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast, get_args, get_ori
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from ..errors import InvalidAnswer, SetupError
+from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import blocks
 from ..protocol.messages import JSON, Question
 from ..schema.forms import Form, describe, form
@@ -22,24 +22,6 @@ Action = Literal["accept", "decline", "cancel"]
 
 Text = str | Callable[..., str]
 """A text; or, for the ask of a parameter, a function that makes it from the call's arguments and earlier answers."""
-
-
-class CallEnded(BaseException):
-    """The call can't go on, and has been noted as ended. No `Exception`, so that a handler can't go on by accident."""
-
-
-class Refusal(CallEnded):
-    """The person said no, and the handler did not say that it would branch on that.
-
-    Args:
-        action: `"decline"` (an explicit no) or `"cancel"` (dismissed without a choice).
-        confirming: whether it was a confirmation that was asked for.
-    """
-
-    def __init__(self, action: str, *, confirming: bool = False) -> None:
-        super().__init__(action)
-        self.action = action
-        self.confirming = confirming
 
 
 class Elicited(Generic[T]):

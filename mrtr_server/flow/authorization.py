@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..concurrency.threads import Threads, call_function
 from ..errors import SetupError, StoreUnavailable, UnknownTarget
+from ..logs.failures import report_failure
 from ..protocol.messages import Caller
 
 logger = logging.getLogger("mrtr_server")
@@ -120,9 +120,8 @@ class Authorizer:
         ]
         if failed:
             (name, error), more = failed[0], f", and for {len(failed) - 1} more" if len(failed) > 1 else ""
-            reference = secrets.token_hex(4)
-            what = "%s: authorize= failed for %.200r%s, which counts as a no (reference %s)"
-            logger.error(what, method, name, more, reference, exc_info=error)
+            what = "%s: authorize= failed for %.200r%s, which counts as a no"
+            report_failure(what, method, name, more, error=error)
         return [verdict is True for verdict in verdicts]
 
     async def still_allowed(self, caller: Caller, asked: Asked) -> bool:

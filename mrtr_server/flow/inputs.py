@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar, get_origin, overload
 
 from pydantic import BaseModel
 
-from ..errors import SetupError
+from ..errors import Refusal, SetupError
 from ..protocol.messages import JSON
-from .asks import Ask, Confirm, Elicit, Elicited, Refusal, Roots, Sampled, form_of, read_form, read_model
+from .asks import Ask, Confirm, Elicit, Elicited, Roots, Sampled, form_of, read_form, read_model
 from .journal import UNSET
 from .url_asks import ElicitUrl
 

@@ -290,7 +290,7 @@ class Journal:
             del fields["e"]
             payload = to_json(fields)
         if len(payload) > limits.state_bytes:
-            message = f"The flow's state is {len(payload)} bytes, and may be {limits.state_bytes}"
+            message = f"The flow's state is {len(payload)} bytes, and at most {limits.state_bytes} are allowed"
             raise OverBudget(f"{message}; its largest entry is {self._largest()}", "state_bytes", limits.state_bytes)
         return payload
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..concurrency.threads import RunInThread, call_function
-from ..errors import FlowError
+from ..errors import CallEnded, FlowError
 from ..protocol.messages import JSON, Outlet, Question
-from .asks import Ask, CallEnded
+from .asks import Ask
 from .context import Context
 from .inputs import InputRequired
 from .round import OPEN, Round

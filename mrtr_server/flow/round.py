@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol, cast
 
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads
-from ..errors import FlowError, InvalidAnswer, KeyConflict, MisplacedCall, SetupError
+from ..errors import CallEnded, FlowError, InvalidAnswer, KeyConflict, MisplacedCall, Refusal, SetupError
 from ..logs.tracebacks import CallSite, call_site, format_call_site, format_stack
 from ..protocol.messages import JSON, Call, Question
-from .asks import CONFIRMATION_SHAPE, Ask, CallEnded, Refusal
+from .asks import CONFIRMATION_SHAPE, Ask
 from .inputs import InputRequired, Inputs, reader
 from .journal import Journal
 from .steps import Planned, Steps, current_step

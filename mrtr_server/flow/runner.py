@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
-from ..errors import FlowError, MissingCapability, SetupError, ToolError
+from ..errors import CallEnded, FlowError, MissingCapability, SetupError, ToolError
 from ..protocol.messages import JSON, Outlet, Question
-from .asks import CallEnded
 from .context import Context
 from .handler import Handler
 from .inputs import InputRequired, State
@@ -105,8 +104,8 @@ async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any
     except TimeoutError:
         if not limit.expired():  # one of the handler's own
             raise
-    left = "" if handler.is_async else "; it runs on in its thread, and keeps that until it returns"
-    logger.warning("%r did not end within its timeout of %g s, and was given up%s", handler.name, seconds, left)
+    left = "" if handler.is_async else "; it continues in its thread, and occupies it until it returns"
+    logger.warning("%r timed out after %g s%s", handler.name, seconds, left)
     raise ToolError(f"{handler.name} timed out after {seconds:g} seconds. Part of its work may have been done.")
 
 

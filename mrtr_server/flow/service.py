@@ -1,7 +1,6 @@
 """One round of a flow, from the state that the client brought to the one that it takes with it."""
 
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,6 +10,7 @@ from ..concurrency.threads import Threads, call_function
 from ..crypto.codec import Codec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, StoreUnavailable
 from ..limits import Limits
+from ..logs.failures import report_failure
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet
 from ..storage.watched import not_executed
 from .admission import Admission
@@ -296,9 +296,7 @@ class RoundService:
         )
 
     def _in_doubt(self, handler: Handler) -> NotExecuted:
-        reference = secrets.token_hex(4)
-        logger.error("%r did not begin, since its lease had expired (reference %s)", handler.name, reference)
-        return NotExecuted(reference)
+        return NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

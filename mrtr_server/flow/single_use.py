@@ -2,17 +2,16 @@
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from hmac import compare_digest
 
 from ..concurrency.shutdown import Shutdown
-from ..crypto.codec import SealedCodec
+from ..crypto.bound import BoundCodec
 from ..crypto.digests import canonical, digest_bytes
 from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestError, StoreUnavailable
+from ..logs.failures import report_failure
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.watched import not_executed
@@ -95,7 +94,7 @@ class Redeemer:
         clock: gives the time, in seconds since the epoch.
     """
 
-    def __init__(self, store: Store, codec: SealedCodec, *, lease: float, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, codec: BoundCodec, *, lease: float, clock: Callable[[], float]) -> None:
         self._store = store
         self._codec = codec
         self._lease = lease
@@ -213,11 +212,9 @@ class Redeemer:
         try:
             return came, self._seal(delivery, came)
         except ValueError as error:
-            reference = secrets.token_hex(4)
-            logger.error(
-                "%r returned a result that is not JSON (reference %s)", delivery.call.target, reference, exc_info=error
+            came = InternalFault(
+                report_failure("%r returned a result that is not JSON", delivery.call.target, error=error)
             )
-            came = InternalFault(reference)
             return came, self._seal(delivery, came)
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
@@ -257,25 +254,19 @@ class Redeemer:
 
     def _seal(self, delivery: _Delivery, came: RoundResult) -> bytes:
         # With the digests, so that nobody who can write to the store gives a state another one's outcome.
-        return self._codec.seal(_bound(delivery) + dump_outcome(came)).encode()
+        return self._codec.seal(_place(delivery), dump_outcome(came)).encode()
 
     def _unseal(self, delivery: _Delivery, sealed: bytes) -> RoundResult:
         try:
-            opened = self._codec.unseal(sealed.decode())
-            bound = _bound(delivery)
-            if not compare_digest(opened[: len(bound)], bound):
-                raise InvalidRequestState("recorded for another delivery")
-            return load_outcome(opened[len(bound) :])
+            return load_outcome(self._codec.unseal(_place(delivery), sealed, "recorded for another delivery"))
         except (InvalidRequestState, ValueError) as error:
             why = error.reason if isinstance(error, InvalidRequestState) else str(error)
-            reference = secrets.token_hex(4)
-            logger.error(
-                "%r: a recorded outcome can't be unsealed (reference %s): %s", delivery.call.target, reference, why
+            return InternalFault(
+                report_failure("%r: a recorded outcome can't be unsealed", delivery.call.target, why=why)
             )
-            return InternalFault(reference)
 
 
-def _bound(delivery: _Delivery) -> bytes:
+def _place(delivery: _Delivery) -> bytes:
     return f"{delivery.state} {delivery.answers} ".encode()
 
 

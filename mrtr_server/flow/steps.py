@@ -121,7 +121,7 @@ class Steps:
     ) -> Planned:
         """Name a step when it is called: then steps that are gathered have their keys in the order of the calls."""
         if not callable(function):
-            raise TypeError(f"ctx.step takes a function and its arguments, as in ctx.step(f, 1); not {function!r:.80}")
+            raise TypeError(f"ctx.step takes a function and its arguments, as in ctx.step(f, 1), not {function!r:.80}")
         planned = Planned(partial(function, *args, **kwargs), _name(function), {}, rerun)
         try:
             planned.digests = _argument_digests(function, args, kwargs)
@@ -236,7 +236,7 @@ class Steps:
         name = getattr(function, "__name__", "")
         if not name or name == "<lambda>":
             raise FlowError(
-                "A step whose function is a lambda, or has no name, needs a key=; without one, its name is its key"
+                "A step whose function is a lambda, or has no name, needs a key=, because its name would be its key"
             )
         branch = task, dependency = asyncio.current_task(), current_dependency.get()
         if branch not in self._branches:

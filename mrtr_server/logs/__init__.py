@@ -1,1 +1,10 @@
-"""What goes to the log: plain text, short tracebacks, and refusals told once."""
+"""What goes to the log: plain text, short tracebacks, failures under a reference, and refusals told once."""
+
+import logging
+
+from .text import PlainText
+from .tracebacks import AuthorsFirst
+
+_logger = logging.getLogger("mrtr_server")
+_logger.addFilter(AuthorsFirst())
+_logger.addFilter(PlainText())  # it cleans what the one before it has formatted

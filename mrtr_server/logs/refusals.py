@@ -1,4 +1,4 @@
-"""What is refused at the door is logged with what to set, and not once for each of a thousand requests."""
+"""Refused requests are logged with the setting to change, and not once for each of a thousand requests."""
 
 import json
 import logging
@@ -11,10 +11,10 @@ from ..errors import MissingCapability
 logger = logging.getLogger("mrtr_server")
 
 WINDOW = 60.0
-"""For how long a line is not repeated, in seconds."""
+"""How long a line is not repeated, in seconds."""
 
 MOST = 16
-"""How many different lines of a kind are logged within that."""
+"""How many different lines of a kind are logged in that time."""
 
 CHARACTERS = 256
 """How much is shown of a value that a client chose."""
@@ -33,10 +33,10 @@ class _Window:
 
 
 class RefusalLog:
-    """Logs refusals: each different one once a minute, at most 16 of a kind; the others are counted.
+    """Logs refused requests: each different message once a minute, at most 16 of a kind; the others are counted.
 
     Args:
-        clock: gives the time in seconds, from any beginning.
+        clock: returns the time in seconds, from any beginning.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,10 +44,10 @@ class RefusalLog:
         self._windows: dict[str, _Window] = {}
 
     def note(self, message: str, *values: str) -> None:
-        """Log a refusal, unless there have been enough of its kind.
+        """Log a refused request, unless there have been enough of its kind.
 
         Args:
-            message: names the kind, and says what to set; with a `%r` for each value.
+            message: identifies the kind, and says which setting to change; with a `%r` for each value.
             values: what the request had; they may be anything.
         """
         now = self._clock()
@@ -64,7 +64,7 @@ class RefusalLog:
         logger.warning(message, *shown)
 
     def note_lacking(self, what: str, client: str, error: MissingCapability) -> None:
-        """Log that a client can't do what a request needs.
+        """Log that a client lacks a capability that a request needs.
 
         Args:
             what: the request.

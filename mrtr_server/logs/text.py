@@ -1,4 +1,4 @@
-"""What the log shows of text that others chose: no control characters, and no more of it than a few lines."""
+"""Text from others in the log: without control characters, and cut after a few lines."""
 
 import logging
 import re
@@ -9,7 +9,7 @@ from contextlib import suppress
 LONGEST = 2000
 """How many characters of a message, or of what an exception says, are logged."""
 
-# Control characters, those that break a line in a viewer, and those that turn the order of what is read.
+# Control characters, characters that break a line in a viewer, and those that change the direction of text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _BUT_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
@@ -28,7 +28,7 @@ class PlainText(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Take out of a record what is not plain. Every record passes."""
+        """Replace what is not plain in a record. Every record passes."""
         with suppress(TypeError, ValueError):  # arguments that do not fit, of which `logging` tells itself
             message = record.getMessage()
             if len(message) > LONGEST or _CONTROL.search(message):

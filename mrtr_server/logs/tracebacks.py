@@ -1,4 +1,4 @@
-"""How a failure is shown in the log: the author's part of its traceback, and the rest in one line."""
+"""Failures in the log: the author's part of the traceback, and the rest in one line."""
 
 import linecache
 import logging
@@ -16,10 +16,10 @@ from ..errors import FlowError
 _OURS = str(Path(__file__).parent.parent) + os.sep
 _CALLING = (
     *("callbacks/service", "concurrency/threads", "flow/authorization", "flow/resolver", "flow/steps", "flow/teardown"),
-    "registration/registry",
+    "registration/completions",
 )
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
-"""Our modules that call functions of the author's."""
+"""Our modules that call the author's functions."""
 
 _STANDARD = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
 _FOLDERS = ("site-packages", "dist-packages")
@@ -27,11 +27,11 @@ _MOST_NAMES = 4
 
 
 CallSite = tuple[CodeType, int, CodeType]
-"""A call: the code that it stands in and its line, and the function of ours that was called there."""
+"""A call: its code and line, and the function of ours that was called there."""
 
 
 def call_site() -> CallSite:
-    """Return where code outside this package called into it, to get here."""
+    """Return where code outside this package called into it."""
     frame = sys._getframe(1)
     called = frame.f_code
     while (code := frame.f_code).co_filename.startswith(_OURS) and frame.f_back is not None:
@@ -40,13 +40,13 @@ def call_site() -> CallSite:
 
 
 def format_call_site(site: CallSite) -> str:
-    """Return a place as a traceback has it."""
+    """Return a call site in the format of a traceback."""
     code, line, _ = site
     return f'File "{code.co_filename}", line {line}, in {code.co_name}'
 
 
 def format_stack() -> str:
-    """Return the calls of the author's that led here, up to the event loop or the thread; empty if there are none."""
+    """Return the author's calls that led here, up to the event loop or the thread; empty if there are none."""
     calls = [frame for frame in _stack() if _origin(frame.f_code.co_filename) is None]
     return "".join(traceback.format_list([_summary(frame) for frame in reversed(calls)]))
 
@@ -54,7 +54,7 @@ def format_stack() -> str:
 def format_failure(error: BaseException) -> str:
     """Return a failure as the log shows it.
 
-    Of its traceback, and of those of the exceptions that led to it, the author's calls are shown, and in one line
+    Of its traceback, and of those of the exceptions that led to it, the author's calls are shown, and one line says
     which others were left out. Where no call is the author's, all are shown.
 
     Args:
@@ -73,7 +73,7 @@ def format_failure(error: BaseException) -> str:
 
 
 class AuthorsFirst(logging.Filter):
-    """Shows the failures of a logger's records by `format_failure`, whatever its handlers are."""
+    """Formats the failures of a logger's records with `format_failure`, whatever its handlers are."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Format the record's failure, if it has one. Every record passes."""

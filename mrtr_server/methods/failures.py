@@ -1,17 +1,19 @@
 """What goes wrong while a handler runs, in words for the one who is told."""
 
-import logging
-import secrets
+from dataclasses import replace
 
-from ..errors import InternalFault, RequestError, StoreUnavailable, Unavailable
-from ..flow.asks import Refusal
+from ..errors import (
+    ArgumentsMisfit,
+    InternalFault,
+    InvalidRequestState,
+    Refusal,
+    RequestError,
+    StoreUnavailable,
+    Unavailable,
+)
 from ..hints import for_error
-from ..logs.tracebacks import AuthorsFirst
+from ..logs.failures import report_failure
 from ..protocol.messages import Call
-from ..schema.arguments import ArgumentsMisfit
-
-logger = logging.getLogger("mrtr_server")
-logger.addFilter(AuthorsFirst())  # whichever module logs a failure
 
 _REFUSED = {
     "decline": "The user declined to answer, so the request was not carried out.",
@@ -43,14 +45,18 @@ class ErrorReporter:
         """Note what went wrong under a reference, unless it is noted; give what the client sees of it."""
         if isinstance(error, StoreUnavailable) and error.reference:
             return Unavailable(error.reference)
-        reference = secrets.token_hex(4)
-        what = call.method, call.target, reference
+        what = "%s %.200r failed", call.method, call.target
         if isinstance(error, StoreUnavailable):  # whose message says it all; what led to it may hold values
-            logger.error("%s %.200r failed (reference %s): %s", *what, error)
+            reference = report_failure(*what, why=str(error))
         else:
-            hint = for_error(error)
-            logger.error("%s %.200r failed (reference %s)%s", *what, hint and f": {hint}", exc_info=error)
+            reference = report_failure(*what, why=for_error(error), error=error)
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
+
+    def report_task(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
+        """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
+        if isinstance(error, InvalidRequestState):
+            error = StoreUnavailable(f"A task does not open: {error.reason}")
+        return self.report(replace(call, target=""), error)
 
 
 def problems(target: str, misfit: ArgumentsMisfit) -> str:

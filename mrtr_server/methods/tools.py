@@ -1,20 +1,19 @@
 """Calls of tools: in rounds, redeemed once, or as tasks."""
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 
 from ..errors import (
+    ArgumentsMisfit,
     InvalidParams,
-    InvalidRequestState,
     MissingCapability,
+    Refusal,
     RequestError,
     StoreUnavailable,
     ToolError,
     Unavailable,
     UnknownTarget,
 )
-from ..flow.asks import Refusal
 from ..flow.authorization import Authorizer
 from ..flow.journal import Journal
 from ..flow.round import Background
@@ -24,7 +23,6 @@ from ..flow.single_use import Lease
 from ..protocol.messages import (
     JSON,
     NEEDS_TASKS,
-    Acknowledged,
     Call,
     Complete,
     NeedsInput,
@@ -32,23 +30,15 @@ from ..protocol.messages import (
     Outlet,
     Question,
     TaskCreated,
-    TaskStatusResult,
 )
-from ..registration.registry import Registry, Tool
-from ..schema.arguments import ArgumentsMisfit
+from ..registration.registry import Registry
+from ..registration.tools import Tool
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
-from ..tasks.questions import Questions
-from ..tasks.service import AnswerMapper, Tasks
+from ..tasks.service import Tasks
 from .failures import ErrorReporter, problems, refused
 
 logger = logging.getLogger("mrtr_server")
-
-_ANSWER_MAPPERS: Mapping[str, AnswerMapper] = {
-    "tasks/answer": Questions.by_name,
-    "tasks/respond": Questions.to_the_only_one,
-}
-"""The messages whose answers do not come by the keys of the task."""
 
 
 class _Foreground:
@@ -210,40 +200,9 @@ class Tools:
     async def _check_task(self, tool: Tool, call: Call) -> None:
         """Check that the one who began a task may still do so; what is asked has the scopes that they had then."""
         if not await self._authorizer.still_allowed(call.caller, (tool.authorize, call.target)):
-            logger.warning("A task of %r is failed: its caller is refused by authorize=", call.target)
+            logger.warning("A task of %r has failed: authorize= refuses its caller", call.target)
             unknown = UnknownTarget("tool", call.target)
             raise InvalidParams(unknown.message, unknown.data)  # of an unknown tool, others might still run it
-
-    # Tasks
-
-    async def about_task(self, call: Call, outlet: Outlet) -> Outcome:
-        """Answer what a client asks about one of its tasks. Raises `RequestError`."""
-        if call.task is None:
-            raise MissingCapability(NEEDS_TASKS)
-        if call.state is not None:
-            self._tasks.check_wait(call)
-        self._wake_worker()  # it may have begun in a process that is no more
-        try:
-            if call.answers is not None:
-                await self._tasks.answer(call, call.answers, _ANSWER_MAPPERS.get(call.method))
-            if call.method == "tasks/cancel":
-                return Acknowledged(call.target, await self._tasks.cancel(call))
-            if call.method == "tasks/get":
-                see = self._tasks.see if call.answers is None else self._tasks.see_what_comes_of_it
-                return TaskStatusResult(await see(call))
-            if call.method == "tasks/result":
-                return await self._tasks.redeem(call)
-            if call.answers is None:
-                raise InvalidParams(f"{call.method} needs inputResponses")
-            return Acknowledged(call.target)
-        except (StoreUnavailable, InvalidRequestState) as error:
-            raise self.task_fault(call, error) from None
-
-    def task_fault(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
-        """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
-        if isinstance(error, InvalidRequestState):
-            error = StoreUnavailable(f"A task does not open: {error.reason}")
-        return self._errors.report(replace(call, target=""), error)
 
     def _failed(self, call: Call, error: Exception | Refusal) -> Complete:
         """Give the result of a tool that failed. Raises the errors that are no results."""

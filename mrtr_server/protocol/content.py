@@ -25,7 +25,7 @@ class Wire(BaseModel):
     # `meta` has no plain alias below: type checkers would take it for the name of the constructor's parameter.
 
     def wire(self) -> dict[str, Any]:
-        """Give the object as plain JSON, without what is not set."""
+        """Return the object as plain JSON, without the fields that are not set."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -47,7 +47,7 @@ class Icon(Wire):
 
 
 def icon_entries(icons: Iterable[Icon | Mapping[str, Any]]) -> list[dict[str, Any]] | None:
-    """Give icons as plain JSON, or None if there are none."""
+    """Return icons as plain JSON; None if there are none."""
     return [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in icons] or None
 
 
@@ -172,12 +172,12 @@ CONTENT_TYPES = frozenset({"text", "image", "audio", "resource", "resource_link"
 
 
 def is_content(value: Any) -> bool:
-    """Say whether a value is a content block, of ours or of another library with pydantic models."""
+    """Return whether a value is a content block, of ours or of another library with pydantic models."""
     return hasattr(value, "model_dump") and getattr(value, "type", None) in CONTENT_TYPES
 
 
 def block(value: Any) -> dict[str, Any]:
-    """Give a content block as plain JSON; a string becomes text."""
+    """Return a content block as plain JSON; a string becomes text."""
     if isinstance(value, str):
         return {"type": "text", "text": value}
     if is_content(value):
@@ -186,5 +186,5 @@ def block(value: Any) -> dict[str, Any]:
 
 
 def blocks(values: Sequence[Any]) -> list[dict[str, Any]]:
-    """Give content blocks as plain JSON."""
+    """Return content blocks as plain JSON."""
     return [block(value) for value in values]

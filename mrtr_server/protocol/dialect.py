@@ -1,4 +1,4 @@
-"""What the dialects share: JSON-RPC, and the reading of what is the same on every wire."""
+"""What the dialects share: JSON-RPC, headers, and the fields that are the same in all of them."""
 
 import math
 import re
@@ -45,7 +45,7 @@ METHODS = ASKING_METHODS | {
 """The methods of every version. Each dialect has a list of its own, since there are those that only another one has."""
 
 WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
-"""The methods that have arguments. What others send under that name is neither kept nor bound to anything."""
+"""The methods that have arguments. In other methods, a parameter of that name is ignored."""
 
 METHOD_HEADER = b"mcp-method"
 NAME_HEADER = b"mcp-name"
@@ -68,7 +68,7 @@ NO_METHOD = "The message has no method"
 
 # Codes of our own, outside the range that JSON-RPC reserves.
 DECLINED = -31001
-"""The user said no."""
+"""The user declined."""
 
 BUSY = -31002
 """The server can't take the request now."""
@@ -84,13 +84,13 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """What a dialect must know of the server.
+    """What a dialect must know about the server.
 
     Args:
         info: the server's name, version and so on, in the shape of `Implementation`.
         versions: the protocol versions that are served, the preferred one first.
-        header_parameters: gives the parameters of a tool that headers mirror.
-        may_be_task: says whether a tool's calls may become tasks.
+        header_parameters: returns the parameters of a tool that headers mirror.
+        may_be_task: returns whether a tool's calls may become tasks.
     """
 
     info: JSON
@@ -121,13 +121,13 @@ class Envelope:
 
 
 def names_version(envelope: Envelope) -> bool:
-    """Say whether a message names a version of the protocol in its `_meta`."""
+    """Return whether a message names a version of the protocol in its `_meta`."""
     meta = envelope.params.get("_meta")
     return isinstance(meta, dict) and VERSION_FIELD in meta
 
 
 def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
-    """Give the error for a message that is of no wire form that is served."""
+    """Return the error for a message that no served wire form claims."""
     requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
     if requested or envelope.method == "initialize" or not versions:
         return UnsupportedVersion(requested if isinstance(requested, str) else "", versions)
@@ -135,10 +135,10 @@ def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
 
 
 class Dialect(ABC):
-    """One wire form: from an envelope to a call, from an outcome to bytes.
+    """One wire form: it loads calls from envelopes, and dumps outcomes to bytes.
 
     Args:
-        surface: what to know of the server.
+        surface: what to know about the server.
     """
 
     name: ClassVar[str]
@@ -170,22 +170,35 @@ class Dialect(ABC):
 
     @abstractmethod
     def claims(self, envelope: Envelope) -> bool:
-        """Say whether a message is of this wire form."""
+        """Return whether a message is of this wire form."""
 
     @abstractmethod
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
-        """Check a request and give the call in it. Raises `RequestError`."""
+        """Check a request, and return the call in it.
+
+        Args:
+            envelope: the message with its headers.
+            principal: on whose behalf it comes; None without authentication.
+            user: what the authentication layer made of the credentials.
+
+        Raises:
+            RequestError: it is not a valid request of this wire form.
+        """
 
     @abstractmethod
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
-        """Give the JSON-RPC response that carries an outcome. Raises `RequestError` where a task came to one."""
+        """Return the JSON-RPC response that carries an outcome.
+
+        Raises:
+            RequestError: the error that a task ended with.
+        """
 
     def reply(self, call: Call, outcome: Outcome) -> Reply:
-        """Give the HTTP response that carries an outcome."""
+        """Return the HTTP response that carries an outcome."""
         return Reply(200, self.dump_outcome(call, outcome))
 
     def error(self, request_id: str | int | None, error: RequestError) -> Reply:
-        """Give the response that carries an error. The id is left out where it could not be read, and never null."""
+        """Return the response that carries an error. An id that could not be read is left out, and never null."""
         status, written = self.dump_error(error)
         body: JSON = {"jsonrpc": "2.0", "error": written}
         if request_id is not None:
@@ -194,7 +207,7 @@ class Dialect(ABC):
         return Reply(status, to_json(body), later)
 
     def dump_error(self, error: RequestError) -> tuple[int, JSON]:
-        """Give an error's HTTP status, and the JSON-RPC error object."""
+        """Return an error's HTTP status, and its JSON-RPC error object."""
         status, code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
         written: JSON = {"code": code, "message": error.message}
         if error.data is not None:
@@ -202,7 +215,7 @@ class Dialect(ABC):
         return status, written
 
     def note(self, note: Note) -> bytes:
-        """Give the notification that carries a note."""
+        """Return the notification that carries a note."""
         if isinstance(note, Progress):
             fields = {"total": note.total, "message": note.message}
             given = {name: value for name, value in fields.items() if value is not None}
@@ -212,7 +225,11 @@ class Dialect(ABC):
         return notification("notifications/message", {"level": note.level, "data": note.data, **named})
 
     def listening(self, call: Call, subscription: Subscription) -> "ListenWriter":
-        """Give what writes the messages of an open subscription. Raises `UnknownMethod` where there are none."""
+        """Return the writer for the messages of an open subscription.
+
+        Raises:
+            UnknownMethod: this wire form has no subscriptions.
+        """
         raise UnknownMethod(call.method)
 
 
@@ -221,40 +238,40 @@ class ListenWriter(ABC):
 
     @abstractmethod
     def opened(self) -> bytes:
-        """Give the first message."""
+        """Return the first message."""
 
     @abstractmethod
     def changed(self, change: Any) -> bytes:
-        """Give the message of one change."""
+        """Return the message for one change."""
 
     @abstractmethod
     def closed(self) -> bytes:
-        """Give the last message, for when the server ends the subscription."""
+        """Return the last message, for when the server ends the subscription."""
 
 
 def notification(method: str, params: JSON) -> bytes:
-    """Give a notification as bytes."""
+    """Return a notification as bytes."""
     message = {"jsonrpc": "2.0", "method": method, "params": params}
     return to_json(message, fallback=str, inf_nan_mode="null")  # one NaN would make it unreadable
 
 
 def result(call: Call, body: JSON) -> bytes:
-    """Give a response as bytes."""
+    """Return a response as bytes."""
     return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")
 
 
 def requests(questions: Mapping[str, Question]) -> JSON:
-    """Give questions as `inputRequests`."""
+    """Return questions as `inputRequests` (Multi Round-Trip Requests)."""
     return {key: {"method": question.method, "params": question.params} for key, question in questions.items()}
 
 
 def milliseconds(seconds: float) -> int:
-    """Give a duration as the wire has them. None is 0: for a client, that would be no duration at all."""
+    """Return a duration in whole milliseconds, and at least 1: to a client, 0 would be no duration."""
     return max(1, round(seconds * 1000))
 
 
 def timestamp(seconds: float) -> str:
-    """Give a time as ISO 8601, in UTC."""
+    """Return a time as ISO 8601, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -303,7 +320,7 @@ def read_envelope(
         request_id = None
     elif is_longer(request_id, longest := LONGEST_KEY if "method" in message else LONGEST_RESPONSE_ID):
         raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
-    # Looking at the bytes is enough to clear nearly every request of the walk.
+    # Nearly every request can be cleared by its bytes, without the walk.
     shapes = body.translate(_TO_SHAPES)
     if shapes.count(b"{") > depth or (_LONG_NUMBER in shapes and _may_overflow(body)):
         try:
@@ -311,22 +328,23 @@ def read_envelope(
         except RequestError as error:
             error.request_id = request_id
             raise
-    problem = None
-    method = message.get("method")
-    params = message.get("params", {})
-    if message.get("jsonrpc") != "2.0":
-        problem = 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
-    elif method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
-        method = ""
-    elif not isinstance(method, str) or not method:
-        problem = NO_METHOD
-    elif "id" in message and request_id is None:
-        problem = "The id must be a string or an integer"
-    elif not isinstance(params, dict):
-        problem = "params must be an object"
-    if problem is not None:
+    if problem := _problem_of(message, request_id):
         raise InvalidRequest(problem, request_id)
-    return Envelope(message, str(method), request_id, params, headers, repeated)
+    return Envelope(message, message.get("method") or "", request_id, message.get("params", {}), headers, repeated)
+
+
+def _problem_of(message: JSON, request_id: str | int | None) -> str:
+    """Return why a message is neither a request, a notification nor a result; empty if it is one."""
+    method = message.get("method")
+    if message.get("jsonrpc") != "2.0":
+        return 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
+    if method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
+        return ""
+    if not isinstance(method, str) or not method:
+        return NO_METHOD
+    if "id" in message and request_id is None:
+        return "The id must be a string or an integer"
+    return "" if isinstance(message.get("params", {}), dict) else "params must be an object"
 
 
 def _may_overflow(body: bytes) -> bool:
@@ -346,7 +364,7 @@ def _check(value: Any, depth: int, limit: int) -> None:
 
 
 def read_target(envelope: Envelope) -> str:
-    """Give the name or URI that a request is about; empty for methods that have none. Raises `InvalidParams`."""
+    """Return the name or URI that a request is about; empty for methods that have none. Raises `InvalidParams`."""
     field = NAME_FIELDS.get(envelope.method)
     if field is None:
         return ""
@@ -359,7 +377,7 @@ def read_target(envelope: Envelope) -> str:
 
 
 def read_arguments(params: Mapping[str, Any]) -> JSON:
-    """Give the arguments of a request. Raises `InvalidParams`."""
+    """Return the arguments of a request. Raises `InvalidParams`."""
     arguments = params.get("arguments")
     if arguments is None:
         return {}
@@ -369,7 +387,7 @@ def read_arguments(params: Mapping[str, Any]) -> JSON:
 
 
 def read_answers(answers: Any) -> dict[str, JSON]:
-    """Give `inputResponses`, checked to be a map of objects. Raises `InvalidParams`."""
+    """Return `inputResponses`, checked to be a map of objects. Raises `InvalidParams`."""
     if not isinstance(answers, dict) or not all(isinstance(answer, dict) for answer in answers.values()):
         raise InvalidParams("inputResponses must be an object whose values are objects")
     for key in answers:
@@ -378,7 +396,7 @@ def read_answers(answers: Any) -> dict[str, JSON]:
 
 
 def read_progress_token(meta: Mapping[str, Any]) -> str | int | None:
-    """Give the progress token of a request's `_meta`. Raises `InvalidParams`."""
+    """Return the progress token in a request's `_meta` (Progress). Raises `InvalidParams`."""
     token = meta.get("progressToken")
     if token is not None and type(token) not in (str, int):
         raise InvalidParams("_meta.progressToken must be a string or an integer")
@@ -429,7 +447,7 @@ def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> He
     check_method(envelope, required=required)
     field = NAME_FIELDS.get(envelope.method)
     if field is not None:
-        # Clients must send it with a task's id, too, for who routes by it; some do not, and any replica will do here.
+        # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
         needed = required and field != "taskId"
         check_name(envelope, envelope.params.get(field), f"params.{field}", required=needed)
     return _check_parameters(envelope, surface, required) if envelope.method == "tools/call" else None

@@ -1,4 +1,4 @@
-"""Dialects: one module for each wire form of the protocol. Version strings live here and nowhere else."""
+"""The dialects by name: one module for each wire form, and version strings in those modules only."""
 
 from .dialect import Dialect as Dialect
 from .dialect import Envelope as Envelope
@@ -10,4 +10,4 @@ from .drafts import SepDraftDialect as SepDraftDialect
 from .v2026_07_28 import ModernDialect as ModernDialect
 
 DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (ModernDialect, SepDraftDialect)}
-"""Every dialect by its name, in the order in which they are asked whether a request is theirs."""
+"""Every dialect by its name. The first that claims a request, in this order, loads it."""

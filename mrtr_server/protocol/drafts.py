@@ -61,7 +61,7 @@ _TASK_METHODS = {
     "tasks/input_response": "tasks/answer",
     "tasks/cancel": "tasks/cancel",
 }
-"""What the drafts call what is done with a task."""
+"""The methods of tasks, by their names in the drafts."""
 
 _PREFIX = "io.modelcontextprotocol/"
 _RELATED = _PREFIX + "related-task"
@@ -77,10 +77,10 @@ _STATUS = {
     "cancelled": "The task was cancelled.",
 }
 _LONGEST = 2**53
-"""In milliseconds: more is no number that every JSON reader holds."""
+"""In milliseconds: larger numbers are not exact in every JSON reader."""
 
 _LACKS_TASKS = {"requiredCapabilities": NEEDS_TASKS}
-"""Clients of the drafts take tasks by a parameter, and the error is to say so."""
+"""Clients of the drafts request tasks by a parameter, and the error says so."""
 
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
@@ -93,14 +93,14 @@ class SepDraftDialect(Dialect):
     name = "sep-draft"
 
     def claims(self, envelope: Envelope) -> bool:
-        """Say whether there is no version anywhere, no session and no handshake."""
+        """Return whether the message names no version, no session and no handshake anywhere."""
         headers = envelope.headers
         if VERSION_HEADER in headers or SESSION_HEADER in headers or envelope.method == "initialize":
             return False
         return not names_version(envelope)
 
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
-        """Give the call in a request. Headers are not required, but must match where they are there."""
+        """Return the call in a request. Headers are not required, but those that are there must match the body."""
         if envelope.method in _TASK_METHODS or not envelope.method:
             check_method(envelope, required=False)
             read_task = self._read_task if envelope.method else self._read_response
@@ -175,14 +175,14 @@ class SepDraftDialect(Dialect):
         )
 
     def reply(self, call: Call, outcome: Outcome) -> Reply:
-        """Give the response that carries an outcome; a response is accepted without one."""
+        """Return the response that carries an outcome; a client's response is accepted with an empty body."""
         return Reply(202, b"") if call.method == "tasks/respond" else super().reply(call, outcome)
 
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
-        """Give the response that carries an outcome, with nothing added to what the drafts print.
+        """Return the response that carries an outcome, with nothing beyond what the drafts print.
 
         Raises:
-            RequestError: what a task came to, or why it has no result.
+            RequestError: the error that a task ended with, or why it has no result.
         """
         if isinstance(outcome, NeedsInput):
             body: JSON = {"requestState": outcome.state}
@@ -202,14 +202,14 @@ class SepDraftDialect(Dialect):
         return result(call, {"task": _task(outcome.task, created)})
 
     def dump_error(self, error: RequestError) -> tuple[int, JSON]:
-        """Give an error's HTTP status, and the JSON-RPC error object."""
+        """Return an error's HTTP status, and its JSON-RPC error object."""
         status, written = super().dump_error(error)
         if isinstance(error, MissingCapability) and error.data == _LACKS_TASKS:
             written["message"] = "This call can only become a task: send it with params.task"
         return status, written
 
     def _hinted(self, body: JSON) -> JSON:
-        """Give the list of tools with a hint at those whose calls may become tasks (#1869)."""
+        """Return the list of tools with a hint at those whose calls may become tasks (#1869)."""
         return {
             **body,
             "tools": [_hint(tool) if self.surface.may_be_task(tool["name"]) else tool for tool in body["tools"]],
@@ -231,14 +231,14 @@ def _redeemed(redeemed: TaskResult) -> JSON:
         raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
     if task.status == "working":  # an incomplete result with a state alone: clients send the request again at once
         return {"requestState": redeemed.state, **_related(task.id)}
-    # The drafts use a key as often as they like, so a question has the one that its author gave it.
+    # The drafts may use a key more than once, so a question keeps the key that its author chose.
     questions = {task.names[key]: question for key, question in task.questions.items()}
     asked = {key: {"method": each.method, "params": _with_mode(each)} for key, each in questions.items()}
     return {"inputRequests": asked, **_related(task.id)}
 
 
 def _with_mode(question: Question) -> JSON:
-    """Give the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
+    """Return the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
     return {"mode": "form", **question.params} if question.method == "elicitation/create" else question.params
 
 
@@ -268,7 +268,7 @@ def _flat(task: Task) -> JSON:
 
 
 def _pending(key: str, question: Question) -> JSON:
-    """Give what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
+    """Return what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
     if question.method == "elicitation/create":
         return {"elicitationId": key, **_with_mode(question)}
     return {"elicitationId": key, "method": question.method, "params": question.params}
@@ -284,7 +284,7 @@ def _meta(holder: JSON) -> JSON:
 
 
 def _task_id(*holders: JSON) -> str:
-    """Give the task that a message is about: by its `taskId`, by the related task of its `_meta`, or by both."""
+    """Return the task that a message is about: by its `taskId`, by the related task of its `_meta`, or by both."""
     related = [_meta(holder)[_RELATED] for holder in holders if _RELATED in _meta(holder)]
     named = [holder["taskId"] for holder in holders if "taskId" in holder]
     named += [each.get("taskId") if isinstance(each, dict) else None for each in related]
@@ -309,7 +309,7 @@ def _read_offer(params: JSON) -> TaskOffer:
 
 
 def _either(envelope: Envelope, field: str, absent: Any = None) -> Any:
-    """Give a field from `params` or from the top level; one that is in both must be the same."""
+    """Return a field from `params` or from the top level; one that is in both must be the same."""
     places = [place[field] for place in (envelope.params, envelope.message) if field in place]
     if len(places) == 2 and places[0] != places[1]:
         raise InvalidParams(f"{field} is in params and at the top level of the message, and they differ")

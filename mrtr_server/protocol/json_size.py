@@ -1,4 +1,4 @@
-"""How many values JSON has, counted in its bytes: before anything is built of them."""
+"""The number of values in JSON, counted in its bytes before it is parsed."""
 
 
 def has_more_values(body: bytes, most: int) -> bool:
@@ -17,7 +17,7 @@ def has_more_values(body: bytes, most: int) -> bool:
         return False
     if _bound(body) <= most:
         return False
-    # The commas and brackets of strings were counted, too: leave the strings out.
+    # Commas and brackets within strings were counted, too: count again without the strings.
     body = body.replace(rb"\\", b"").replace(rb"\"", b"")
     if body.count(b'"') > 4 * most:  # each value has a string and a key at most
         return True

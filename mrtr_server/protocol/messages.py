@@ -1,4 +1,4 @@
-"""What goes between a dialect and the engine: calls, outcomes and notes, the same in every version of the protocol."""
+"""Calls, outcomes and notes: what dialects and the engine exchange, the same in every version of the protocol."""
 
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
 
 STATE_METHODS = ASKING_METHODS | {"tasks/result", "tasks/answer"}
-"""The requests that can have been given a state to come again with."""
+"""The requests that may carry a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Principal:
     """The authenticated caller that a flow belongs to.
 
     Args:
-        subject: who it is, as the issuer names them; never a display name.
-        issuer: who says so; empty where there is one issuer only.
+        subject: identifies the caller, as the issuer does; never a display name.
+        issuer: who identifies the caller; empty where there is one issuer only.
         client_id: the application that acts for the subject; empty where it is not known.
     """
 
@@ -39,13 +39,13 @@ NO_SCOPES: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as `authorize=` is told.
+    """Who calls, as `authorize=` receives it.
 
     Args:
         principal: on whose behalf; None without authentication.
         user: what the authentication layer made of the credentials; None without one. In a task it has the identity
             alone, see `Context.user`.
-        scopes: what the credentials are good for; empty without authentication.
+        scopes: what the credentials permit; empty without authentication.
     """
 
     principal: Principal | None = None
@@ -77,7 +77,7 @@ class Client:
         return _text(self.info.get("version"))
 
     def supports(self, capability: str) -> bool:
-        """Say whether the client declared a capability.
+        """Return whether the client declared a capability.
 
         Args:
             capability: `"elicitation"` (forms), `"elicitation.form"`, `"elicitation.url"`, `"sampling"`,
@@ -103,7 +103,7 @@ def _text(value: Any) -> str:
 
 
 TASKS = "io.modelcontextprotocol/tasks"
-"""The extension that lets a call go on as a task (Tasks, Extension Identifier)."""
+"""The extension by which a call continues as a task (Tasks, Extension Identifier)."""
 
 NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}
 """What a client must declare for that, in the shape of `ClientCapabilities`."""
@@ -148,7 +148,7 @@ class Question:
         self.digest = f"{self.kind}.{digest_bytes(self.params.get('message', '').encode())}.{self.shape}"
 
     def because(self, reason: str) -> "Question":
-        """Give the question with a reason before its message; the digest stays, so that its answer still counts."""
+        """Return the question with a reason before its message. The digest stays, so that its answer still counts."""
         if not reason or "message" not in self.params:
             return self
         message = f"{reason}\n\n{self.params['message']}"
@@ -298,7 +298,7 @@ class Task:
 
 @dataclass(slots=True)
 class TaskCreated:
-    """The request goes on as a task."""
+    """The request continues as a task."""
 
     task: Task
 
@@ -312,11 +312,11 @@ class TaskStatusResult:
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task has for its client, in a dialect that asks for that by itself: its questions, or its result.
+    """What a task has for its client, in a dialect with a request of its own for that: its questions, or its result.
 
     Args:
         task: the task.
-        state: what the client is to come again with at once, since the task still works; empty otherwise.
+        state: what the client is to retry with at once, since the task is still running; empty otherwise.
     """
 
     task: Task
@@ -325,7 +325,7 @@ class TaskResult:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """A message about a task has arrived.
+    """The reply to a message about a task that has arrived.
 
     Args:
         task_id: the task.
@@ -392,7 +392,7 @@ class Subscription(Protocol):
 
 
 class Nothing:
-    """An awaitable with nothing to wait for; unlike a coroutine it may also be left alone."""
+    """An awaitable that is done at once. Unlike a coroutine, it need not be awaited."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
@@ -405,9 +405,12 @@ class Outlet(Protocol):
     """Where a running call sends its notes."""
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note. It is on its way when this returns.
+        """Send a note.
 
-        Awaiting the result gives it the time to be written, and never waits for the client: one that reads too slowly
-        gets the newest progress in the place of older, and loses log messages.
+        The note is on its way when this returns. Awaiting the result gives the note time to be written, and never waits
+        for the client: a client that reads too slowly gets only the newest progress, and loses log messages.
+
+        Args:
+            note: what to send.
         """
         ...

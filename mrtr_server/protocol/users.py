@@ -1,4 +1,4 @@
-"""Who is calling: the principal of a user, and what a task keeps of one."""
+"""The caller: the principal of a user, and what a task stores of a user."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from .messages import NO_SCOPES, Principal
 
 
 def principal_of(user: Any) -> Principal | None:
-    """Give the principal that an authenticated user stands for.
+    """Return the principal that an authenticated user stands for.
 
     Args:
         user: Starlette's `request.user`, or None where nothing authenticates. Its `identity` counts, never its display
             name; `issuer` and `client_id` count where it has them.
 
     Returns:
-        None for nobody, for a user who is not authenticated, and for an empty identity.
+        The principal; None without a user, for a user who is not authenticated, and for an empty identity.
 
     Raises:
         SetupError: the user is authenticated but has no `identity`. States could not be bound to them.
@@ -36,7 +36,7 @@ def principal_of(user: Any) -> Principal | None:
 
 
 def scopes_of(credentials: Any) -> frozenset[str]:
-    """Return what credentials are good for; nothing where nobody authenticates.
+    """Return what credentials permit; nothing where nobody authenticates.
 
     Args:
         credentials: Starlette's `request.auth`, or None.
@@ -92,7 +92,7 @@ class RecordedUser(BaseUser):
             raise AttributeError(name)
         raise AttributeError(
             f"A task keeps no {name!r} of its user: it has identity, display_name, is_authenticated, issuer and "
-            "client_id. Keep what else it needs by a ctx.step before ctx.background(), or look it up by the identity"
+            "client_id. Store anything else in a ctx.step before ctx.background(), or look it up by the identity"
         )
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ def dump_user(user: Any) -> list[Any] | None:
 
 
 def load_user(written: Any) -> RecordedUser | None:
-    """Return the user that `dump_user` wrote down."""
+    """Return the user in what `dump_user` returned."""
     if written is None:
         return None
     *parts, is_authenticated = written

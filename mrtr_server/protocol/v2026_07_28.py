@@ -1,6 +1,6 @@
 """The ratified protocol of 2026-07-28: every request carries its version, its client and its capabilities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, MissingCapability, UnknownMethod, UnsupportedVersion
@@ -76,7 +76,7 @@ class ModernDialect(Dialect):
         self._meta = {_SERVER: surface.info}
 
     def claims(self, envelope: Envelope) -> bool:
-        """Say whether there is a version in `_meta`, or a header that names none with a handshake."""
+        """Return whether there is a version in `_meta`, or a header that names a version without a handshake."""
         if names_version(envelope):
             return True
         header = envelope.headers.get(VERSION_HEADER)
@@ -84,24 +84,8 @@ class ModernDialect(Dialect):
 
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
-        params = envelope.params
-        if not envelope.method:
-            raise InvalidRequest(NO_METHOD, envelope.id)
-        header = envelope.headers.get(VERSION_HEADER)
-        if header is None:
-            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
-        meta = params.get("_meta")
-        if not isinstance(meta, dict):
-            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {_CAPABILITIES}")
-        version, capabilities = meta.get(VERSION_FIELD), meta.get(_CAPABILITIES)
-        if not isinstance(version, str):
-            raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
-        if not isinstance(capabilities, dict):
-            raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
-        if header.strip(b" \t") != version.encode():
-            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
-        if version != VERSION:
-            raise UnsupportedVersion(version, self.surface.versions)
+        params, meta = envelope.params, self._check_version(envelope)
+        capabilities = meta[_CAPABILITIES]
         mismatch = check_headers(envelope, self.surface, required=True)
         if envelope.method not in _METHODS:
             raise UnknownMethod(envelope.method)
@@ -137,8 +121,29 @@ class ModernDialect(Dialect):
             mismatch=mismatch,
         )
 
+    def _check_version(self, envelope: Envelope) -> Mapping[str, Any]:
+        """Check that header and `_meta` name this version, and return `_meta`, which has the capabilities."""
+        if not envelope.method:
+            raise InvalidRequest(NO_METHOD, envelope.id)
+        header = envelope.headers.get(VERSION_HEADER)
+        if header is None:
+            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
+        meta = envelope.params.get("_meta")
+        if not isinstance(meta, dict):
+            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {_CAPABILITIES}")
+        version = meta.get(VERSION_FIELD)
+        if not isinstance(version, str):
+            raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
+        if not isinstance(meta.get(_CAPABILITIES), dict):
+            raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
+        if header.strip(b" \t") != version.encode():
+            raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
+        if version != VERSION:
+            raise UnsupportedVersion(version, self.surface.versions)
+        return meta
+
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
-        """Give the response that carries an outcome."""
+        """Return the response that carries an outcome."""
         if isinstance(outcome, NeedsInput):
             body: JSON = {"resultType": "input_required"}
             if outcome.questions:
@@ -163,11 +168,11 @@ class ModernDialect(Dialect):
         return result(call, body)
 
     def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
-        """Give what writes the messages of an open subscription."""
+        """Return the writer for the messages of an open subscription."""
         return _ListenWriter(call, subscription, self._meta, self._detailed)
 
     def _detailed(self, task: Task) -> JSON:
-        """Give a task with what it asks, or what it came to."""
+        """Return a task with what it asks, or what it came to."""
         body = _task(task)
         if task.status == "input_required":
             body["inputRequests"] = requests(task.questions)

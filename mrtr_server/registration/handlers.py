@@ -13,7 +13,8 @@ from ..flow.idempotency import IdempotencyKey
 from ..flow.inputs import InputRequired
 from ..schema.annotations import union_members
 from ..schema.arguments import Stored
-from .dependencies import Declaration, compile_declared, read_declaration
+from .declarations import Declaration, read_declaration
+from .dependencies import compile_declared
 from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from starlette.middleware import Middleware
@@ -59,16 +60,24 @@ _FLAG = _Kind(_is_flag, "True or False")
 _SECONDS = _Kind(_is_number, "a number of seconds")
 _JSON_OBJECT = _Kind(_is_mapping, "a dictionary")
 _SCOPE = _Kind(lambda value: value in ("public", "private"), '"public" or "private"')
-_SHARED = {
-    **dict.fromkeys(("name", "version", "title", "description", "instructions", "website_url", "path"), _TEXT),
-    **dict.fromkeys(("audience", "base_url", "mime_type", "uri"), _TEXT),
-    "icons": _Kind(_several(Icon, Mapping), 'a list of icons: [Icon(src="https://...")]'),
-    "list_scope": _SCOPE,
+_ICONS = _Kind(_several(Icon, Mapping), 'a list of icons: [Icon(src="https://...")]')
+
+Kinds = Mapping[str, _Kind]
+"""What options take, by their names."""
+
+LISTED: Kinds = {"name": _TEXT, "title": _TEXT, "description": _TEXT, "icons": _ICONS, "meta": _JSON_OBJECT}
+TOOL: Kinds = {"single_use": _FLAG, "concurrency": _Kind(_is_count, "a number of tasks"), "input_schema": _JSON_OBJECT}
+RESOURCE: Kinds = {
+    "mime_type": _TEXT,
+    "size": _Kind(_is_count, "a number of bytes"),
+    "ttl": _SECONDS,
     "scope": _SCOPE,
-    **dict.fromkeys(("meta", "input_schema"), _JSON_OBJECT),
 }
-_SERVER = {
-    **_SHARED,
+SERVER: Kinds = {
+    **dict.fromkeys(("name", "version", "title", "description", "instructions", "website_url", "path"), _TEXT),
+    **dict.fromkeys(("audience", "base_url"), _TEXT),
+    "icons": _ICONS,
+    "list_scope": _SCOPE,
     "limits": _Kind(lambda value: isinstance(value, Limits), "Limits(...), such as Limits(rounds=5)"),
     "auth": _Kind(
         _has("authenticate"),
@@ -82,37 +91,30 @@ _SERVER = {
     **dict.fromkeys(("list_ttl", "lame_duck"), _SECONDS),
     **dict.fromkeys(("run_tasks", "debug", "ready_needs_store"), _FLAG),
 }
-_REGISTERED = {
-    **_SHARED,
-    "single_use": _FLAG,
-    "ttl": _SECONDS,
-    "concurrency": _Kind(_is_count, "a number of tasks"),
-    "size": _Kind(_is_count, "a number of bytes"),
-}
 
 
-_NEVER_NONE = {
-    *("name", "version", "instructions", "icons", "path", "page_size", "list_ttl"),
-    *("middleware", "lame_duck", "run_tasks", "debug", "ready_needs_store", "clock"),
-}
+def check_types(options: Any, kinds: Kinds) -> None:
+    """Check the types of options. None may be given where it is the default.
 
+    Args:
+        options: a dataclass.
+        kinds: what its fields take; others are not checked.
 
-def check_settings(given: Mapping[str, Any]) -> None:
-    """Check the types of what a server is made with. Raises `SetupError`."""
-    _check(given, _SERVER)
-
-
-def check_registration(**given: Any) -> None:
-    """Check the types of what something is registered with; what is None is left out. Raises `SetupError`."""
-    _check(given, _REGISTERED)
-
-
-def _check(given: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:
-    for option, value in given.items():
-        kind = kinds.get(option)
-        left_out = value is None and (kinds is not _SERVER or option not in _NEVER_NONE)
+    Raises:
+        SetupError: something is of another type; the message says what to give.
+    """
+    for field in fields(options):
+        kind, value = kinds.get(field.name), getattr(options, field.name)
+        left_out = value is None and field.default is None
         if kind is not None and not left_out and not kind.fits(value):
-            raise SetupError(f"{option}= takes {kind.example}; it got {_shown(value)}")
+            raise SetupError(f"{field.name}= takes {kind.example}; it got {_shown(value)}")
+
+
+def check_seconds(**given: Any) -> None:
+    """Check durations, which are None or positive numbers of seconds. Raises `SetupError`."""
+    for option, value in given.items():
+        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise SetupError(f"{option}={value!r} must be a positive number of seconds")
 
 
 def _shown(value: Any) -> str:

@@ -1,11 +1,12 @@
 """Signatures: what a function takes and gives, with its annotations resolved."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter
-from types import NoneType
+from types import FrameType, NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import SetupError
@@ -13,6 +14,8 @@ from ..flow.context import Context
 from ..flow.inputs import Inputs, State
 from ..schema.annotations import union_members
 from .foreign import refuse_foreign_marks
+
+_PACKAGE = __name__.partition(".")[0]
 
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 """The kinds of parameters that a call by name can fill."""
@@ -68,6 +71,14 @@ def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, m
     refuse_foreign_marks(where, parameters.values())
     is_async = any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers)
     return Signature(parameters, hints.get("return", Parameter.empty), is_async, any(map(_yields, layers)))
+
+
+def names_around_decorator() -> Mapping[str, Any]:
+    """Return the local names where a decorator of ours stands: they resolve annotations that are strings."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    return frame.f_locals if frame is not None else {}
 
 
 def own_type(annotation: Any) -> tuple[str | None, Any]:

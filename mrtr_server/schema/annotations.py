@@ -1,4 +1,4 @@
-"""What is in an annotation: aliases, unions, and what `Annotated` adds."""
+"""The parts of an annotation: aliases, unions, and what `Annotated` adds."""
 
 import types
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 def resolved(annotation: Any) -> Any:
-    """Return what a `type` alias stands for. (There are two classes of them: Python's own, and typing_extensions'.)"""
+    """Return what a `type` alias stands for, whether the alias is Python's own or of typing_extensions."""
     while hasattr(annotation, "__value__"):
         annotation = annotation.__value__
     return annotation

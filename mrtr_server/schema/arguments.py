@@ -12,15 +12,15 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
-from ..errors import FlowError, MRTRError, SetupError
+from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..protocol.header_params import HEADER_KEYWORD
 from .patterns import refuse_backtracking
 
 MOST_PROBLEMS = 20
-"""How many problems an error names, so that a long list of wrong items does not come back many times as long."""
+"""How many problems an error names, so that a long list of wrong items does not make an even longer error."""
 
 MOST_READ = 2000
-"""How many problems are read to name the first; pydantic gives all or none, and 100,000 of them take a second."""
+"""How many problems there may be for the first to be named: pydantic returns all or none, and 100,000 take a second."""
 
 MOST_CHARACTERS = 200
 """How long each of them, and the path to it, may be."""
@@ -32,12 +32,12 @@ _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
 
 class TitleFreeSchema(GenerateJsonSchema):
-    """JSON Schema 2020-12 without the titles that pydantic makes up from names; those that an author wrote stay."""
+    """JSON Schema 2020-12 without the titles that pydantic derives from names; the author's own titles stay."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Say that a field needs no title; what an author wrote is there all the same."""
+        """Return that a field needs no title; the author's own title is kept all the same."""
         return False
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class TitleFreeSchema(GenerateJsonSchema):
         return _untitled(super().typed_dict_schema(schema), schema.get("cls"))
 
     def generate(self, schema: Any, mode: JsonSchemaMode = "validation") -> dict[str, Any]:
-        """Describe a type. The titles of enums are taken out last, since pydantic adds them last."""
+        """Describe a type. The titles of enums are removed last, since pydantic adds them last."""
         made = super().generate(schema, mode)
         for name, described in [(getattr(schema.get("cls"), "__name__", ""), made), *made.get("$defs", {}).items()]:
             if "enum" in described and described.get("title") == name:
@@ -61,7 +61,7 @@ class TitleFreeSchema(GenerateJsonSchema):
         return made
 
     def encode_default(self, dft: Any) -> Any:
-        """Give a default as JSON; one that is none is not shown."""
+        """Return a default as JSON; a default that is not JSON is not shown."""
         try:
             return from_json(to_json(dft), allow_inf_nan=False)
         except ValueError as error:
@@ -92,21 +92,13 @@ class Header:
         return {**handler(schema), HEADER_KEYWORD: self.name}
 
 
-class ArgumentsMisfit(MRTRError):
-    """The arguments of a call do not fit; `problems` says where and why, for the model to mend its call."""
-
-    def __init__(self, problems: list[tuple[str, str]]) -> None:
-        super().__init__()
-        self.problems = problems
-
-
 def problem(path: Iterable[Any], message: str) -> tuple[str, str]:
-    """Give one problem as (where, what), neither of them long: clients choose names, and authors list choices."""
+    """Return one problem as (where, what), both shortened: clients choose names, and authors list choices."""
     return _cut(".".join(map(str, path))), _cut(message)
 
 
 def problems_of(error: ValidationError) -> list[tuple[str, str]]:
-    """Give the first problems of an input as (where, what), without its values; of very many, their number."""
+    """Return the first problems of an input as (where, what), without its values, and how many more there are."""
     count = error.error_count()
     if count > MOST_READ:
         return [("", f"{count} problems")]
@@ -115,7 +107,7 @@ def problems_of(error: ValidationError) -> list[tuple[str, str]]:
 
 
 def shortened(problems: list[tuple[str, str]], left_out: int) -> list[tuple[str, str]]:
-    """Say with the last problem that there are more."""
+    """Append to the last problem how many were left out."""
     if left_out:
         where, what = problems[-1]
         problems[-1] = where, f"{what} (and {left_out} more)"
@@ -127,12 +119,19 @@ def _cut(text: str) -> str:
 
 
 class Arguments(Protocol):
-    """The arguments of a handler: their schema, and the way from JSON to keyword arguments."""
+    """The arguments of a handler: their schema, and their validation."""
 
     schema: dict[str, Any]
 
     def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate raw arguments and give them as keyword arguments, or raise `ArgumentsMisfit`."""
+        """Validate raw arguments, and return them as keyword arguments.
+
+        Args:
+            raw: the arguments as the client sent them.
+
+        Raises:
+            ArgumentsMisfit: they do not fit.
+        """
         ...
 
 
@@ -176,7 +175,7 @@ class SignatureArguments:
         self._validate = self._adapter.validator.validate_python
 
     def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate raw arguments; what the signature does not name is dropped, unless it takes the rest."""
+        """Validate raw arguments. Arguments that the signature does not name are dropped, unless it takes the rest."""
         if self.is_open and not self.reserved.isdisjoint(raw):
             raw = {name: value for name, value in raw.items() if name not in self.reserved}
         try:
@@ -187,7 +186,7 @@ class SignatureArguments:
         return arguments
 
     def _by_parameter(self, raw: Mapping[str, Any], error: ValidationError) -> list[tuple[str, str]]:
-        """Say how many problems each parameter has."""
+        """Count how many problems each parameter has."""
         required = self.schema.get("required", ())
         found = []
         for name in self.schema["properties"]:
@@ -250,7 +249,7 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
 
 
 def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> str:
-    """Say which parameter it is that no client can fill."""
+    """Return the error that names the parameter which no client can fill."""
     for name, field in fields.items():
         try:
             TypeAdapter(TypedDict("Argument", {name: field})).json_schema()  # type: ignore[operator]
@@ -266,7 +265,7 @@ def _reason(error: Exception) -> str:
 
 
 class Structured:
-    """Results of a declared type: their schema, and the way to JSON.
+    """Results of a declared type: their schema, and their JSON.
 
     Args:
         where: the handler's name, for errors.
@@ -285,12 +284,12 @@ class Structured:
                 f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, "
                 "content, a model, a dataclass or plain JSON values"
             ) from error
-        # The adapter's own methods do no more, and take as long again for their many keywords.
+        # The adapter's own methods do the same, and their many keywords double the time.
         self._validate = adapter.validator.validate_python
         self._to_python = adapter.serializer.to_python
 
     def dump(self, value: Any) -> Any:
-        """Check a result against its type and give it as plain JSON. Raises `FlowError`, without the value."""
+        """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
         try:
             return self._to_python(self._validate(value), mode="json", by_alias=True)
         except ValidationError as error:
@@ -301,7 +300,7 @@ class Structured:
 
 
 class Stored:
-    """Values that go to JSON and come back as their declared type: step results, and handlers' own state.
+    """Values that are dumped to JSON and loaded as their declared type: step results, and handlers' own state.
 
     Args:
         annotation: the declared type; `Any` for plain JSON.
@@ -311,12 +310,12 @@ class Stored:
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
     def dump(self, value: Any) -> Any:
-        """Give a value as plain JSON. Raises pydantic's `PydanticSerializationError` where it is none."""
+        """Return a value as plain JSON. Raises pydantic's `PydanticSerializationError` for a value that is not JSON."""
         return self._adapter.dump_python(value, mode="json", warnings="error", round_trip=True)
 
     def load(self, stored: Any) -> Any:
-        """Give the value back as its type. Raises pydantic's `ValidationError`.
+        """Return a stored value as its type. Raises pydantic's `ValidationError`.
 
-        It shares nothing with what is stored, so that a handler can change what it got.
+        It shares nothing with what is stored, so a handler can change it.
         """
         return self._adapter.validate_python(deepcopy(stored))

@@ -37,18 +37,18 @@ _UNSAYABLE = {
     "enumNames": "titles, but no choices that they belong to",
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "not", "if"), "a condition"),
 }
-"""What limits an answer and no form can say, so that nobody who fills it in would know."""
+"""Limits of an answer that no form can show, so the person who fills it in would not know them."""
 
 
 class Form:
-    """The form of one model.
+    """The form of one model (Elicitation, Requested Schema).
 
     Args:
         model: its fields are the form's fields.
 
     Raises:
-        SetupError: a field is of a kind that no form can show, or a client could stop the server with its pattern; the
-            message names it.
+        SetupError: no form can show a field, or a client could stop the server with its pattern; the message names the
+            field.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
@@ -80,7 +80,13 @@ class Form:
         self._needs_nulls = always - required
 
     def validate(self, content: Any) -> BaseModel:
-        """Validate the content of an accepted answer; fields that the form does not have are dropped.
+        """Validate the content of an accepted answer. Fields that the form does not have are dropped.
+
+        Args:
+            content: what the client sent.
+
+        Returns:
+            An instance of the model.
 
         Raises:
             InvalidAnswer: it does not fit; the reason names each field.
@@ -101,18 +107,18 @@ class Form:
 
 
 def describe(error: ValidationError) -> str:
-    """Say what is wrong with each field, without repeating the values."""
+    """Describe what is wrong with each field, without repeating the values."""
     return "; ".join(f"{where}: {what}" if where else what for where, what in problems_of(error))
 
 
 @lru_cache(maxsize=1024)
 def form(model: type[BaseModel]) -> Form:
-    """Give the form of a model, compiled once. Raises `SetupError` as `Form` does."""
+    """Return the form of a model, compiled once. Raises `SetupError` as `Form` does."""
     return Form(model)
 
 
 def snake_case(name: str) -> str:
-    """Give a class name in snake case; names that are one word stay one: `GitHubLogin` is `github_login`."""
+    """Return a class name in snake case: `GitHubLogin` becomes `github_login`."""
     return to_snake(_ONE_WORD.sub(lambda word: word[0].capitalize(), name))
 
 
@@ -131,6 +137,25 @@ def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> 
 
 
 def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    field = _typed(where, field)
+    kind = field["type"]
+    if kind == "string":
+        field |= _choice(where, field, "oneOf")
+    if kind == "array":
+        field["items"] = _choices(where, _resolve(field.get("items", {}), definitions))
+    if kind == "integer":
+        _close_bounds(field)
+    _check_keywords(where, field)
+    default = field.get("default")
+    if default is None or (isinstance(default, float) and not isfinite(default)):  # no field can show it
+        field.pop("default", None)
+    if field.get("format", "email") not in _FORMATS:
+        del field["format"]
+    return {name: value for name, value in field.items() if name in _KEYWORDS[kind]}
+
+
+def _typed(where: str, field: dict[str, Any]) -> dict[str, Any]:
+    """Return a field with its type, which is one that forms have."""
     if field.get("writeOnly") or field.get("format") == "password":
         raise SetupError(
             f"{where} is a secret, but the client sees what is typed into a form; ask for it on a page, with elicit_url"
@@ -139,32 +164,24 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
         field = {**field, "type": "string", "enum": [const]}
     elif const is not None:
         raise SetupError(f"{where} is a constant that is not a string; {_ALLOWED}")
+    if "oneOf" in field and field.get("type") is None:
+        field["type"] = "string"
     kind = field.get("type")
-    if "oneOf" in field and kind is None:
-        kind = field["type"] = "string"
     if not isinstance(kind, str) or kind not in _KEYWORDS:
         raise SetupError(f"{where} is {_name(field)}; {_ALLOWED}")
     if kind != "string" and field.keys() & {"enum", "oneOf"}:
         raise SetupError(f"{where} is a choice of values that are not strings; {_ALLOWED}")
-    if kind == "string":
-        field |= _choice(where, field, "oneOf")
-    if kind == "array":
-        field["items"] = _choices(where, _resolve(field.get("items", {}), definitions))
-    if kind == "integer":
-        _close_bounds(field)
+    return field
+
+
+def _check_keywords(where: str, field: dict[str, Any]) -> None:
     for keyword, what in _UNSAYABLE.items():
-        if keyword in field and keyword not in _KEYWORDS[kind]:
+        if keyword in field and keyword not in _KEYWORDS[field["type"]]:
             raise SetupError(
                 f"{where} has {what}, which a form can't show. Describe it in the field's description, and "
                 "check it with pydantic's AfterValidator: an answer that it rejects is asked for again, with "
                 "the reason"
             )
-    default = field.get("default")
-    if default is None or (isinstance(default, float) and not isfinite(default)):  # no field can show it
-        field.pop("default", None)
-    if field.get("format", "email") not in _FORMATS:
-        del field["format"]
-    return {name: value for name, value in field.items() if name in _KEYWORDS[kind]}
 
 
 def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:

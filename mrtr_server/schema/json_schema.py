@@ -33,10 +33,10 @@ Part = tuple[str, Any, str | int | None]
 """The pointer of a part of the schema, what must fit it, and the name of that; None for the value itself."""
 
 DEEPEST = 32
-"""How far inside a value it is told what does not fit. The path to it is cut long before."""
+"""How deep inside a value problems are named. Longer paths are cut anyway."""
 
 _URI = "mrtr:schema"
-"""Names the whole schema where a part of it is compiled alone."""
+"""The name of the whole schema where a part of it is compiled alone."""
 
 _OF_ALL = {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"}
 _OF_OBJECTS = {"properties", "patternProperties", "propertyNames", "unevaluatedProperties", "dependentSchemas"}
@@ -47,13 +47,13 @@ _PARTS = frozenset(_OF_ALL | _OF_OBJECTS | _OF_ARRAYS)
 _ELSEWHERE = frozenset(
     ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions")
 )
-"""Keywords that say nothing of a value themselves."""
+"""Keywords that do not restrict values themselves."""
 
 _NAMES_ONLY = frozenset({"required", "dependentRequired", "additionalProperties"})
-"""Keywords of which the library's message repeats names, and no values."""
+"""Keywords for which the library's message repeats names, but no values."""
 
 _OLD = (jsonschema_rs.Draft4Validator, jsonschema_rs.Draft6Validator, jsonschema_rs.Draft7Validator)
-"""Dialects in which nothing beside a `$ref` counts."""
+"""Dialects in which a `$ref` makes its siblings meaningless."""
 
 _LARGEST = 1.7976931348623157e308
 _LONG_NUMBER = re.compile(rb"[0-9]{309}")
@@ -71,16 +71,16 @@ class _UniqueItems:
 
 
 class JSONSchema:
-    """A JSON Schema that values are held to.
+    """A JSON Schema that values are validated against.
 
-    `format` is an annotation, whatever the dialect: nothing is held to it.
+    `format` is an annotation in every dialect: values are not validated against it.
 
     Args:
         where: the tool's name, for errors.
         schema: 2020-12 unless its `$schema` says otherwise.
 
     Raises:
-        SetupError: it is no valid schema; a pattern can't be matched in linear time; or a reference leads nowhere, or
+        SetupError: the schema is not valid, a pattern can't be matched in linear time, or a reference leads nowhere or
             out of the schema: nothing is fetched.
     """
 
@@ -241,7 +241,7 @@ def _compile(
 
 
 def _why_not(error: ValueError) -> str:
-    """Say to the author what is wrong with a schema."""
+    """Describe to the author what is wrong with a schema."""
     if not isinstance(error, ValidationError):
         return str(error)
     path = [str(step) for step in error.instance_path]

@@ -1,4 +1,4 @@
-"""Patterns that pydantic matches: those that a client could stop the server with are refused."""
+"""Patterns in types: those with which a client could stop the server are refused."""
 
 from collections.abc import Iterator, Mapping
 from re import Pattern
@@ -10,15 +10,15 @@ from ..errors import SetupError
 def refuse_backtracking(where: str, schema: Any) -> None:
     """Check that no pattern of a type is matched by Python's `re`, where 40 letters may take an hour.
 
-    pydantic does that with a pattern that was compiled, and with each of a model that asks for it. All others are
-    matched by an engine that needs a time in proportion to the text.
+    pydantic uses `re` for compiled patterns, and for all patterns of a model that asks for it. Its own engine takes a
+    time in proportion to the text.
 
     Args:
         where: what the type is of, for errors.
         schema: pydantic's core schema of the type.
 
     Raises:
-        SetupError: there is one.
+        SetupError: there is such a pattern.
     """
     for pattern in _backtracking(schema, python=False):
         raise SetupError(

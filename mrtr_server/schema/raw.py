@@ -3,21 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import SetupError
-from .arguments import ArgumentsMisfit
+from ..errors import ArgumentsMisfit, SetupError
 
 
 class RawArguments:
-    """Arguments that a raw schema describes. The schema is served as it is.
+    """Arguments that a raw schema describes. Clients are served the schema unchanged.
 
     Args:
         where: the tool's name, for errors.
         schema: a JSON Schema of type object; 2020-12 unless its `$schema` says otherwise.
-        parameter: the handler's parameter that takes all arguments as one dictionary; None to give each by name.
-        validate: whether arguments are held to it; if not, it is only served, and they come as the client sent them.
+        parameter: the handler's parameter that takes all arguments as one dictionary; None to pass each by name.
+        validate: whether arguments are validated against the schema; if not, they arrive as the client sent them.
 
     Raises:
-        SetupError: it is not one of an object, or it is one that arguments can't be held to; see `JSONSchema`.
+        SetupError: the schema is not one of an object, or arguments can't be validated against it; see `JSONSchema`.
     """
 
     def __init__(self, where: str, schema: Mapping[str, Any], parameter: str | None, *, validate: bool = True) -> None:
@@ -33,7 +32,7 @@ class RawArguments:
             self._problems = JSONSchema(where, self.schema).problems
 
     def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate raw arguments and return them as keyword arguments, or raise `ArgumentsMisfit`."""
+        """Validate raw arguments, and return them as keyword arguments. Raises `ArgumentsMisfit`."""
         if self._problems is not None and (problems := self._problems(raw)):
             raise ArgumentsMisfit(problems)
         return {self._parameter: dict(raw)} if self._parameter else dict(raw)

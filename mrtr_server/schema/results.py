@@ -27,14 +27,14 @@ _JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
 
 
 def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
-    """Compile how a tool's results are written.
+    """Compile how a tool's results become JSON.
 
     Args:
         where: the tool's name, for errors.
         returns: its return annotation.
 
     Returns:
-        The output schema, None if results are text and content; and the function that writes a result's body.
+        The output schema, None if results are text and content; and the function that returns a result's body.
 
     Raises:
         SetupError: the declared type has no JSON Schema, or is bytes.
@@ -64,15 +64,15 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
 
 
 def failed(message: str) -> JSON:
-    """Give the body of a tool result that failed with a message for the model."""
+    """Return the body of a tool result that failed, with a message for the model (Tools, Error Handling)."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
 def prompt_body(value: Any, description: str | None) -> JSON:
-    """Write what a prompt returned: a string, a message, a list of them, or a `PromptResult`.
+    """Return the body for what a prompt returned: a string, a message, a list of them, or a `PromptResult`.
 
     Raises:
-        TypeError: it is none of that.
+        TypeError: it is none of these.
     """
     meta = None
     if isinstance(value, PromptResult):
@@ -87,13 +87,13 @@ def prompt_body(value: Any, description: str | None) -> JSON:
 
 
 def resource_body(value: Any, uri: str, mime_type: str | None) -> JSON:
-    """Write what a resource returned: text, bytes, JSON, `ResourceContents`, or a list of contents."""
+    """Return the body for what a resource returned: text, bytes, JSON, `ResourceContents`, or a list of contents."""
     is_list = isinstance(value, list | tuple) and any(isinstance(item, ResourceContents) for item in value)
     return {"contents": [_contents(item, uri, mime_type) for item in (value if is_list else [value])]}
 
 
 def completion_body(value: Any) -> JSON:
-    """Write what a completion returned: a `Completion`, or values in the order of their rank."""
+    """Return the body for what a completion returned: a `Completion`, or values in the order of their rank."""
     if not isinstance(value, Completion):
         value = Completion(values=list(value or ()))
     values = value.values[:MOST_VALUES]

@@ -1,24 +1,25 @@
-"""Arguments that a tool or prompt does not take, and what the one who sent them is told."""
+"""Arguments that a tool or prompt does not have, and the error that names them."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from .arguments import Arguments, ArgumentsMisfit, SignatureArguments, problem, shortened
+from ..errors import ArgumentsMisfit
+from .arguments import Arguments, SignatureArguments, problem, shortened
 
 MOST_NAMED = 10
 """How many unknown arguments an error names."""
 
 LONGEST_COMPARED = 64
-"""How long a name may be, in characters, for the nearest one to be looked for: no longer name is a slip of the pen."""
+"""How long a name may be, in characters, to be compared with the known names: longer names are no typing errors."""
 
 
 class ArgumentNames:
     """The names that the arguments of a call may have.
 
     Args:
-        arguments: what reads them.
+        arguments: validates them.
         own: the parameters that the server fills.
     """
 
@@ -31,7 +32,7 @@ class ArgumentNames:
         self._is_open = arguments.is_open
 
     def unknown(self, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return a problem for each argument that is not taken, as (where, what). No value is repeated."""
+        """Return a problem for each argument that does not exist, as (where, what). No value is repeated."""
         if self._is_open:
             unknown = sorted(name for name in self._reserved if name in raw)
             count = len(unknown)
@@ -51,11 +52,11 @@ class ArgumentNames:
 
 
 def read_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate raw arguments, and check that there are no others.
+    """Validate raw arguments, and check that there are no unknown ones.
 
     Args:
-        arguments: reads them.
-        names: those that there may be; None for any, which are then dropped.
+        arguments: validates them.
+        names: the names that arguments may have; None to drop unknown ones.
         raw: as sent.
 
     Raises:

@@ -48,7 +48,7 @@ class UriTemplate:
         self._pattern = re.compile(pattern + re.escape(template[end:]), re.DOTALL)
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """Give the values in a URI, percent-decoded, or None if it does not fit.
+        """Return the values in a URI, percent-decoded, by name; None if the URI does not match.
 
         A decoded value can hold anything, slashes and `..` included: check it before you open a file by it.
         """

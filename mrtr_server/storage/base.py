@@ -161,7 +161,7 @@ class Store(ABC):
     # Changes: within this process, unless a subclass carries them further
 
     def fanout(self) -> Fanout:
-        """Return what carries change notifications; a new one, unless all of this store share one."""
+        """Return what carries change notifications. By default it reaches the listeners of this process."""
         return InProcessFanout()
 
     # Tasks: none, unless a subclass keeps some

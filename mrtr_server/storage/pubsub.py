@@ -1,4 +1,4 @@
-"""Change notifications: from whoever notices a change to whoever listens."""
+"""Change notifications: from whoever publishes a change to whoever listens."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,16 +12,27 @@ from ..protocol.messages import Change, Subscription
 class Fanout(Protocol):
     """Carries changes to all listeners.
 
-    The in-process one below reaches the listeners of one process; one that reaches every replica replaces it behind
-    the same two methods.
+    The in-process one below reaches the listeners of one process. One that reaches every replica has the same two
+    methods.
     """
 
     def publish(self, change: Change) -> None:
-        """Tell every listener that wants it about a change. May be called from any thread, and never waits."""
+        """Notify every listener that wants a change. Never waits, and may be called from any thread.
+
+        Args:
+            change: what has changed.
+        """
         ...
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
-        """Start listening; nothing that is published after this returns is missed."""
+        """Start listening. Nothing that is published after this returns is missed.
+
+        Args:
+            wanted: the changes to be notified of.
+
+        Returns:
+            The subscription, which is to be closed.
+        """
         ...
 
 
@@ -31,16 +42,16 @@ class InProcessFanout:
     def __init__(self) -> None:
         self._listeners: set[_Listener] = set()
         self._listeners_to: dict[Change, set[_Listener]] = {}
-        """The same by what they want, so that a change costs what those take who want it, however many others wait."""
+        """The same by what they want, so that a change costs what its own listeners take, however many others wait."""
         self._guard = RLock()
 
     def publish(self, change: Change) -> None:
-        """Tell every listener that wants it about a change."""
+        """Notify every listener that wants a change; see `Fanout.publish`."""
         for listener in tuple(self._listeners_to.get(change, ())):
             listener.notify(change)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
-        """Start listening. Must be called on the event loop that waits for the changes."""
+        """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""
         listener = _Listener(wanted, self._forget)
         with self._guard:
             self._listeners.add(listener)

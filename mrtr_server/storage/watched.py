@@ -1,24 +1,24 @@
-"""The store, watched: that it is away is said once, when it goes and when it is back, whoever asks it meanwhile."""
+"""A store whose outages are logged once: when it goes away, and when it is back."""
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
 from typing import Any, TypeVar
 
 from ..errors import NotExecuted, StoreUnavailable
+from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
 from .tasks import TaskRow
 
 logger = logging.getLogger("mrtr_server")
 
 POLL_INTERVAL = 1.0
-"""How long what is known of the store is good enough for who asks for readiness, in seconds."""
+"""How long a look is good enough for readiness, in seconds."""
 
 QUIET = 2.0
-"""How long a method must not have failed, in seconds, where another one has written."""
+"""How long a method must not have failed, in seconds, when another one has written."""
 
 LOOK_WITHIN = 0.7
 """How long such a look may take, in seconds. Kubernetes waits a second for its probe."""
@@ -39,7 +39,7 @@ class Outage:
     def __init__(self, name: str) -> None:
         self._name = name
         self.look: Callable[[], object] = lambda: None
-        """Looks soon whether the store is back, where what has worked proves nothing."""
+        """Starts a look whether the store is back, when what has worked proves nothing."""
         self._failing: dict[str, float] = {}
         """The methods that failed, and when they did so last."""
         self._reference = ""
@@ -52,21 +52,27 @@ class Outage:
         return bool(self._failing)
 
     def failed(self, method: str, error: StoreUnavailable) -> None:
-        """Note that a method failed, and log it if that is news; the error gets the reference of the entry."""
+        """Note that a method failed, and log it if that is news.
+
+        Args:
+            method: its name.
+            error: gets the reference of the log's entry.
+        """
         if not self._failing:
-            self._reference, self._since, self._failures = secrets.token_hex(4), time.monotonic(), 0
-            logger.error(
-                "%s: the store can't be used (reference %s): %s. Requests that need it are refused until it is back",
-                self._name,
-                self._reference,
-                error,
-            )
+            self._since, self._failures = time.monotonic(), 0
+            why = f"{error}. Requests that need it are refused until it is back"
+            self._reference = report_failure("%s: the store can't be used", self._name, why=why)
         self._failing[method] = time.monotonic()
         self._failures += 1
         error.reference = self._reference
 
     def worked(self, method: str, *, wrote: bool) -> None:
-        """Note that a method worked, and whether it has changed anything."""
+        """Note that a method worked.
+
+        Args:
+            method: its name.
+            wrote: whether it has changed anything.
+        """
         self._failing.pop(method, None)
         if wrote:
             since = time.monotonic() - QUIET
@@ -177,7 +183,7 @@ class WatchedStore(Store):
         await self._store.close()
 
     async def is_usable(self) -> bool:
-        """Look whether the store can be used now, unless somebody has just looked. Takes a moment at most."""
+        """Check whether the store can be used now, within `LOOK_WITHIN`; not again if that was just done."""
         looking = self._look_soon()
         if looking is not None and looking.get_loop() is asyncio.get_running_loop():
             await asyncio.wait((looking,), timeout=LOOK_WITHIN)
@@ -186,7 +192,7 @@ class WatchedStore(Store):
         return not self._outage.is_on
 
     def _look_soon(self) -> "asyncio.Task[None] | None":
-        """Begin to look, unless somebody does or just has; give who does."""
+        """Start a look, unless one is under way or has just ended; return the one that is under way."""
         looking = self._looking
         if looking is None or looking.done() or looking.get_loop().is_closed():
             looking = self._looking = None
@@ -214,7 +220,4 @@ def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:
         error: what the store said; it goes to the log unless it is there already.
         what: was not done, for the log.
     """
-    if not error.reference:
-        error.reference = secrets.token_hex(4)
-        logger.error("%s (reference %s): %s", what, error.reference, error)
-    return NotExecuted(error.reference)
+    return NotExecuted(report_outage(error, "%s", what))

@@ -1,12 +1,12 @@
 """What a task holds, sealed: its request, its flow, what it asks and what came of it."""
 
 from dataclasses import replace
-from hmac import compare_digest, digest
+from hmac import digest
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.codec import SealedCodec
+from ..crypto.bound import BoundCodec
 from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState, OverBudget, RequestError
 from ..flow.journal import Journal
@@ -46,7 +46,7 @@ class SealedTasks:
     """
 
     def __init__(self, ring: KeyRing, limits: Limits) -> None:
-        self._codec = SealedCodec(ring, "task")
+        self._codec = BoundCodec(ring, "task")
         self._id_keys = [key for _, key in ring.derive("task id")]
         self._limits = replace(limits, flow_seconds=_NO_END)
 
@@ -94,7 +94,7 @@ class SealedTasks:
 
     def seal_wait(self, binding: RowBinding) -> str:
         """Seal a state for a client that is to come again for a result. It says nothing, and grants nothing."""
-        return self._codec.seal(_bound(binding, "wait"))
+        return self._codec.seal(_bound(binding, "wait"), b"")
 
     def check_wait(self, binding: RowBinding, state: Any) -> None:
         """Check that a state is one that `seal_wait` gave for this task and principal. Raises `InvalidRequestState`."""
@@ -102,20 +102,14 @@ class SealedTasks:
             raise InvalidRequestState("not a string")
         if len(state) > _LONGEST_WAIT:
             raise InvalidRequestState("too large")
-        if not compare_digest(self._codec.unseal(state), _bound(binding, "wait")):
-            raise InvalidRequestState("it belongs to another task or principal")
+        self._codec.unseal(_bound(binding, "wait"), state, "it belongs to another task or principal")
 
     def _seal(self, binding: RowBinding, column: str, payload: bytes) -> bytes:
-        return self._codec.seal(_bound(binding, column) + payload).encode("ascii")
+        return self._codec.seal(_bound(binding, column), payload).encode()
 
     def _unseal(self, row: TaskRow, column: str, sealed: bytes) -> bytes:
-        opened, bound = (
-            self._codec.unseal(sealed.decode("ascii", "replace")),
-            _bound(RowBinding(row.id, row.owner), column),
-        )
-        if not compare_digest(opened[: len(bound)], bound):
-            raise InvalidRequestState(f"the {column} belongs to another task, column or principal")
-        return opened[len(bound) :]
+        moved = f"the {column} belongs to another task, column or principal"
+        return self._codec.unseal(_bound(RowBinding(row.id, row.owner), column), sealed, moved)
 
 
 def _bound(binding: RowBinding, column: str) -> bytes:

@@ -26,6 +26,7 @@ from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..limits import Limits
+from ..logs.failures import report_failure
 from ..protocol.messages import JSON, Call, Change, Complete, Principal, Question, Task, TaskOffer, TaskResult
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
@@ -349,11 +350,7 @@ class Tasks:
         return self.sealed.seal_journal(_binding(row), journal, self.now())
 
     def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
-        reference = secrets.token_hex(4)
-        logger.error(
-            "A task of %r returned a result that is not JSON (reference %s)", row.name, reference, exc_info=error
-        )
-        return InternalFault(reference)
+        return InternalFault(report_failure("A task of %r returned a result that is not JSON", row.name, error=error))
 
     async def _change(self, row: TaskRow, **changes: Any) -> TaskRow | None:
         changed = await self.store.change_task(row, **changes, updated=self.now())

@@ -332,7 +332,9 @@ class _LoopWorker:
             self._leave_to_others(run.row)
             await run.leave()
         except UnknownTarget:
-            self._tell_once(f"There are tasks of {run.row.name!r}, which this server has not; others may")
+            self._tell_once(
+                f"There are tasks of {run.row.name!r}, a tool that this server does not have; other servers may"
+            )
             self._leave_to_others(run.row)
             await run.leave()
         except StoreUnavailable as error:
@@ -351,7 +353,7 @@ class _LoopWorker:
             raise
         except Exception as error:
             logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
-            await self._fail(run, ProtocolError("The task could not be kept"))
+            await self._fail(run, ProtocolError("The task could not be stored"))
 
     async def _fail(self, run: TaskRun, error: RequestError) -> None:
         await run.end(lambda row: self._tasks.failed(row, error))
@@ -366,7 +368,7 @@ class _LoopWorker:
                 row.attempts - 1,
                 self._limits.lease_seconds,
             )
-            raise ProtocolError("The task was given up: it could not be run to its end")
+            raise ProtocolError("The task failed: it could not be run to its end")
         call = sealed.unseal_call(row)
         run.journal = journal = sealed.unseal_journal(row, self._tasks.now())
         journal.deliver(sealed.unseal_questions(row).answers)

@@ -15,7 +15,7 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer as it goes over the wire. Make one yourself for what no well-behaved client sends.
+    """An answer as it goes over the wire. Make one yourself to send what no well-behaved client sends.
 
     Args:
         raw: the value in `inputResponses`.
@@ -44,6 +44,9 @@ def accept(content: BaseModel | Mapping[str, Any] | None = None, /, **fields: An
     Args:
         content: an instance of the form's model, or the fields by name.
         fields: the fields by name.
+
+    Returns:
+        The answer, to be given under the ask's key.
     """
     if content is None and not fields:
         return Answer({"action": "accept"})
@@ -64,31 +67,37 @@ no = accept(confirm=False)
 
 
 def sampled(text: str, *, model: str = "test-model") -> Answer:
-    """Answer as the client's model.
+    """Answer as the client's model (Sampling).
 
     Args:
-        text: what it wrote.
+        text: what the model wrote.
         model: its name.
+
+    Returns:
+        The answer, to be given under the ask's key.
     """
     return Answer({"role": "assistant", "content": {"type": "text", "text": text}, "model": model})
 
 
 def roots(*uris: str) -> Answer:
-    """Answer with the directories and files that the client works in.
+    """Answer with the directories and files that the client works in (Roots).
 
     Args:
         uris: their URIs, such as `"file:///home/ann/project"`.
+
+    Returns:
+        The answer, to be given under the ask's key.
     """
     return Answer({"roots": [{"uri": uri} for uri in uris]})
 
 
 def is_function(answer: object) -> TypeGuard[Callable[[Asked], Given]]:
-    """Say whether an answer is a function that gives one."""
+    """Return whether an answer is a function that makes one."""
     return callable(answer) and not isinstance(answer, Answer | BaseModel | Mapping)
 
 
 def write(answer: Answerable, asked: Asked | None) -> Any:
-    """Give an answer as it goes over the wire.
+    """Return an answer as it goes over the wire.
 
     Args:
         answer: what the test gave.

@@ -17,7 +17,7 @@ class Asked:
     """One thing that the server asked for.
 
     Args:
-        key: names it on the wire.
+        key: its name on the wire.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters, as sent.
     """
@@ -76,5 +76,5 @@ class Asks(dict[str, Asked]):
 
 
 def listed(asked: Iterable[Asked]) -> str:
-    """Say what was asked in one line."""
+    """Describe what was asked, in one line."""
     return "; ".join(map(str, asked)) or "nothing"

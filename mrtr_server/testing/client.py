@@ -4,6 +4,8 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from typing_extensions import override
+
 from .flow import Flow
 from .loop import run
 from .replies import Reply
@@ -14,7 +16,7 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 
 
 class Calls(Session[One, Many]):
-    """What both clients do. They differ in what a call gives: a reply, or a coroutine of one."""
+    """What both clients do. They differ in what a call returns: a reply, or a coroutine of one."""
 
     # Calls that run to their end
 
@@ -51,11 +53,29 @@ class Calls(Session[One, Many]):
         answers: Answers = NONE,
         **named: str,
     ) -> One:
-        """Get a prompt, and answer what it asks until it is done; see `call`."""
+        """Get a prompt, and answer what it asks until it is done.
+
+        Args:
+            prompt: its name.
+            arguments: its arguments.
+            answers: by key; see `call`.
+            named: arguments, too.
+
+        Returns:
+            The last reply, with the steps, log and notes of all rounds.
+        """
         return self.prompt_flow(prompt, {**arguments, **named}).finish(answers)
 
     def read(self, uri: str, /, *, answers: Answers = NONE) -> One:
-        """Read a resource, and answer what it asks until it is done; see `call`."""
+        """Read a resource, and answer what it asks until it is done.
+
+        Args:
+            uri: its URI.
+            answers: by key; see `call`.
+
+        Returns:
+            The last reply, with the steps, log and notes of all rounds.
+        """
         return self.resource_flow(uri).finish(answers)
 
     def request(self, method: str, params: Mapping[str, Any] = NONE) -> One:
@@ -68,7 +88,7 @@ class Calls(Session[One, Many]):
         Returns:
             The reply; `result` has what came back.
         """
-        return self._one(self._send(method, params, self._transports[0]))
+        return self.run_one(self._send(method, params, self.transports[0]))
 
     # Flows to walk
 
@@ -79,40 +99,59 @@ class Calls(Session[One, Many]):
             tool: its name.
             arguments: its arguments.
             named: arguments, too.
+
+        Returns:
+            The flow; `start` sends the first round.
         """
         return Flow(self, "tools/call", tool, {**arguments, **named})
 
     def prompt_flow(self, prompt: str, arguments: Mapping[str, str] = NONE, /, **named: str) -> Flow[One, Many]:
-        """Make the flow of a prompt; see `flow`."""
+        """Make the flow of a prompt, to walk round by round. Nothing is sent yet.
+
+        Args:
+            prompt: its name.
+            arguments: its arguments.
+            named: arguments, too.
+
+        Returns:
+            The flow; `start` sends the first round.
+        """
         return Flow(self, "prompts/get", prompt, {**arguments, **named})
 
     def resource_flow(self, uri: str, /) -> Flow[One, Many]:
-        """Make the flow of a resource; see `flow`."""
+        """Make the flow of a resource, to walk round by round. Nothing is sent yet.
+
+        Args:
+            uri: its URI.
+
+        Returns:
+            The flow; `start` sends the first round.
+        """
         return Flow(self, "resources/read", uri, {})
 
 
 class Client(Calls[Reply, list[Reply]]):
-    """A client for tests that are plain functions: it gives replies.
+    """A client for tests that are plain functions: it returns replies.
 
     As a context manager it starts its applications, with their `lifespan=`, and shuts them down. Otherwise nothing
-    need be closed.
+    needs to be closed.
 
-    All clients of a thread share one event loop, which runs while one of them waits for a reply; so what an application
-    has bound to its loop stays good from test to test. Where a loop runs already, in an `async def` test, use
-    `AsyncClient`.
+    All clients of a thread share one event loop, which runs while one of them waits for a reply. So whatever an
+    application has bound to its loop stays valid from test to test. In an `async def` test a loop is running already:
+    use `AsyncClient` there.
 
     Args:
         servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
         token: the bearer token of the user.
         headers: HTTP headers of every request.
-        answers: answers by key to what no script of a call answers; they may be given often, or not at all.
-        capabilities: what the client declares; all that there are if left out.
-        tasks: whether it takes tasks, too. A call that becomes one is followed to its end.
+        answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
+        capabilities: what the client declares; every capability if left out.
+        tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
         dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
         log_level: the least severe log messages that the client wants; None for none.
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
-        timeout: how long a reply may take, in seconds; None for as long as it takes.
+        timeout: how long a reply may take, in seconds; None for any time.
     """
 
     def __enter__(self) -> Self:
@@ -124,18 +163,20 @@ class Client(Calls[Reply, list[Reply]]):
     ) -> None:
         run(self._stop())
 
-    def _one(self, work: Coroutine[Any, Any, Reply]) -> Reply:
+    @override
+    def run_one(self, work: Coroutine[Any, Any, Reply]) -> Reply:
         return run(work)
 
-    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> list[Reply]:
+    @override
+    def run_all(self, work: Coroutine[Any, Any, list[Reply]]) -> list[Reply]:
         return run(work)
 
 
 class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]):
-    """A client for tests that are `async def`: what `Client` gives has to be awaited here.
+    """A client for tests that are `async def`: what `Client` returns must be awaited here.
 
-    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down. It takes
-    what `Client` takes.
+    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down. It has
+    the parameters of `Client`.
     """
 
     async def __aenter__(self) -> Self:
@@ -147,8 +188,10 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
     ) -> None:
         await self._stop()
 
-    def _one(self, work: Coroutine[Any, Any, Reply]) -> Coroutine[Any, Any, Reply]:
+    @override
+    def run_one(self, work: Coroutine[Any, Any, Reply]) -> Coroutine[Any, Any, Reply]:
         return work
 
-    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> Coroutine[Any, Any, list[Reply]]:
+    @override
+    def run_all(self, work: Coroutine[Any, Any, list[Reply]]) -> Coroutine[Any, Any, list[Reply]]:
         return work

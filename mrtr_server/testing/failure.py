@@ -2,4 +2,4 @@
 
 
 class Unexpected(AssertionError):
-    """What came is not what the test said would come; the message tells both, for a test's report."""
+    """What came is not what the test expected. The message shows both, for a test's report."""

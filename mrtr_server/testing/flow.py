@@ -31,13 +31,13 @@ def flipped(state: str) -> str:
 
 
 class Flow(Generic[One, Many]):
-    """One flow: the same call, sent round by round, to whatever server and by whatever user the test says.
+    """One flow: the same call, sent round by round, to the servers and as the user that the test chooses.
 
-    Where the client takes tasks (`tasks=True`), a flow may become one: `task` is its id then, and its rounds are what
-    happens between two times that it asks.
+    If the client accepts tasks (`tasks=True`), a flow may become one: `task` is then its id, and one round is what
+    happens between two times that the task asks.
 
-    `state`, `arguments`, `token` and `headers` are what the next round is sent with; change them between rounds as you
-    like. A round that is refused leaves the flow where it was.
+    The next round is sent with the attributes `state`, `arguments`, `token` and `headers`, which you may change between
+    rounds. A round that is refused leaves the flow where it was.
 
     Args:
         client: who sends it.
@@ -56,7 +56,7 @@ class Flow(Generic[One, Many]):
         self.state: str | None = None
         self.task: str | None = None
         self.replies: list[Reply] = []
-        self._servers = client._transports
+        self._servers = client.transports
         self._turn = 0
         self._at: Reply | None = None  # what it goes on from: the last reply that is no error
         self._before: tuple[str | None, Reply | None] = (None, None)
@@ -94,13 +94,13 @@ class Flow(Generic[One, Many]):
         return self.send({**answers, **named})
 
     def answer(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
-        """Send the next round, with answers to what is asked; some, all, or none where there is just a state.
+        """Send the next round, with answers to what is asked; some, all, or none where there is only a state.
 
-        Fails the test if a key is not asked: `send` is for that.
+        Fails the test if a key is not asked; use `send` for that.
 
         Args:
             answers: by key: fields of a form or an instance of its model, `accept(...)`, `decline`, `cancel`, `yes`,
-                `no`, `sampled(...)`, `roots(...)`, or a function of what is asked that gives one.
+                `no`, `sampled(...)`, `roots(...)`, or a function of what is asked that returns one of these.
             named: answers by key, too.
 
         Returns:
@@ -113,31 +113,31 @@ class Flow(Generic[One, Many]):
         return self.send(given)
 
     def send(self, answers: Mapping[str, Answerable] = NONE, /, *, wait: bool = True) -> One:
-        """Send a round with whatever answers, asked for or not, and whatever state the flow has.
+        """Send a round with any answers, asked for or not, and with the state that the flow has.
 
         Args:
             answers: by key; see `answer`.
-            wait: whether to wait, in a task, for what comes of the answers. If not, the task may be looked at, waited
-                for or cancelled while it works on them.
+            wait: whether to wait, in a task, for what comes of the answers. If not, you may look at the task, wait for
+                it or cancel it while it works on them.
 
         Returns:
             The reply to this round; in a task that is not waited for, the acknowledgement of the answers.
         """
-        return self._client._one(self._round(self._written(answers), wait))
+        return self._client.run_one(self._round(self._written(answers), wait))
 
     def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
-        """Go on to the end with scripted answers; begin first, if need be.
+        """Send rounds to the end with scripted answers, from the first round if nothing has been sent.
 
-        Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
+        Fails the test if no answer is scripted for an ask, or if a scripted answer is never asked for.
 
         Args:
             answers: by key; see `answer`. A list has the answers to questions that come under one key in turn.
             named: answers by key, too.
 
         Returns:
-            The last reply, with the steps, log and notes of all rounds that this took.
+            The last reply, with the steps, log and notes of all rounds that were sent.
         """
-        return self._client._one(self._finish({**answers, **named}))
+        return self._client.run_one(self._finish({**answers, **named}))
 
     # A flow that has become a task
 
@@ -147,15 +147,15 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply; `task` says, `asks` has what it asks, and `text` and the like what came of it.
         """
-        return self._client._one(self._look())
+        return self._client.run_one(self._look())
 
     def wait(self) -> One:
-        """Ask how the task is doing until it asks something, or has ended.
+        """Ask how the task is doing until it asks something or has ended.
 
         Returns:
             The last reply.
         """
-        return self._client._one(self._wait())
+        return self._client.run_one(self._wait())
 
     def cancel(self) -> One:
         """Cancel the task.
@@ -163,7 +163,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The acknowledgement.
         """
-        return self._client._one(self._about_task("tasks/cancel", {}))
+        return self._client.run_one(self._about_task("tasks/cancel", {}))
 
     # What goes wrong between rounds
 
@@ -176,15 +176,15 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to the replayed request.
         """
-        return self._client._one(self._deliver((reply or self.last).request, self._next_server()))
+        return self._client.run_one(self._deliver((reply or self.last).request, self._next_server()))
 
     def drop(self) -> One:
-        """Let the last reply be lost on its way: send its request again, as a client does that never got it.
+        """Lose the last reply: send its request again, as a client does that never received the reply.
 
         Returns:
-            The reply to the second delivery, from which the flow goes on.
+            The reply to the second delivery, from which the flow continues.
         """
-        return self._client._one(self._drop())
+        return self._client.run_one(self._drop())
 
     def race(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> Many:
         """Send the next round to all servers of the flow at once, byte for byte the same; twice, if there is only one.
@@ -194,18 +194,18 @@ class Flow(Generic[One, Many]):
             named: answers by key, too.
 
         Returns:
-            The replies, in the order of the servers. The flow goes on from the first that is no error. In a task they
-            are the acknowledgements of the answers; `wait` for what comes of them.
+            The replies, in the order of the servers. The flow continues from the first that is not an error. In a task
+            they are the acknowledgements of the answers; `wait` for what comes of them.
         """
         given = {**answers, **named}
         self._check_open(given)
-        return self._client._many(self._race(self._written(given)))
+        return self._client.run_all(self._race(self._written(given)))
 
     def tamper(self, change: Callable[[str], str] = flipped) -> None:
-        """Let the state be changed on its way to the server, in the next round only.
+        """Change the state on its way to the server, in the next round only.
 
         Args:
-            change: gives the changed state; by default one character in the middle is another.
+            change: returns the changed state; by default, one character in the middle is another.
         """
         if self.state is None:
             raise Unexpected("The flow has no state to tamper with: it has not been asked anything yet")
@@ -217,7 +217,7 @@ class Flow(Generic[One, Many]):
         Args:
             servers: applications or URLs; several take turns.
         """
-        self._servers = transports(servers, self._client._path, self._client._timeout)
+        self._servers = transports(servers, self._client.path, self._client.timeout)
         self._turn = 0
 
     # How it is done
@@ -248,7 +248,7 @@ class Flow(Generic[One, Many]):
         if self.task is None:
             raise Unexpected(f"The flow has not become a task. {self.last}")
         given = {NAME_FIELDS[method]: self.task, **params}
-        return await self._client._write(method, given, server, self.token, self.headers)
+        return await self._client.prepare(method, given, server, self.token, self.headers)
 
     async def _look(self) -> Reply:
         return self._take(await self._about_task("tasks/get", {}))
@@ -256,8 +256,8 @@ class Flow(Generic[One, Many]):
     async def _wait(self) -> Reply:
         pause, waited = _FIRST_PAUSE, 0.0
         while (reply := await self._about_task("tasks/get", {})).is_task and reply.task.status == "working":
-            if self._client._timeout is not None and waited > self._client._timeout:
-                raise Unexpected(f"The task neither asked nor ended within {self._client._timeout} s. {reply}")
+            if self._client.timeout is not None and waited > self._client.timeout:
+                raise Unexpected(f"The task neither asked nor ended within {self._client.timeout} s. {reply}")
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)
         return self._take(reply)
@@ -302,7 +302,7 @@ class Flow(Generic[One, Many]):
         if self.state is not None:
             params["requestState"] = self._tampering(self.state) if self._tampering is not None else self.state
             self._tampering = None
-        return await self._client._write(self._method, params, server, self.token, self.headers)
+        return await self._client.prepare(self._method, params, server, self.token, self.headers)
 
     async def _deliver(self, request: Request, server: Transport) -> Reply:
         before, rounds = (self.last.asked if self.replies else None), len(self.replies) + 1

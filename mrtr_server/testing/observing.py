@@ -8,11 +8,11 @@ from contextvars import ContextVar
 from ..flow.steps import step_watcher
 
 _LOGGER = logging.getLogger("mrtr_server")
-_current: ContextVar["Seen | None"] = ContextVar("mrtr_server_testing_seen", default=None)
+_current: ContextVar["Observed | None"] = ContextVar("mrtr_server_testing_seen", default=None)
 
 
 class Log:
-    """What the server's log said; `"refused" in reply.log` looks for text in it.
+    """What the server logged; `"refused" in reply.log` searches for text in it.
 
     Args:
         records: the records, in their order.
@@ -39,19 +39,19 @@ class Log:
 _FORMATTER = logging.Formatter("%(levelname)s %(message)s")
 
 
-class Seen:
-    """What was seen of one request, or of several.
+class Observed:
+    """What was observed of one request, or of several.
 
     Args:
-        parts: what was seen of each, to be put together.
+        parts: what was observed of each, to be combined.
     """
 
-    def __init__(self, *parts: "Seen") -> None:
+    def __init__(self, *parts: "Observed") -> None:
         self.ran: list[str] = [step for part in parts for step in part.ran]
         self.replayed: list[str] = [step for part in parts for step in part.replayed]
         self.records: list[logging.LogRecord] = [record for part in parts for record in part.records]
 
-    def take(self, step: str, runs: bool) -> None:
+    def note_step(self, step: str, runs: bool) -> None:
         """Note that a step was called."""
         (self.ran if runs else self.replayed).append(step)
 
@@ -59,7 +59,7 @@ class Seen:
 class _Listener(logging.Handler):
     """Takes what is logged on behalf of one request, in whatever task or thread; others may run beside it."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: Observed) -> None:
         super().__init__()
         self._seen = seen
 
@@ -69,12 +69,12 @@ class _Listener(logging.Handler):
 
 
 @contextmanager
-def watching() -> Iterator[Seen]:
-    """Watch what the code in the block does, and the tasks and threads that it starts."""
-    seen = Seen()
+def watching() -> Iterator[Observed]:
+    """Observe what the code in the block does, and the tasks and threads that it starts."""
+    seen = Observed()
     listener = _Listener(seen)
     _LOGGER.addHandler(listener)
-    tokens = _current.set(seen), step_watcher.set(seen.take)
+    tokens = _current.set(seen), step_watcher.set(seen.note_step)
     try:
         yield seen
     finally:

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from ..protocol.messages import JSON, LogMessage, TaskStatus
 from .asked import Asked, Asks, listed
 from .failure import Unexpected
-from .observing import Log, Seen
+from .observing import Log, Observed
 from .wire import Request
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
@@ -48,20 +48,20 @@ class Response:
         status: its status code.
         headers: by lower-case name.
         body: its body.
-        seen: what was seen of the request inside the server; None if it runs elsewhere.
+        seen: what was observed of the request inside the server; None if the server runs elsewhere.
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    seen: Seen | None = None
+    seen: Observed | None = None
 
 
 class Reply:
-    """The reply to one round of a flow; or to a call that was run to its end, whose `steps`, `log`, `progress` and
-    `messages` are then those of all its rounds.
+    """The reply to one round of a flow, or to a call that was run to its end.
 
-    What the reply does not have fails the test, with a message that says what came instead.
+    Of a call, `steps`, `log`, `progress` and `messages` are those of all its rounds. An attribute that the reply does
+    not have fails the test, with a message that says what came instead.
 
     Args:
         request: what was sent.
@@ -79,13 +79,20 @@ class Reply:
     ) -> None:
         self.request = request
         self.rounds = rounds
-        self._responses = responses
+        self.responses = responses
         self._before = before or {}
 
     @classmethod
     def of_all(cls, replies: "Sequence[Reply]") -> "Reply":
-        """Put the replies to several rounds together: what was seen on the way is that of all of them."""
-        responses = [response for reply in replies for response in reply._responses]
+        """Combine the replies to several rounds: what was observed is that of all of them.
+
+        Args:
+            replies: in the order of the rounds.
+
+        Returns:
+            The last reply, with what was observed in all rounds.
+        """
+        responses = [response for reply in replies for response in reply.responses]
         asked = {key: each for reply in replies for key, each in reply.asked.items()}
         return cls(replies[-1].request, responses, asked, replies[-1].rounds)
 
@@ -94,22 +101,22 @@ class Reply:
     @property
     def status(self) -> int:
         """The HTTP status."""
-        return self._responses[-1].status
+        return self.responses[-1].status
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The HTTP headers, by lower-case name."""
-        return self._responses[-1].headers
+        return self.responses[-1].headers
 
     @property
     def body(self) -> bytes:
         """The HTTP body."""
-        return self._responses[-1].body
+        return self.responses[-1].body
 
     @cached_property
     def message(self) -> JSON:
         """The JSON-RPC response, whole; empty if the body is none."""
-        found = list(_messages(self._responses[-1]))
+        found = list(_messages(self.responses[-1]))
         return found[-1] if found and "jsonrpc" in found[-1] else {}
 
     @property
@@ -202,8 +209,7 @@ class Reply:
 
     @property
     def content(self) -> list[JSON]:
-        """The blocks of what the call gave: of a tool's content, also where it failed, a prompt's messages or a
-        resource's contents."""
+        """The content blocks of the result: of a tool, also if it failed; of a prompt's messages; of a resource."""
         if not self.complete or not {"content", "messages", "contents"} & self._ended.keys():
             raise Unexpected(f"There is no content. {self}")
         return self._blocks
@@ -247,7 +253,7 @@ class Reply:
         return [LogMessage(each["level"], each["data"], each.get("logger")) for each in noted]
 
     def _notes(self) -> Iterator[tuple[str, JSON]]:
-        for response in self._responses:
+        for response in self.responses:
             for message in _messages(response):
                 if "method" in message:
                     yield message["method"], message["params"]
@@ -269,42 +275,42 @@ class Reply:
         """What the server's log, the logger `mrtr_server`, said. It takes what that logger's level lets through."""
         return Log(self._seen("the log").records)
 
-    def _seen(self, what: str) -> Seen:
-        seen = [response.seen for response in self._responses if response.seen is not None]
+    def _seen(self, what: str) -> Observed:
+        seen = [response.seen for response in self.responses if response.seen is not None]
         if not seen:
             raise Unexpected(f"{what.capitalize()} can't be seen over HTTP: pass the application to the client instead")
-        return seen[0] if len(seen) == 1 else Seen(*seen)
+        return seen[0] if len(seen) == 1 else Observed(*seen)
 
     def __str__(self) -> str:
-        return _describe(self) + self._logged()
+        return self._described() + self.described_log()
 
-    def _logged(self) -> str:
-        records = [record for response in self._responses if response.seen for record in response.seen.records]
+    def _described(self) -> str:
+        if not self.message:
+            return f"HTTP {self.status}: {self.body[:300].decode(errors='replace')}"
+        if "error" in self.message:
+            code, message, data = self.error
+            return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
+        if self.is_task and not self.complete:
+            asks = f" and asks {listed(self.asks.values())}" if self.asks else ""
+            return f"The task is {self.task.status}{asks}: {self.task.message or 'it has no message'}"
+        if self.asks:
+            return f"The server asks {listed(self.asks.values())}."
+        if self.needs_input:
+            return "The server asks nothing, and expects the same call again, with its state."
+        text = self._text or str(self.result)
+        return f"The tool failed: {text}" if self.failed else f"The call is complete: {text}"
+
+    def described_log(self) -> str:
+        """Return the server's log for the message of a failed test; empty if nothing was logged."""
+        records = [record for response in self.responses if response.seen for record in response.seen.records]
         return f"\nThe log says:\n{Log(records).text}" if records else ""
 
     def __repr__(self) -> str:
-        return f"<Reply: {_describe(self)}>"
-
-
-def _describe(reply: Reply) -> str:
-    if not reply.message:
-        return f"HTTP {reply.status}: {reply.body[:300].decode(errors='replace')}"
-    if "error" in reply.message:
-        code, message, data = reply.error
-        return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
-    if reply.is_task and not reply.complete:
-        asks = f" and asks {listed(reply.asks.values())}" if reply.asks else ""
-        return f"The task is {reply.task.status}{asks}: {reply.task.message or 'it has no message'}"
-    if reply.asks:
-        return f"The server asks {listed(reply.asks.values())}."
-    if reply.needs_input:
-        return "The server asks nothing, and expects the same call again, with its state."
-    text = reply._text or str(reply.result)
-    return f"The tool failed: {text}" if reply.failed else f"The call is complete: {text}"
+        return f"<Reply: {self._described()}>"
 
 
 def _messages(response: Response) -> Iterator[JSON]:
-    """Give the JSON-RPC messages of a response: those of a stream, or the one of a JSON body."""
+    """Return the JSON-RPC messages of a response: those of a stream, or the one of a JSON body."""
     texts = [response.body]
     if response.headers.get("content-type", "").startswith("text/event-stream"):
         lines = [line for event in response.body.split(b"\n\n") for line in event.split(b"\n")]

@@ -18,11 +18,11 @@ Answers = Mapping[str, Scripted]
 
 
 class Script:
-    """The answers to one flow, each to be given once.
+    """The answers to one flow, each to be used once.
 
     Args:
         answers: by key.
-        defaults: by key, for what is not in `answers`; they may be given often, or not at all.
+        defaults: by key, for what is not in `answers`; each may be used any number of times.
     """
 
     def __init__(self, answers: Answers, defaults: Mapping[str, Answerable]) -> None:
@@ -32,7 +32,7 @@ class Script:
         self._asked: dict[str, Asked] = {}
 
     def answer(self, reply: Reply) -> dict[str, Any]:
-        """Give the answers to what a reply asks. Fails the test if there is none for a question."""
+        """Return the answers to what a reply asks. Fails the test if there is none for a question."""
         return {key: write(self._next(asked, reply), asked) for key, asked in reply.asks.items()}
 
     def _next(self, asked: Asked, reply: Reply) -> Answerable:
@@ -47,9 +47,9 @@ class Script:
             return self._defaults[key]
         if key in self._left:
             again = f", after {before.message!r}" if before is not None and before.message != asked.message else ""
-            raise Unexpected(f"No answer is left for {asked}, which was asked again{again}.{reply._logged()}")
+            raise Unexpected(f"No answer is left for {asked}, which was asked again{again}.{reply.described_log()}")
         known = ", ".join(map(repr, [*self._left, *self._functions, *self._defaults])) or "none"
-        raise Unexpected(f"No answer is scripted for {asked}. Answers are given for: {known}.{reply._logged()}")
+        raise Unexpected(f"No answer is scripted for {asked}. Answers are given for: {known}.{reply.described_log()}")
 
     def check_used(self, reply: Reply) -> None:
         """Fail the test if an answer was never asked for."""

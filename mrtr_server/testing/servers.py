@@ -9,17 +9,17 @@ S = TypeVar("S", bound=MRTRServer)
 
 
 class Clock:
-    """A clock that stands still until it is moved: `replica(app, clock=clock)`.
+    """A clock that stands still until the test moves it: `replica(app, clock=clock)`.
 
     Args:
-        now: where it stands, in seconds since the epoch; the present time if left out.
+        now: its time, in seconds since the epoch; the present time if left out.
     """
 
     def __init__(self, now: float | None = None) -> None:
         self.now = time.time() if now is None else now
 
     def __call__(self) -> float:
-        """Give the time, in seconds since the epoch."""
+        """Return the time, in seconds since the epoch."""
         return self.now
 
     def advance(self, seconds: float) -> None:
@@ -34,15 +34,18 @@ class Clock:
 def replica(app: S, /, **settings: Any) -> S:
     """Make another server with the handlers of an application, as if it ran in another process.
 
-    It has the same keys and settings, but for those that are given. What a server makes for itself when it is given
-    nothing, it makes for itself, too; what is given to it, such as a store, it shares. Handlers that are registered
-    later, on either, are on both.
+    It has the same keys and settings, except those in `settings`. What a server makes for itself by default, the
+    replica makes for itself, too; what was passed to the application, such as a store, both share. A handler that is
+    registered later, on either, is on both.
 
     Args:
-        app: the application; it stays as it is.
+        app: the application; it does not change.
         settings: keywords of `MRTRServer`, such as `keys=`, `clock=`, `limits=`, `auth=`.
+
+    Returns:
+        The replica.
     """
-    return app._replica(settings)
+    return app.__replace__(**settings)
 
 
 def replicas(app: S, count: int, /, **settings: Any) -> list[S]:
@@ -52,5 +55,8 @@ def replicas(app: S, count: int, /, **settings: Any) -> list[S]:
         app: the application.
         count: how many.
         settings: keywords of `MRTRServer`, the same for all.
+
+    Returns:
+        The replicas.
     """
     return [replica(app, **settings) for _ in range(count)]

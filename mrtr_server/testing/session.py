@@ -30,7 +30,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Session(ABC, Generic[One, Many]):
-    """What a client knows; `Client` has its parameters."""
+    """The state of a client; `Client` documents its parameters."""
 
     def __init__(
         self,
@@ -54,25 +54,39 @@ class Session(ABC, Generic[One, Many]):
         self.token = token
         self.headers = dict(headers)
         self.answers = answers
-        self._path = path
-        self._timeout = timeout
-        self._transports = transports(servers, path, timeout)
+        self.path = path
+        self.timeout = timeout
+        self.transports = transports(servers, path, timeout)
         self._caller = Caller(dialect=dialect, capabilities=capabilities, log_level=log_level)
         self._requests = 0
         self._lives: list[Lifespan] = []
 
     @abstractmethod
-    def _one(self, work: Coroutine[Any, Any, Reply]) -> One:
-        """Give what a call gives."""
+    def run_one(self, work: Coroutine[Any, Any, Reply]) -> One:
+        """Return a reply, or a coroutine of one.
+
+        Args:
+            work: what awaits the reply.
+
+        Returns:
+            The reply for `Client`, the coroutine for `AsyncClient`.
+        """
 
     @abstractmethod
-    def _many(self, work: Coroutine[Any, Any, list[Reply]]) -> Many:
-        """Give what several calls give."""
+    def run_all(self, work: Coroutine[Any, Any, list[Reply]]) -> Many:
+        """Return several replies, or a coroutine of them.
 
-    async def _write(
+        Args:
+            work: what awaits the replies.
+
+        Returns:
+            The replies for `Client`, the coroutine for `AsyncClient`.
+        """
+
+    async def prepare(
         self, method: str, params: dict[str, Any], server: Transport, token: str | None, headers: Mapping[str, str]
     ) -> Request:
-        """Write a request.
+        """Return a request, ready to be sent.
 
         Args:
             method: the protocol's method.
@@ -80,6 +94,9 @@ class Session(ABC, Generic[One, Many]):
             server: where it goes.
             token: the bearer token of the user.
             headers: further HTTP headers.
+
+        Returns:
+            The request.
         """
         mirrored = await self._mirrored(server, params) if method == "tools/call" else ()
         self._requests += 1
@@ -90,15 +107,15 @@ class Session(ABC, Generic[One, Many]):
 
     async def _send(self, method: str, params: Mapping[str, Any], server: Transport) -> Reply:
         """Send a request that is no round of a flow."""
-        request = await self._write(method, dict(params), server, self.token, self.headers)
+        request = await self.prepare(method, dict(params), server, self.token, self.headers)
         return Reply(request, [await server.send(request)])
 
     async def _mirrored(self, server: Transport, params: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
-        """Give the arguments that headers mirror. A conforming client knows them from the list of tools."""
+        """Return the arguments that headers mirror. A conforming client knows them from the list of tools."""
         if self._caller.dialect != MODERN or not params["arguments"]:
             return ()
         if isinstance(server, InProcess) and isinstance(server.app, MRTRServer):
-            return server.app._registry.header_parameters(params["name"])
+            return server.app.registry.header_parameters(params["name"])
         if server.mirrored is None:
             server.mirrored = {}
             page: dict[str, Any] = {"nextCursor": None}
@@ -110,7 +127,7 @@ class Session(ABC, Generic[One, Many]):
 
     async def _start(self) -> None:
         """Start the applications."""
-        for life in [Lifespan(way.app, self._timeout) for way in self._transports if isinstance(way, InProcess)]:
+        for life in [Lifespan(way.app, self.timeout) for way in self.transports if isinstance(way, InProcess)]:
             try:
                 await life.start()
             except BaseException:

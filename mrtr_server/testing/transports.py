@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 
 class Transport(ABC):
-    """The way to one server.
+    """The connection to one server.
 
     Args:
-        timeout: how long a reply may take, in seconds; None for as long as it takes.
+        timeout: how long a reply may take, in seconds; None for any time.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -43,7 +43,7 @@ class Transport(ABC):
 
     @abstractmethod
     async def send(self, request: Request) -> Response:
-        """Send a request; give what comes back."""
+        """Send a request, and return its response."""
 
 
 class InProcess(Transport):
@@ -58,10 +58,10 @@ class InProcess(Transport):
     def __init__(self, app: ASGIApp, path: str | None, timeout: float | None) -> None:
         super().__init__(timeout)
         self.app = app
-        self._path = path or (app._path if isinstance(app, MRTRServer) else "/mcp") or "/"
+        self._path = path or (app.path if isinstance(app, MRTRServer) else "/mcp") or "/"
 
     async def send(self, request: Request) -> Response:
-        """Send a request, and watch what it does inside."""
+        """Send a request, and observe what it does inside."""
         sent: list[Message] = []
         body = [{"type": "http.request", "body": request.body, "more_body": False}]
         headers = {"host": "127.0.0.1", "content-length": str(len(request.body))}
@@ -101,7 +101,7 @@ class InProcess(Transport):
 
 
 class OverHTTP(Transport):
-    """Posts to an endpoint, each time on a connection of its own.
+    """Posts to an endpoint, with a new connection for each request.
 
     Args:
         url: the endpoint.
@@ -138,7 +138,7 @@ class OverHTTP(Transport):
 
 
 def transports(servers: Iterable[Server], path: str | None, timeout: float | None) -> list[Transport]:
-    """Give the ways to servers."""
+    """Return the transports to servers."""
     ways: list[Transport] = [
         OverHTTP(each, timeout) if isinstance(each, str) else InProcess(each, path, timeout) for each in servers
     ]

@@ -53,7 +53,7 @@ class Caller:
 def write(
     caller: Caller, number: int, method: str, params: JSON, headers: Iterable[HeaderParameter] = ()
 ) -> tuple[dict[str, str], bytes]:
-    """Write a request.
+    """Return a request as it goes over the wire.
 
     Args:
         caller: who sends it.

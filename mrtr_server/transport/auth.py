@@ -14,10 +14,10 @@ logger = logging.getLogger("mrtr_server")
 
 
 class TokenUser(BaseUser):
-    """A user who was known by a token.
+    """A user who was authenticated by a token.
 
     Args:
-        identity: names the user, and no other.
+        identity: identifies the user, and no other.
     """
 
     def __init__(self, identity: str) -> None:
@@ -53,15 +53,21 @@ class BearerTokens(AuthenticationBackend):
     def __init__(self, users: Mapping[str, str], scopes: Iterable[str] = ("authenticated",)) -> None:
         if not all(token and identity for token, identity in users.items()):
             raise SetupError("BearerTokens needs a token and an identity for each user; neither may be empty")
-        # Digests, so that finding an entry takes a time that says nothing of the token.
+        # Digests, so that the time of a lookup reveals nothing about the token.
         self._users = [(sha256(token.encode()).digest(), TokenUser(identity)) for token, identity in users.items()]
         self._scopes = list(scopes)
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """Give the user whose token the `Authorization` header has; None if there is no header.
+        """Return the user of the bearer token in the `Authorization` header (Authorization, Token Handling).
+
+        Args:
+            conn: the request.
+
+        Returns:
+            The scopes and the user; None if there is no such header.
 
         Raises:
-            AuthenticationError: the header is something else, or nobody's token.
+            AuthenticationError: the header is of another kind, or its token is unknown.
         """
         header = conn.headers.get("authorization")
         if header is None:

@@ -1,33 +1,35 @@
-"""The browser's side of callbacks: whose browser it is, what is run, and the page that the person sees."""
+"""Callbacks as browsers see them: whose browser it is, which function runs, and the page that the person sees."""
 
 import logging
-import re
-import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from html import escape
-from inspect import Parameter, isawaitable, iscoroutinefunction
-from typing import Any, Protocol, TypeVar, Union, overload
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
-from pydantic import PydanticUserError
 from starlette.authentication import BaseUser
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from ..callbacks.base_url import BaseUrl, origins_of
+from ..callbacks.base_url import BaseUrl
 from ..callbacks.service import PATH, Callback, Callbacks, owner
 from ..concurrency.threads import Threads
 from ..crypto.signing import Link
-from ..errors import FlowError, LinkRefused, PayloadTooLarge, SetupError, StoreUnavailable, ToolError, Unavailable
-from ..flow.asks import Refusal
-from ..flow.handler import Handler
+from ..errors import (
+    FlowError,
+    LinkRefused,
+    PayloadTooLarge,
+    Refusal,
+    StoreUnavailable,
+    ToolError,
+    Unavailable,
+)
+from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Principal
 from ..protocol.users import principal_of
-from ..schema.annotations import union_members
-from ..schema.arguments import Stored
 
 logger = logging.getLogger("mrtr_server")
 
@@ -36,7 +38,6 @@ T = TypeVar("T")
 Identity = str | Principal | BaseUser | Response | None
 Identify = Callable[[Request], Identity | Awaitable[Identity]]
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_QUERY = 16 * 1024
 _MOST_FIELDS = 1000
 
@@ -52,82 +53,20 @@ _DEFAULTS = {
         "frame-ancestors 'none'"
     ),
 }
-"""What every page is sent with, unless its response says otherwise."""
-
-
-class Registering(Protocol):
-    """What `@app.callback(...)` is: makes a `Callback` of a function, whose answer is of the type that it returns."""
-
-    @overload
-    def __call__(self, function: Callable[..., Coroutine[Any, Any, T | Response]], /) -> Callback[T]: ...
-    @overload
-    def __call__(self, function: Callable[..., T | Response], /) -> Callback[T]: ...
-
-
-def build_callback(
-    handler: Handler,
-    methods: Iterable[str],
-    origins: Iterable[str],
-    page: Callable[[Request], Response | Awaitable[Response]] | None,
-) -> Callback[Any]:
-    """Compile a callback. Raises `SetupError` for what can't be one.
-
-    Args:
-        handler: the function, and its name.
-        methods: the HTTP methods that it takes: GET, POST.
-        origins: from where browsers may POST to it, besides the server's own.
-        page: makes the page that the person sees when it is done.
-    """
-    name = handler.name
-    if not _NAME.fullmatch(name):
-        raise SetupError(f"{name!r} is not a valid name for a callback: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
-    if handler.context or handler.inputs or handler.state or len(handler.parameters) not in (1, 2):
-        raise SetupError(f"{name}: a callback takes the request, and optionally the CallbackLink over which it came")
-    taken = frozenset({methods} if isinstance(methods, str) else methods)
-    if not taken or taken - {"GET", "POST"}:
-        raise SetupError(f'{name}: methods= takes "GET", "POST", or both')
-    others = origins_of(f"{name}: origins", origins)
-    if others and "POST" not in taken:
-        raise SetupError(f'{name}: origins= apply to POST only; give methods=["POST"], too')
-    members = [each for each in union_members(handler.returns) if not _is_response(each)]
-    if not members:
-        raise SetupError(
-            f"{name} only returns responses, so it never reports anything; return the value that the flow waits for, "
-            "too"
-        )
-    returns = Any if handler.returns is Parameter.empty else Union[tuple(members)]  # noqa: UP007
-    try:
-        stored = Stored(returns)
-    except PydanticUserError as error:
-        raise SetupError(f"{name}: what it returns can't be kept as {returns!r}: {error}") from error
-    two = len(handler.parameters) == 2
-    return Callback(
-        name,
-        handler.function,
-        takes_way_back=two,
-        returns=returns,
-        stored=stored,
-        methods=taken,
-        origins=others,
-        page=page,
-    )
-
-
-def _is_response(member: Any) -> bool:
-    return isinstance(member, type) and issubclass(member, Response)
+"""The headers of every page, unless its response has its own."""
 
 
 class CallbackPages:
     """Serves the callbacks to browsers.
 
     Args:
-        known: the server's callbacks by name; more may come.
-        callbacks: reads the links, and keeps what is reported.
+        known: the server's callbacks by name; more may be added.
+        callbacks: checks the links, and stores what is reported.
         threads: runs plain functions.
         base: where browsers reach the server.
-        identify: says whose browser sent a request; None where nobody is known.
+        identify: returns the user whose browser sent a request; None where users can't be identified.
         body_bytes: how large the body of a POST may be, in bytes.
-        refusals: logs what is turned away.
+        refusals: logs refused requests.
     """
 
     def __init__(
@@ -170,14 +109,12 @@ class CallbackPages:
         except PayloadTooLarge:
             return _page(413, "That did not work", "What was sent is too large.")
         except StoreUnavailable as error:
-            if not error.reference:  # or it is in the log already
-                logger.error("Callback %r: %s", callback.name, error)
+            report_outage(error, "Callback %r failed", callback.name)
             page = _page(503, "That did not work", "Please try again in a moment.")
             page.headers["Retry-After"] = f"{Unavailable.retry_after:g}"
             return page
         except Exception as error:
-            reference = secrets.token_hex(4)
-            logger.error("Callback %r failed (reference %s)", callback.name, reference, exc_info=error)
+            reference = report_failure("Callback %r failed", callback.name, error=error)
             return _page(500, "That did not work", f"Something is wrong here (reference {reference}).")
 
     def _refuse(self, callback: Callback[Any], request: Request) -> Response | None:
@@ -193,7 +130,7 @@ class CallbackPages:
                 host,
             )
             return _page(403, "This address is not served here", "")
-        # A browser sends it with every POST; what has none comes from no page that somebody was lured to.
+        # Browsers send it with every POST, so a POST without it does not come from another site's page.
         origins = headers.getlist("origin") if request.method == "POST" else []
         if origins and not self._takes_from(callback, ", ".join(origins), host):
             self._refusals.note(
@@ -254,7 +191,7 @@ class CallbackPages:
         )
 
     async def _run(self, callback: Callback[Any], link: Link, request: Request) -> Any:
-        if not callback.takes_way_back:
+        if not callback.takes_link:
             return await self._call(callback.function, request)
         root = request.scope.get("root_path", "")
         back = self._callbacks.callback_link_of(callback, link, request.headers.get("host", ""), root)

@@ -1,4 +1,4 @@
-"""The way back to one client, and when it leaves."""
+"""The response to one client, and what happens when the client disconnects."""
 
 import asyncio
 import threading
@@ -19,10 +19,10 @@ from .sse import EventStream
 SSE_TYPE = b"text/event-stream"
 
 KEEP_ALIVE = 15.0
-"""How often a quiet stream gets a comment, in seconds, so that proxies leave it open."""
+"""How often a comment is sent on a quiet stream, in seconds, so that proxies keep it open."""
 
 WATCH_AFTER = 0.05
-"""How long a call runs before anything watches for the client's leaving, in seconds."""
+"""How long a call runs before its client's disconnect is watched for, in seconds."""
 
 CLOSE_WITHIN = 1.0
 """How long a subscription may take to end when it is told to, in seconds."""
@@ -46,20 +46,20 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def running_request() -> "asyncio.Task[Any]":
-    """Return the task that runs; there is always one."""
+    """Return the running task; there always is one."""
     return asyncio.current_task(_running_loop())  # type: ignore[return-value]
 
 
 class Connection:
-    """The way back to one client: plain JSON until there is something to stream, then a stream.
+    """The response to one client: plain JSON until there is something to stream, then an event stream.
 
     Args:
         dialect: writes the notes.
         headers: of the request; without `text/event-stream` in `Accept`, notes are dropped.
-        admission: says whether the server is draining.
+        admission: whether the server is draining.
         scope, receive: of the ASGI application.
         writer: of the response.
-        request: the task that serves it.
+        request: the task that serves the request.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Connection:
         self.finishing = False
 
     def accepts_stream(self) -> bool:
-        """Say whether the client takes a stream."""
+        """Return whether the client accepts an event stream."""
         return SSE_TYPE in self._headers.get(b"accept", b"").lower()
 
     def send(self, note: Note) -> Awaitable[None]:
@@ -130,19 +130,19 @@ class Connection:
             self._stream.abandon()
 
     async def close(self) -> None:
-        """Respond to a client that is gone: middleware around the server takes no response for a failure."""
+        """Respond to a client that has disconnected: middleware around the server fails without a response."""
         if self._stream is None:
             with suppress(OSError):
                 await self._writer.respond(499, b"")
 
-    # The client's leaving
+    # The client's disconnect
 
     def watch(self) -> None:
-        """Begin to watch for the client's leaving, which cancels the request."""
+        """Begin to watch for the client's disconnect, which cancels the request (Streamable HTTP)."""
         self._watcher = self.loop.create_task(self._wait_until_gone(self._cancel))
 
     def unwatch(self) -> None:
-        """Watch no more."""
+        """Stop watching for the client's disconnect."""
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
@@ -160,7 +160,12 @@ class Connection:
     # Subscriptions
 
     async def listen(self, call: Call, listening: Listening) -> None:
-        """Carry changes until either side has had enough."""
+        """Send changes until either side ends the subscription.
+
+        Args:
+            call: the request to listen.
+            listening: yields the changes.
+        """
         changes = listening.changes
         try:
             writer = self._dialect.listening(call, changes)
@@ -223,7 +228,7 @@ class _Heard:
 
 
 class Watch:
-    """Finds the calls that take long, with one timer for all: most are over before anything need watch their client."""
+    """Finds the calls that take long, with one timer for all: most calls end before their client must be watched."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -238,7 +243,7 @@ class Watch:
             calls.start(connection.loop)
 
     def leave(self, connection: Connection) -> None:
-        """Note that a call is over."""
+        """Note that a call has ended."""
         calls = self._calls if connection.loop is self._loop else self._turn_to(connection.loop)
         if connection in calls.young:
             calls.young.remove(connection)

@@ -1,9 +1,8 @@
-"""The HTTP side: a capped body, the caller, the dialect, the reply."""
+"""The MCP endpoint: from a POST to its call, and from the call's outcome to the response."""
 
 import asyncio
 import logging
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from ..errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
 from ..flow.admission import Admission
 from ..limits import Limits
+from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
@@ -29,19 +29,19 @@ _LOOPBACK = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?
 
 
 class Endpoint:
-    """The MCP endpoint: takes one POST, gives one reply or one stream.
+    """The MCP endpoint: accepts one POST, and responds with one reply or one stream (Streamable HTTP).
 
     Args:
         dispatcher: answers calls.
         info: the server's name, version and so on, in the shape of `Implementation`.
-        header_parameters: gives the parameters of a tool that headers mirror.
-        may_be_task: says whether a tool's calls may become tasks.
+        header_parameters: returns the parameters of a tool that headers mirror.
+        may_be_task: returns whether a tool's calls may become tasks.
         limits: what a request may use.
-        admission: says whether the server is draining.
+        admission: whether the server is draining.
         dialects: the names of the wire forms to serve; None for all.
-        allowed_origins: what browsers may call from, besides loopback; `"*"` for anywhere.
+        allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
-        refusals: logs what is turned away.
+        refusals: logs refused requests.
 
     Raises:
         SetupError: there is no dialect of a name.
@@ -228,9 +228,7 @@ class Endpoint:
                 self._note_lacking(call, error)
             reply = dialect.error(request_id if request_id is not None else error.request_id, error)
         except Exception as error:
-            reference = secrets.token_hex(4)
-            logger.error("A request failed (reference %s)", reference, exc_info=error)
-            reply = dialect.error(request_id, InternalFault(reference))
+            reply = dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
         if connection is not None:
             await connection.finish(reply)
         else:

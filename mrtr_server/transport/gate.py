@@ -1,4 +1,4 @@
-"""The gate before the endpoint: authentication and other middleware, and who is turned away before that."""
+"""What stands in front of the endpoint: authentication, middleware, and the checks of headers."""
 
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
@@ -15,19 +15,22 @@ from ..logs.refusals import RefusalLog
 logger = logging.getLogger("mrtr_server")
 
 _ONCE = (b"host", b"authorization", b"content-length")
-"""Headers of which nobody knows which one counts: for a proxy it may be the one, for a server the other."""
+"""Headers that may be there once: of two, a proxy may use the one and a server the other."""
 
 
 def build_middleware_stack(
     app: ASGIApp, auth: AuthenticationBackend | None, middleware: Sequence[Middleware], refusals: RefusalLog
 ) -> ASGIApp:
-    """Put authentication and other middleware around an application, once; and outermost, the check of its headers.
+    """Wrap an application in authentication and middleware, and outermost in the check of its headers.
 
     Args:
         app: the application.
-        auth: knows users by their credentials; whom it does not know gets a 401. None to let everybody through.
-        middleware: Starlette middleware, the outermost first; around the authentication.
-        refusals: logs what is turned away.
+        auth: authenticates users; others get a 401. None to let everybody through.
+        middleware: Starlette middleware, the outermost first; it runs outside the authentication.
+        refusals: logs refused requests.
+
+    Returns:
+        The outermost application.
     """
     if auth is not None:
         app = AuthenticationMiddleware(_RequireUser(app), backend=auth, on_error=_rejected)
@@ -37,11 +40,11 @@ def build_middleware_stack(
 
 
 def refuse_repeated(headers: Iterable[tuple[bytes, bytes]], refusals: RefusalLog) -> Response | None:
-    """Return the refusal of a request that has a header twice which can be there once; None for any other.
+    """Return the refusal of a request that repeats a header which may be there only once; None for any other request.
 
     Args:
         headers: of the request, one of them twice.
-        refusals: logs what is turned away.
+        refusals: logs refused requests.
     """
     names = [name for name, _ in headers]
     for name in _ONCE:

@@ -1,4 +1,4 @@
-"""Health and readiness: what an orchestrator asks. Anybody may, without credentials."""
+"""Health and readiness, for orchestrators. They need no credentials."""
 
 from collections.abc import Awaitable, Callable
 
@@ -7,17 +7,18 @@ from starlette.types import Scope, Send
 from .response_writer import respond
 
 RETRY_AFTER = 1
-"""When to try again what is not ready, in seconds. Another replica is ready now."""
+"""When to retry while the server is not ready, in seconds. Another replica may be ready now."""
 
 
 class Probes:
-    """Answers `health` and `ready`, in the folder that the endpoint is in.
+    """Answers `health` and `ready`, in the same folder as the endpoint.
 
     Args:
         endpoint: the path of the MCP endpoint, without a slash at its end.
-        ready: says why the server is not ready; nothing if it is.
-        store: says whether the shared store can be used.
-        needs_store: whether the server is not ready without it; if it is, the body says that the store is away.
+        ready: returns why the server is not ready; empty if it is.
+        store: returns whether the shared store can be used.
+        needs_store: whether the server is not ready without its store. If it is ready all the same, the body says that
+            the store is unavailable.
     """
 
     def __init__(
@@ -31,11 +32,19 @@ class Probes:
         self._needs_store = needs_store
 
     def claims(self, path: str) -> bool:
-        """Say whether a path is one of the two."""
+        """Return whether a path is one of the two."""
         return path in (self._health, self._ready)
 
     async def answer(self, path: str, scope: Scope, send: Send) -> None:
-        """Answer a GET or a HEAD: 200 while the process lives; 200 while calls are welcome, and 503 otherwise."""
+        """Answer a GET or a HEAD.
+
+        `health` is 200 while the process lives. `ready` is 200 while the server accepts calls, and 503 otherwise.
+
+        Args:
+            path: one of the two paths.
+            scope: of the ASGI application.
+            send: of the ASGI application.
+        """
         headers = [(b"cache-control", b"no-store")]
         status, says, store = 200, "ok", b""
         if scope["method"] not in ("GET", "HEAD"):

@@ -1,4 +1,4 @@
-"""The requests that are being served, so that the end of the server can cut them off."""
+"""The requests that are being served, so that a shutdown can cancel them."""
 
 import asyncio
 from contextlib import suppress
@@ -8,12 +8,12 @@ from ..concurrency.shutdown import Shutdown
 
 
 class InFlight:
-    """Knows each request's task, and cancels those that a shutdown has no more time for.
+    """Knows the task of each request, and cancels the requests that a shutdown has no time left for.
 
-    It does so twice: the first time lets a running step end, the second, halfway to the end, does not.
+    It does so twice: the first time lets a running step end, the second time, halfway to the deadline, does not.
 
     Args:
-        shutdown: the end of the server.
+        shutdown: the shutdown of the server.
     """
 
     def __init__(self, shutdown: Shutdown) -> None:
@@ -32,12 +32,12 @@ class InFlight:
             self._arm(request.get_loop())
 
     def leave(self, request: "asyncio.Task[object]") -> bool:
-        """Note that a request is over; return whether it was cut off. It counts as not cancelled then."""
+        """Note that a request has ended, and return whether the shutdown had cancelled it; `forgive` undoes that."""
         self._requests.discard(request)
         return bool(self._cut) and self.forgive(request)
 
     def forgive(self, request: "asyncio.Task[object]") -> bool:
-        """Take back that a request was cancelled from here, so that it can be answered; return whether it was."""
+        """Undo the shutdown's cancellation of a request, so that it can be answered; return whether there was one."""
         times = self._cut.pop(request, 0)
         for _ in range(times):
             request.uncancel()

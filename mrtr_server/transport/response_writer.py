@@ -1,4 +1,4 @@
-"""How a response is written: in pieces, and each within a time, so that who does not read is disconnected."""
+"""Responses are written in pieces, each with a timeout, so that a client that does not read is disconnected."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger("mrtr_server")
 JSON_TYPE = b"application/json"
 
 PIECE = 64 * 1024
-"""How much is given to the server at once, in bytes: it holds what the client has not read yet."""
+"""The size of a piece, in bytes. The web server buffers what the client has not read yet."""
 
 NOTICED_WITHIN = 1.0
 """How long the server may take to notice that its connection was cut, in seconds."""
@@ -88,7 +88,7 @@ class ResponseWriter:
 
     async def _in_time(self, what: Awaitable[None]) -> None:
         sending = what.__await__()
-        # Nearly always it is written at once. A deadline costs more than that, so only what has to wait gets one.
+        # Nearly always it is written at once. A timeout costs more than that, so only writes that have to wait get one.
         waits_for = next(sending, _WRITTEN)
         if waits_for is _WRITTEN:
             return

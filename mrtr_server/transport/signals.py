@@ -1,4 +1,4 @@
-"""SIGTERM: drain first, and let the web server close its listener a moment later.
+"""SIGTERM: drain first, and pass the signal to the web server a moment later.
 
 A web server tells its application of the end after the last connection has closed, which is too late to hand calls
 over. So the application goes before the web server's own signal handler.
@@ -21,9 +21,9 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 def drain_on_sigterm(admission: Admission, lame_duck: float) -> None:
-    """Begin to drain on SIGTERM, and only then call the handler that is there now.
+    """Begin to drain on SIGTERM, and call the handler that is installed now only after that.
 
-    Nothing happens where there is none, as without a web server, and outside of the main thread.
+    Nothing happens if there is no handler, as without a web server, and outside of the main thread.
 
     Args:
         admission: what is to drain. It is held weakly.
@@ -42,7 +42,7 @@ def drain_on_sigterm(admission: Admission, lame_duck: float) -> None:
 
 
 def forget_sigterm(admission: Admission) -> None:
-    """Let SIGTERM be for an admission: its server has ended."""
+    """Detach an admission from SIGTERM: its server has ended."""
     current = signal.getsignal(signal.SIGTERM)
     if not isinstance(current, _Chain) or threading.current_thread() is not threading.main_thread():
         return
@@ -51,7 +51,7 @@ def forget_sigterm(admission: Admission) -> None:
 
 
 def _is_dispatched_by_the_loop(handler: Handler) -> bool:
-    """Say whether it stands for `loop.add_signal_handler`: that one is called whatever handler is there."""
+    """Return whether it stands for `loop.add_signal_handler`: that one is called whatever handler is there."""
     return (getattr(handler, "__module__", None) or type(handler).__module__).partition(".")[0] in ("asyncio", "uvloop")
 
 
@@ -101,6 +101,6 @@ class _Chain:
         self.following(number, frame)
 
     def _reloads(self) -> bool:
-        """Say whether uvicorn only makes way for the next version of the code, for which its author waits."""
+        """Return whether uvicorn only makes way for the next version of the code, for which its author waits."""
         server = getattr(self.following, "__self__", None)
         return bool(getattr(getattr(server, "config", None), "reload", False))

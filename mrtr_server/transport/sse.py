@@ -1,4 +1,4 @@
-"""A stream of server-sent events that nobody waits for: what its client does not read in time is left out."""
+"""A stream of server-sent events that blocks nobody: notes that the client does not read in time are dropped."""
 
 import asyncio
 import logging
@@ -10,13 +10,13 @@ from .response_writer import ResponseWriter
 logger = logging.getLogger("mrtr_server")
 
 BACKLOG_BYTES = 256 * 1024
-"""How much of what may be left out waits for a slow client, in bytes."""
+"""How many bytes of log messages wait for a slow client at most."""
 
 _PROGRESS = "progress"
 
 
 class _Turn:
-    """An awaitable that lets the others on the event loop have a turn; unlike a coroutine it may also be left alone."""
+    """An awaitable that yields to the event loop once. Unlike a coroutine, it need not be awaited."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -28,8 +28,8 @@ _TURN = _Turn()
 class EventStream:
     """A stream of server-sent events, written by a task of its own.
 
-    What waits for the client is bounded: progress that is not written yet gives way to newer progress, and messages
-    that do not fit are dropped. The response is never left out.
+    What waits for the client is bounded: newer progress replaces progress that has not been written yet, and messages
+    that do not fit are dropped. The response itself is never dropped.
 
     Args:
         writer: of the response.
@@ -66,7 +66,7 @@ class EventStream:
         return _TURN
 
     async def end(self, data: bytes) -> None:
-        """Add the last event, and see all of them out."""
+        """Add the last event, and wait until all are written."""
         self._size += len(data)
         self._backlog[next(self._numbers)] = data
         self._ending = True
@@ -75,7 +75,7 @@ class EventStream:
         await self._writer.end()
 
     def abandon(self) -> None:
-        """Leave the rest unsent."""
+        """Drop what has not been written."""
         self._writing.cancel()
 
     async def _write(self) -> None:

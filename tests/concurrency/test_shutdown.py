@@ -189,7 +189,7 @@ class TestUvicorn:
         place.wait_for("once")
         ends_in_time(server)
         assert_cut_off(calling.reply)
-        assert "a single-use round still runs (1 of them)" in server.text
+        assert "single-use rounds still run (1 of them)" in server.text
 
     def test_the_web_servers_own_and_shorter_patience_is_answered_alike(self, place: Place) -> None:
         server = place.serve("--timeout-graceful-shutdown", "1")
@@ -285,7 +285,7 @@ class TestTheDeadline:
         """Where an error at import would make the web server start a new one for ever."""
         monkeypatch.setattr("mrtr_server.deployment.shared.worker_count", lambda: 4)
         app = MRTRServer("a", keys=[bytes(32)], shutdown_seconds=0)
-        assert "shutdown_seconds=0 must be" in app._shared.refusal
+        assert "shutdown_seconds=0 must be" in app._parts.shared.refusal
 
     def test_must_be_after_the_lame_duck(self) -> None:
         with pytest.raises(SetupError, match="lame_duck=30 must be less than the 25 seconds"):

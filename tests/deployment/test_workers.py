@@ -55,7 +55,7 @@ def serving(server: str, workers: int, log: Path, *arguments: str, **environment
 
 
 def answers(server: Process) -> bool:
-    """Say whether a server is ready."""
+    """Return whether a server is ready."""
     assert server.process.poll() is None, server.text
     try:
         return httpx.get(f"http://127.0.0.1:{server.port}/ready", timeout=2).status_code == 200

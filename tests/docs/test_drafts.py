@@ -17,7 +17,7 @@ NAMED = re.compile(r"`([\w/-]+\.(?:py|json)(?:::\w+)*)`")
 
 @cache
 def defined(path: Path) -> frozenset[str]:
-    """Give the tests of a file, each by its class and its name."""
+    """Return the tests of a file, each by its class and its name."""
     found = set()
     for node in ast.parse(path.read_text()).body:
         holders = [(f"{node.name}::", each) for each in node.body] if isinstance(node, ast.ClassDef) else [("", node)]
@@ -30,7 +30,7 @@ def defined(path: Path) -> frozenset[str]:
 
 
 def is_there(reference: str) -> bool:
-    """Say whether a test, or a transcript, is there."""
+    """Return whether a test, or a transcript, is there."""
     file, _, test = reference.partition("::")
     if file.endswith(".json"):
         return (TESTS / "protocol" / file).is_file()

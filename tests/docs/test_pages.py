@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from mrtr_server import Limits
 from mrtr_server.testing import Client, yes
 
 ROOT = Path(__file__).parents[2]
@@ -216,3 +218,20 @@ def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Pa
 def test_the_commands_are_there() -> None:
     for command in ("scripts/demo", "scripts/chaos", "scripts/lock", "scripts/test", ".ci/run"):
         assert os.access(ROOT / command, os.X_OK), command
+
+
+def in_figures(written: str) -> float | None:
+    """Return the default that a table writes, such as "4 MiB" or "100,000"."""
+    number, _, unit = written.partition(" ")
+    factor = {"KiB": 1024, "MiB": 1024**2}.get(unit, 1)
+    return None if number == "none" else float(number.replace(",", "")) * factor
+
+
+def test_the_page_for_operators_has_every_limit_with_its_default() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    table = page[page.index("\n## Limits\n") : page.index("\n### Slow clients\n")]
+    written: dict[str, float | None] = {}
+    for names, defaults in re.findall(r"^\| (`.+?`) \| (.+?) \|", table, re.MULTILINE):
+        each = [defaults] if "`, `" not in names else defaults.split(", ")
+        written |= zip(re.findall(r"\w+", names), map(in_figures, each), strict=True)
+    assert written == {field.name: field.default for field in fields(Limits)}

@@ -14,7 +14,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="there is n
 
 
 def commands(module: ModuleType) -> tuple[list[str], str]:
-    """Give the uvicorn lines of a module's docstring, and all others from the first round, or step, on."""
+    """Return the uvicorn lines of a module's docstring, and all others from the first round, or step, on."""
     text = module.__doc__ or ""
     first = text.index("Step 1" if "Step 1" in text else "Round 1")
     indented = [line[4:] for line in text[:first].splitlines() if line.startswith("    ")]
@@ -38,7 +38,7 @@ def replies(module: ModuleType, url: str) -> list[dict[str, Any]]:
 
 
 def shown_replies(output: str, shown: str) -> list[dict[str, Any]]:
-    """Give the replies among what lines wrote to the output and to the error stream, the last one last."""
+    """Return the replies among what lines wrote to the output and to the error stream, the last one last."""
     decode = json.JSONDecoder().raw_decode
     found: list[dict[str, Any]] = []
     for text in (shown, output):  # those of all rounds but the last are shown on the way

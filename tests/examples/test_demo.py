@@ -27,7 +27,7 @@ def is_running(process: int) -> bool:
 
 
 def servers(output: str) -> set[int]:
-    """Give the processes of the servers that the demo started."""
+    """Return the processes of the servers that the demo started."""
     return {int(number) for number in re.findall(r"^  http://.* process (\d+)$", output, re.MULTILINE)}
 
 

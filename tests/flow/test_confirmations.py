@@ -232,7 +232,7 @@ def test_the_option_asks_with_whatever_else_can_be_asked_and_before_the_function
 
 
 def test_a_handler_says_whether_it_was_registered_with_one() -> None:
-    tools = app._registry.tools
+    tools = app.registry.tools
     assert {name: tools[name].handler.confirms for name in TOOLS} == {name: name == "option" for name in TOOLS}
 
 

@@ -39,7 +39,7 @@ async def agreed(ctx: Context) -> bool:
 
 
 def serving(store: Watched | None, **settings: Any) -> MRTRServer:
-    """Give a server with a handler for each way to ask for a confirmation."""
+    """Return a server with a handler for each way to ask for a confirmation."""
     app = MRTRServer("bank", keys=[bytes(32)], store=store, **settings)
 
     @app.tool
@@ -101,7 +101,7 @@ async def asked(app: MRTRServer, method: str = "tools/call", target: str = "inli
 
 
 def outcome(reply: Reply) -> Any:
-    """Give a reply without its id, which is that of the request."""
+    """Return a reply without its id, which is that of the request."""
     return {name: value for name, value in reply.message.items() if name != "id"}
 
 

@@ -47,7 +47,7 @@ class TestRule10StateOnlyOutcomes:
     ring = KeyRing.generate()
 
     def serving(self, app: MRTRServer) -> MRTRServer:
-        """Give it a tool of each style. The gate is what a call waits for between its steps."""
+        """Return it with a tool of each style. The gate is what a call waits for between its steps."""
         gates[app] = asyncio.Event()
 
         @app.tool
@@ -272,7 +272,7 @@ class TestRule10StateOnlyOutcomes:
         assert (await under_way).json()["result"]["content"][0]["text"] == "firstsecond"
 
     def for_clients_that_can_not_retry(self, monkeypatch: pytest.MonkeyPatch) -> MRTRServer:
-        """Give a server with a dialect in which a call is one request, as in those that began with a handshake."""
+        """Return a server with a dialect in which a call is one request, as in those that began with a handshake."""
 
         class OneRequest(SepDraftDialect):
             name = "one-request"

@@ -300,7 +300,7 @@ class TestBudgets:
         journal.steps["report"] = Step("app.build", {}, "x" * 2000)
         size = len(dump(journal))
         assert len(dump(journal, limits=Limits(state_bytes=size))) == size
-        with pytest.raises(OverBudget, match=f"{size} bytes, and may be {size - 1}") as caught:
+        with pytest.raises(OverBudget, match=f"{size} bytes, and at most {size - 1} are allowed") as caught:
             dump(journal, limits=Limits(state_bytes=size - 1))
         assert caught.value.data == {"limit": "state_bytes", "value": size - 1}
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 def _one_body(body: bytes) -> tuple[Any, Any]:
-    """Give the `receive` and the `send` of a request whose client stays."""
+    """Return the `receive` and the `send` of a request whose client stays."""
     coming: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Any:

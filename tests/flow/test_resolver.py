@@ -387,7 +387,7 @@ class TestKeys:
 
 
 def schema_of(app: MRTRServer, tool: str) -> dict[str, Any]:
-    return dict(app._registry.tools[tool].entry["inputSchema"])
+    return dict(app.registry.tools[tool].entry["inputSchema"])
 
 
 class TestNeverAnArgument:
@@ -405,7 +405,7 @@ class TestNeverAnArgument:
 
         assert list(schema_of(app, "delete")["properties"]) == ["path"]
         assert schema_of(app, "delete")["required"] == ["path"]
-        assert app._registry.tools["delete"].headers[0].path == ("path",)
+        assert app.registry.tools["delete"].headers[0].path == ("path",)
         planted = {"path": "x", "sure": True, "login": {"name": "eve"}, "stock": 9}
         message = modern("tools/call", {"name": "delete", "arguments": planted})
         headers = [*headers_for(message), (b"mcp-param-path", b"x")]
@@ -432,7 +432,7 @@ class TestNeverAnArgument:
         def letter(topic: str, login: Who, stock: Annotated[int, Depends(lambda: 5)]) -> str:
             return topic
 
-        assert app._registry.prompts["letter"].entry["arguments"] == [{"name": "topic", "required": True}]
+        assert app.registry.prompts["letter"].entry["arguments"] == [{"name": "topic", "required": True}]
 
     async def test_of_a_raw_schema(self, app: MRTRServer) -> None:
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -1040,7 +1040,7 @@ class TestBadDeclarations:
             return account
 
         assert Login is int
-        assert app._registry.tools["show"].handler.declared is not None
+        assert app.registry.tools["show"].handler.declared is not None
 
 
 def account_of(login: "Annotated[Login, Elicit('who?')]") -> str:

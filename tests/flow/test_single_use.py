@@ -129,7 +129,7 @@ def app(store: Watched) -> MRTRServer:
 def again(
     walk: Walk, state: str | None, app: MRTRServer | None = None, arguments: Mapping[str, Any] | None = None, **can: Any
 ) -> Walk:
-    """Give a second client, or the same one that lost a reply: it sends the state once more."""
+    """Return a second client, or the same one that lost a reply: it sends the state once more."""
     other = Walk(
         *([app] if app else walk.apps),
         target=walk.target,
@@ -141,7 +141,7 @@ def again(
 
 
 def came(reply: JSON) -> JSON:
-    """Give a reply without its id, which is that of the request."""
+    """Return a reply without its id, which is that of the request."""
     return {name: value for name, value in reply.items() if name != "id"}
 
 
@@ -791,7 +791,8 @@ class TestTheLease:
         self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nothing has been done since the state, so there is nothing to hand over; the step must not begin all the
-        same."""
+        same.
+        """
         hold, waiting = asyncio.Event(), asyncio.Event()
 
         @app.tool(single_use=True)
@@ -988,7 +989,7 @@ class TestWithoutASharedStore:
         arguments = ("tests.support.single_use_app:app", "--workers", "2")
         with started(*arguments, log=tmp_path / "log", environment=environment) as server:
             server.wait()
-            assert "'pay' is single_use, and 2 workers need one store" in server.text
+            assert "'pay' is single_use, and 2 workers need a shared store" in server.text
             assert "MRTR_DATABASE_URL" in server.text
             assert "Traceback" not in server.text
 

@@ -325,7 +325,7 @@ class TestNormalEnds:
         await flow.answer(login={"name": "ann"})
         assert (await flow.wait()).text == "handler ann"
         assert happened == [*self.LEFT, *self.LEFT, "enter session", "handler ann", "leave session"]
-        await app._worker.close()
+        await app._parts.worker.close()
 
     async def test_however_long_it_takes_and_whatever_is_left_waiting(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -1008,14 +1008,14 @@ class TestTasks:
         assert (await flow.start()).is_task
         async with asyncio.timeout(10):
             await began.wait()
-            await app._worker.close()  # in the middle of the teardown
+            await app._parts.worker.close()  # in the middle of the teardown
             assert happened == ["paid"]
             hangs = False
             other = replica(app)
             flow.move_to(other)
             assert (await flow.wait()).text == "paid"
         assert happened == ["paid", "left"]
-        await other._worker.close()
+        await other._parts.worker.close()
 
     async def test_one_that_fails_fails_the_result_and_leaves_the_steps(self, app: MRTRServer) -> None:
         async def failing() -> AsyncIterator[None]:
@@ -1030,7 +1030,7 @@ class TestTasks:
         await flow.start()
         assert "reference" in (await flow.wait()).failure
         assert happened == ["paid"]
-        await app._worker.close()
+        await app._parts.worker.close()
 
     async def test_one_that_is_cancelled_gets_the_cancellation(self, app: MRTRServer) -> None:
         began, left = asyncio.Event(), asyncio.Event()
@@ -1055,7 +1055,7 @@ class TestTasks:
             await flow.cancel()
             await left.wait()
         assert happened == ["CancelledError"]
-        await app._worker.close()
+        await app._parts.worker.close()
 
     async def test_one_that_runs_elsewhere_by_now_gets_it_too(
         self, app: MRTRServer, monkeypatch: pytest.MonkeyPatch
@@ -1082,4 +1082,4 @@ class TestTasks:
             while len(happened) < 3:  # noqa: ASYNC110  what it waits for has no event
                 await asyncio.sleep(0.01)
         assert happened == ["enter session", "step", "session got CancelledError"]
-        await app._worker.close()
+        await app._parts.worker.close()

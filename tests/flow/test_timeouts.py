@@ -42,7 +42,7 @@ async def test_an_async_function_is_cancelled(app: MRTRServer, caplog: pytest.Lo
 
     assert_given_up(await AsyncClient(app).call("slow"), "slow")
     assert ended.is_set()
-    assert caplog.messages == ["'slow' did not end within its timeout of 0.2 s, and was given up"]
+    assert caplog.messages == ["'slow' timed out after 0.2 s"]
 
 
 async def test_a_plain_one_runs_on_and_keeps_its_thread(app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -54,8 +54,8 @@ async def test_a_plain_one_runs_on_and_keeps_its_thread(app: MRTRServer, caplog:
         return "slow"
 
     assert_given_up(await AsyncClient(app).call("slow"), "slow")
-    assert "it runs on in its thread, and keeps that until it returns" in caplog.text
-    assert app._threads.busy == 1
+    assert "it continues in its thread, and occupies it until it returns" in caplog.text
+    assert app._parts.threads.busy == 1
     assert_given_up(await AsyncClient(app).call("slow"), "slow")  # there is no other thread, and this one never began
     gate.set()
     assert (await AsyncClient(app).call("slow")).text == "slow"
@@ -116,7 +116,7 @@ async def test_in_a_task_it_is_the_result(app: MRTRServer) -> None:
     await asyncio.sleep(SHORT * 1.5)
     await flow.answer(confirm=YES)
     assert_given_up(await flow.wait(), "background")
-    await app._worker.close()
+    await app._parts.worker.close()
 
 
 async def test_what_is_done_once_is_recorded_as_given_up() -> None:
@@ -166,7 +166,7 @@ async def test_a_timeout_of_the_functions_own_is_an_error_like_any(
         return "never"
 
     assert "Internal error" in (await AsyncClient(app).call("fails")).failure
-    assert "given up" not in caplog.text
+    assert "timed out" not in caplog.text
 
 
 async def test_what_ends_in_time_is_as_ever(app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:

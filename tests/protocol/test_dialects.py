@@ -199,7 +199,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
 
 
 def below(kind: type[RequestError]) -> set[type[RequestError]]:
-    """Give all classes below one in the tree."""
+    """Return all classes below one in the tree."""
     return {each for child in kind.__subclasses__() for each in {child, *below(child)}}
 
 

@@ -110,7 +110,7 @@ def raw(wire: Wire, message: JSON, *lines: str) -> Reply:
 
 
 def lines_of(message: JSON, **changed: str) -> list[str]:
-    """Give the header lines of a conforming client, with some of them changed."""
+    """Return the header lines of a conforming client, with some of them changed."""
     given = {name.decode(): value.decode() for name, value in headers_for(message)}
     del given["content-type"]
     return [

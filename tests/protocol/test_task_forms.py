@@ -55,7 +55,7 @@ def question(method: str = "elicitation/create", **params: Any) -> Question:
 
 
 def task(status: Any = "working", **fields: Any) -> Task:
-    """Give a task that was created at 10:30:00 and changed at 10:40:00."""
+    """Return a task that was created at 10:30:00 and changed at 10:40:00."""
     given: JSON = {"id": ID, "created": 1764066600.0, "updated": 1764067200.0, "ttl": 60.0, "poll": 0.1, **fields}
     return Task(status=status, **given)
 

@@ -23,7 +23,7 @@ STATE = "<state>"
 
 
 def transcripts(dialect: str) -> list[Any]:
-    """Give the transcripts of a dialect, each named after its file."""
+    """Return the transcripts of a dialect, each named after its file."""
     paths = sorted((HERE / dialect).glob("*.json"))
     assert paths, f"no transcripts of {dialect}"
     return [pytest.param(json.loads(path.read_text()), id=path.stem) for path in paths]
@@ -127,14 +127,15 @@ def updated(printed: JSON) -> JSON:
 
 
 def polls(message: JSON) -> bool:
-    """Say whether a message is a look at a task that the drafts' client repeats ("periodically checks the status")."""
+    """Return whether a message is a look at a task that the client of the drafts repeats."""
     return message["method"] == "tasks/get" and RESPONSE not in message["params"].get("_meta", {})
 
 
 @pytest.mark.parametrize("transcript", transcripts("draft-tasks"))
 def test_the_tasks_of_the_drafts_are_answered_as_printed(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
     """Each message is posted once. Of the looks that a client repeats, the drafts print the one that finds something,
-    so that one is posted when a listener has heard of it."""
+    so that one is posted when a listener has heard of it.
+    """
     wire = wire_to(transcript["app"])
     ours: dict[str, str] = {}
     assert next(iter(transcript)) == "guards"

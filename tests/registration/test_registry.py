@@ -11,16 +11,11 @@ from pydantic import Field
 
 from mrtr_server import Completion, Context, Header, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
 from mrtr_server.concurrency.threads import Threads
-from mrtr_server.registration.handlers import compile_handler
-from mrtr_server.registration.registry import (
-    LISTINGS,
-    Completer,
-    Registry,
-    build_completer,
-    build_resource,
-    build_tool,
-    described,
-)
+from mrtr_server.registration.completions import Completer, build_completer
+from mrtr_server.registration.options import ResourceOptions, ToolOptions
+from mrtr_server.registration.registry import LISTINGS, Registry
+from mrtr_server.registration.resources import build_resource
+from mrtr_server.registration.tools import build_tool
 
 from ..support.models import Login
 
@@ -320,20 +315,7 @@ class TestResources:
             "x://fixed/it": lambda: 3,
         }
         for uri, function in functions.items():
-            about = described(function, f"n{len(uri)}", None, None, (), None)
-            handler = compile_handler(function, about.name, {})
-            registry.add_resource(
-                build_resource(
-                    handler,
-                    about,
-                    uri,
-                    mime_type=None,
-                    size=None,
-                    annotations=None,
-                    ttl=0.0,
-                    scope="private",
-                )
-            )
+            registry.add_resource(build_resource(function, ResourceOptions(uri, name=f"n{len(uri)}")))
 
         def found(uri: str) -> tuple[int, dict[str, str]] | None:
             match = registry.find_resource(uri)
@@ -347,7 +329,7 @@ class TestResources:
 
 class TestCompletions:
     def completer(self, function: Callable[..., Any]) -> Completer:
-        return build_completer(compile_handler(function, "completion", {}))
+        return build_completer(function)
 
     def suggest(self, function: Callable[..., Any], known: dict[str, str]) -> Any:
         threads = Threads(1)
@@ -393,8 +375,6 @@ class TestHeaderParameters:
         def get_weather(region: Annotated[str, Header("Region")]) -> None: ...
 
         registry = Registry()
-        about = described(get_weather, None, None, None, (), None)
-        handler = compile_handler(get_weather, about.name, {})
-        registry.add_tool(build_tool(handler, about, annotations=None, input_schema=None))
+        registry.add_tool(build_tool(get_weather, ToolOptions()))
         assert [parameter.header for parameter in registry.header_parameters("get_weather")] == ["mcp-param-region"]
         assert registry.header_parameters("unknown") == ()

@@ -21,9 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from mrtr_server import Context, Header, MRTRServer, SetupError
+from mrtr_server.errors import ArgumentsMisfit
 from mrtr_server.protocol.header_params import HeaderParameter, header_parameters
 from mrtr_server.registration.handlers import compile_handler
-from mrtr_server.schema.arguments import MOST_PROBLEMS, ArgumentsMisfit, SignatureArguments, Stored, Structured
+from mrtr_server.schema.arguments import MOST_PROBLEMS, SignatureArguments, Stored, Structured
 
 
 class Color(Enum):

@@ -11,7 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from typing_extensions import TypedDict
 
 from mrtr_server import Context, Elicit, Inputs, MRTRServer, SetupError
-from mrtr_server.schema.arguments import ArgumentsMisfit, SignatureArguments
+from mrtr_server.errors import ArgumentsMisfit
+from mrtr_server.schema.arguments import SignatureArguments
 from mrtr_server.schema.forms import Form
 
 from ..conftest import Serve

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mrtr_server import MRTRServer, SetupError
-from mrtr_server.schema.arguments import MOST_PROBLEMS, ArgumentsMisfit
+from mrtr_server.errors import ArgumentsMisfit
+from mrtr_server.schema.arguments import MOST_PROBLEMS
 from mrtr_server.schema.raw import RawArguments
 
 SCHEMA: dict[str, Any] = {

@@ -121,7 +121,7 @@ class TestWithWhatIsRequired:
 
     def test_changes_reach_the_listeners_of_this_process(self) -> None:
         app, _ = server(Shared())
-        assert type(app._fanout) is InProcessFanout
+        assert type(app._parts.fanout) is InProcessFanout
 
     async def test_it_finds_no_tasks_and_has_none_to_work_on(self) -> None:
         store, row = Kept(), task_row()
@@ -137,7 +137,7 @@ class TestWithWhatIsRequired:
 
     def test_a_tool_with_tasks_is_refused_with_the_way_out(self) -> None:
         app = MRTRServer("own", keys=[bytes(32)], store=Kept())
-        with pytest.raises(SetupError, match=r"'work' has tasks, and the store= keeps none; .* TaskStore"):
+        with pytest.raises(SetupError, match=r"'work' has tasks, and the store= can't keep any; .* TaskStore"):
 
             @app.tool(task="required")
             async def work() -> str:
@@ -163,7 +163,7 @@ class TestWithMore:
             def fanout(self) -> Fanout:
                 return carrier
 
-        assert server(Carrying())[0]._fanout is carrier
+        assert server(Carrying())[0]._parts.fanout is carrier
 
     async def test_one_that_another_release_made_keeps_the_server_from_starting(self) -> None:
         class Old(Shared):
@@ -171,7 +171,7 @@ class TestWithMore:
                 raise WrongVersion("the tables are old")
 
         app, _ = server(Old())
-        assert await app._shared.check() == "own: the tables are old"
+        assert await app._parts.shared.check() == "own: the tables are old"
 
     @pytest.mark.parametrize("given", [object(), SQLStore, "sqlite:///mrtr.db", InProcessFanout()])
     def test_what_is_no_store_is_refused_with_the_way_out(self, given: Any) -> None:

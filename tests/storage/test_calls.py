@@ -126,7 +126,7 @@ async def app(store: SQLStore) -> AsyncIterator[MRTRServer]:
         return "done"
 
     yield app
-    await app._worker.close()
+    await app._parts.worker.close()
 
 
 async def test_a_plain_call_and_a_flow_without_a_confirmation_never_ask_it(app: MRTRServer, counted: Counted) -> None:

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import SetupError, SQLStore, Store, StoreUnavailable
+from mrtr_server import Context, MRTRServer, SetupError, SQLStore, Store, StoreUnavailable
 from mrtr_server.storage.factory import store_of
 from mrtr_server.storage.sql import postgresql as module
 from mrtr_server.storage.sql import sqlite
 from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase
 from mrtr_server.storage.sql.urls import open_database
-from mrtr_server.testing import Clock
+from mrtr_server.testing import Client, Clock, yes
 
 from ..support.databases import PostgreSQL
 
@@ -209,6 +209,83 @@ except mrtr_server.SetupError as error:
 """
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
         assert f" needs {missing}. Install the extra {extra!r}, or: pip install '" in done.stdout
+
+
+class TestASQLiteThatIsTooOld:
+    """As that of RHEL 9 and of Debian 11, which their Pythons have."""
+
+    @pytest.fixture(autouse=True)
+    def old(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+        monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
+
+    def test_is_refused_with_its_version(self, tmp_path: Path) -> None:
+        with pytest.raises(SetupError, match=r"SQLite must be 3\.35 or later, and this Python has 3\.34\.1"):
+            SQLStore(f"sqlite:///{tmp_path}/store.db")
+        with pytest.raises(SetupError, match=r"^database: SQLite must be 3\.35"):
+            MRTRServer("old", keys=[bytes(32)], database=f"sqlite:///{tmp_path}/store.db")
+
+    def test_keeps_no_server_from_its_tasks_and_confirmations_in_one_process(self) -> None:
+        app = MRTRServer("old", keys=[bytes(32)])
+
+        @app.tool(single_use=True, task="optional")
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Pay?")
+            return "paid"
+
+        for tasks in (False, True):
+            assert Client(app, tasks=tasks).call("pay", answers={"confirm": yes}).text == "paid"
+
+    def test_is_good_enough_where_it_is_just_not_too_old(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 35, 0))
+        assert asyncio.run(works(SQLStore(f"sqlite:///{tmp_path}/store.db")))
+
+
+class TestSSLMode:
+    """What a URL says of encryption is what the server is asked for, by the first bytes on the wire."""
+
+    ASKS = (80877103).to_bytes(4, "big")
+    """The code of an SSLRequest (PostgreSQL, Message Formats)."""
+
+    @pytest.mark.parametrize(
+        ("options", "asks"),
+        [
+            ("?sslmode=disable", False),
+            ("?sslmode=prefer", True),
+            ("?sslmode=require", True),
+        ],
+    )
+    @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg"])
+    async def test_is_heeded(self, scheme: str, options: str, asks: bool) -> None:
+        first: list[bytes] = []
+
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            first.append((await reader.readexactly(8))[4:])
+            if first[-1] == self.ASKS:
+                writer.write(b"N")  # no encryption here
+                await writer.drain()
+                await reader.read(8)
+            writer.close()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        store = SQLStore(f"{scheme}://me:secret@127.0.0.1:{port}/name{options}")
+        message = await failure(store)
+        await store.close()
+        server.close()
+        await server.wait_closed()
+        assert (first[0] == self.ASKS) is asks
+        if options == "?sslmode=require":
+            assert "rejected SSL upgrade" in message
+            assert set(first) == {self.ASKS}, "it went on without"
+
+    async def test_that_verifies_needs_a_certificate_to_trust_and_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("PGSSLROOTCERT", raising=False)
+        message = await failure(SQLStore("postgresql://me:secret@127.0.0.1:1/name?sslmode=verify-full"))
+        assert f'root certificate file "{tmp_path}/.postgresql/root.crt" does not exist' in message
 
 
 class TestStoreOf:

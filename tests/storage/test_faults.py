@@ -130,7 +130,7 @@ class Bank:
         return flow
 
     async def close(self) -> None:
-        await self.app._worker.close()
+        await self.app._parts.worker.close()
         await self.store.close()
 
 

@@ -263,6 +263,17 @@ class TestCommand:
         assert asyncio.run(works(url))
         assert self.run("--sql", "--database", url).output == ""
 
+    async def test_prints_for_either_database_what_makes_its_tables_in_one_transaction(self, url: str) -> None:
+        printed: str = (await asyncio.to_thread(self.run, "--sql", "--database", url)).output
+        assert printed.startswith("BEGIN;\nCREATE TABLE mrtr_redemptions")
+        assert printed.endswith(f" VALUES ('{NEWEST}');\nCOMMIT;\n")
+        assert not await has_tasks(url)
+        if url.startswith("sqlite"):
+            make_private(url.removeprefix("sqlite:///"))
+        await on(url, *(statement for statement in printed.split(";\n") if statement))
+        assert await version(url) == NEWEST
+        assert await works(url)
+
 
 class TestServers:
     async def test_one_does_not_start_on_tables_of_another_version(self, url: str, tmp_path: Path) -> None:

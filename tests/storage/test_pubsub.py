@@ -373,6 +373,6 @@ class TestWhichOne:
 
     async def test_a_server_takes_that_of_its_store_unless_it_is_given_another(self, tmp_path: Path) -> None:
         given, url = InProcessFanout(), f"sqlite:///{tmp_path}/changes.db"
-        assert type(MRTRServer("x", keys=[bytes(32)], database=url)._fanout) is SQLFanout
-        assert MRTRServer("x", keys=[bytes(32)], database=url, fanout=given)._fanout is given
-        assert type(MRTRServer("x", keys=[bytes(32)])._fanout) is InProcessFanout
+        assert type(MRTRServer("x", keys=[bytes(32)], database=url)._parts.fanout) is SQLFanout
+        assert MRTRServer("x", keys=[bytes(32)], database=url, fanout=given)._parts.fanout is given
+        assert type(MRTRServer("x", keys=[bytes(32)])._parts.fanout) is InProcessFanout

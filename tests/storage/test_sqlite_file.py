@@ -22,7 +22,7 @@ ADD = "INSERT INTO numbers (number) VALUES (:number) RETURNING number"
 FIND = "SELECT number FROM numbers WHERE number = :number AND number < 1000"
 HOLD = "WITH held(number) AS (VALUES (hold())) SELECT number FROM held"
 """Holds the writer until a test lets it go on. No statement that begins with SELECT, so the writer runs it."""
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ class Gate:
 
     def __call__(self) -> int:
         self._came.release()
-        return int(self._opened.acquire(timeout=PATIENCE))
+        return int(self._opened.acquire(timeout=TIMEOUT))
 
     async def is_held(self) -> None:
         """Wait until a thread is held."""
-        assert await asyncio.to_thread(self._came.acquire, timeout=PATIENCE)
+        assert await asyncio.to_thread(self._came.acquire, timeout=TIMEOUT)
 
     def open(self) -> None:
         """Let a thread go on."""
@@ -165,7 +165,7 @@ async def test_or_whole_if_it_had_begun(file: SQLiteFile, gate: Gate) -> None:
 async def test_a_busy_event_loop_holds_nobody_up(file: SQLiteFile, path: Path) -> None:
     tasks = [asyncio.create_task(add(file, number)) for number in range(100, 130)]
     await asyncio.sleep(0)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     with closing(sqlite3.connect(path, timeout=0)) as other:
         while other.execute("SELECT count(*) FROM numbers").fetchone() != (30,):
             assert time.monotonic() < deadline
@@ -209,7 +209,7 @@ async def test_threads_end_when_there_is_nothing_to_do(file: SQLiteFile, monkeyp
         assert await file.run(FIND, {"number": 1}) == [(1,)]
         assert threads() == before + 2
         await file.run("DELETE FROM numbers RETURNING number", {})
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while threads() > before:  # noqa: ASYNC110  a thread that ends tells nobody
                 await asyncio.sleep(0.01)
 
@@ -220,7 +220,7 @@ async def test_closing_waits_for_what_is_under_way_and_it_may_be_used_again(file
     closing_it = asyncio.create_task(asyncio.to_thread(file.close))
     assert await asyncio.wait([closing_it], timeout=0.05) == (set(), {closing_it})
     gate.open()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await closing_it
     assert threads() == before
     assert await adding == list(range(100, 150))
@@ -305,7 +305,7 @@ def test_loops_in_several_threads_share_it(file: SQLiteFile) -> None:
     together = threading.Barrier(3)
 
     async def work(first: int) -> None:
-        await asyncio.to_thread(together.wait, PATIENCE)
+        await asyncio.to_thread(together.wait, TIMEOUT)
         assert await asyncio.gather(*(add(file, first + n) for n in range(50))) == [first + n for n in range(50)]
 
     running = [threading.Thread(target=lambda first=first: asyncio.run(work(first))) for first in (100, 200, 300)]
@@ -365,7 +365,7 @@ class TestWhatIsFoundOnTheSpot:
         together = threading.Barrier(4)
 
         def find() -> set[str]:
-            together.wait(PATIENCE)
+            together.wait(TIMEOUT)
             return {str(file.find(FIND, {"number": 1})) for _ in range(500)}
 
         found = await asyncio.gather(*(asyncio.to_thread(find) for _ in range(4)))

@@ -117,8 +117,8 @@ class Served:
                 await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        await self.app._worker.close()
-        await self.app._shared.store.close()
+        await self.app._parts.worker.close()
+        await self.app._parts.shared.store.close()
         await self._http.aclose()
 
 

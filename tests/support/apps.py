@@ -150,7 +150,7 @@ async def note(topic: str, number: int, ctx: Context) -> str:
 
 @strict.resource("notes://all")
 def notes(inputs: Inputs) -> str | InputRequired:
-    """Give a text, once it is known who reads it."""
+    """Return a text, once it is known who reads it."""
     login, roots = inputs.get("login", Login), inputs.get("roots", Roots)
     if login is None:
         return InputRequired(login=Elicit("Who reads?", Login))

@@ -49,7 +49,7 @@ class PostgreSQL:
         self._made = 0
 
     def url(self, database: str = "postgres", user: str = "postgres") -> str:
-        """Give the URL of a database."""
+        """Return the URL of a database."""
         return f"postgresql://{user}:@/{database}?host={quote(str(self._server.pgdata))}"
 
     @asynccontextmanager

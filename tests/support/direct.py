@@ -14,7 +14,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def scope_of(headers: Headers, **more: Any) -> Scope:
-    """Give the scope of a POST to the endpoint; keywords replace parts of it."""
+    """Return the scope of a POST to the endpoint; keywords replace parts of it."""
     path = more.get("path", "/mcp")
     return {
         "type": "http",
@@ -34,7 +34,7 @@ def scope_of(headers: Headers, **more: Any) -> Scope:
 
 
 def headers_for(message: dict[str, Any], *, accept: str = ACCEPT) -> list[tuple[bytes, bytes]]:
-    """Give the headers of a modern message as an ASGI server does."""
+    """Return the headers of a modern message as an ASGI server does."""
     given = {"content-type": "application/json", "accept": accept, **mirrored(message)}
     return [(name.lower().encode(), value.encode()) for name, value in given.items()]
 

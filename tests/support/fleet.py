@@ -47,12 +47,12 @@ class Client:
         return str(reply["result"]["taskId"])
 
     def get(self, task: str) -> JSON:
-        """Give a task as it is now."""
+        """Return a task as it is now."""
         found: JSON = self.send("tasks/get", task, {"taskId": task})["result"]
         return found
 
     def status(self, task: str) -> str:
-        """Give a task's status."""
+        """Return a task's status."""
         return str(self.get(task)["status"])
 
     def answer(self, task: str, **answers: Any) -> None:
@@ -139,7 +139,7 @@ class Fleet:
     # What the processes noted
 
     def notes(self, first: str) -> list[list[str]]:
-        """Give the words of all notes that begin with this one, without it."""
+        """Return the words of all notes that begin with this one, without it."""
         ledger = self.directory / "ledger"
         lines = [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
         return [words for word, *words in lines if word == first]

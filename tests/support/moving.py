@@ -29,7 +29,7 @@ def effect(what: str) -> str:
 
 
 def opened(gate: str) -> bool:
-    """Say whether the test has let the calls go on."""
+    """Return whether the test has let the calls go on."""
     return (DIRECTORY / gate).exists()
 
 

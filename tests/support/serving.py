@@ -106,7 +106,14 @@ class Process:
 
 
 @contextmanager
-def started(target: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
+def started(
+    target: str,
+    *arguments: str,
+    log: Path,
+    environment: dict[str, str] | None = None,
+    python: Path | str = sys.executable,
+    folder: Path = ROOT,
+) -> Iterator[Process]:
     """Run the command `uvicorn`; give the process at once.
 
     Args:
@@ -114,12 +121,14 @@ def started(target: str, *arguments: str, log: Path, environment: dict[str, str]
         arguments: further ones of the command.
         log: where its output goes.
         environment: variables besides the ones of the tests; `MRTR_KEYS` is set only if it is here.
+        python: what runs it.
+        folder: where it runs, and looks for modules first.
     """
     variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
-    command = [sys.executable, "-m", "uvicorn", target, "--port", "0", "--ws", "none", *arguments]
+    command = [str(python), "-m", "uvicorn", target, "--port", "0", "--ws", "none", *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**variables, **(environment or {})}, stdout=output, stderr=output
+            command, cwd=folder, env={**variables, **(environment or {})}, stdout=output, stderr=output
         )
     try:
         yield Process(process, log)
@@ -134,10 +143,10 @@ def started(target: str, *arguments: str, log: Path, environment: dict[str, str]
 
 
 @contextmanager
-def in_process(target: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
+def in_process(target: str, *arguments: str, log: Path, **how: Any) -> Iterator[Process]:
     """Run the command `uvicorn` as `started` does; give the process once it listens or has ended."""
     workers = int(arguments[arguments.index("--workers") + 1]) if "--workers" in arguments else 1
-    with started(target, *arguments, log=log, environment=environment) as server:
+    with started(target, *arguments, log=log, **how) as server:
 
         def listening() -> bool:
             found = re.search(r"running on http://127\.0\.0\.1:(\d+)", server.text)

@@ -61,23 +61,23 @@ _ERRORS = {
 
 
 def request(method: str, params: JSON | None = None, *, id: str | int = 1) -> JSON:
-    """Give a JSON-RPC request, and nothing that the protocol adds to it."""
+    """Return a JSON-RPC request, and nothing that the protocol adds to it."""
     return {"jsonrpc": "2.0", "id": id, "method": method, **({} if params is None else {"params": params})}
 
 
 def meta(capabilities: JSON = EVERYTHING, **more: Any) -> JSON:
-    """Give the `_meta` that every modern request carries; keywords without a prefix get the protocol's."""
+    """Return the `_meta` that every modern request carries; keywords without a prefix get the protocol's."""
     given = {PREFIX + "protocolVersion": VERSION, PREFIX + "clientCapabilities": capabilities}
     return given | {name if name == "progressToken" else PREFIX + name: value for name, value in more.items()}
 
 
 def modern(method: str, params: JSON | None = None, *, id: str | int = 1, **more: Any) -> JSON:
-    """Give a request of 2026-07-28 with all that its body must have; keywords go into `_meta`."""
+    """Return a request of 2026-07-28 with all that its body must have; keywords go into `_meta`."""
     return request(method, {"_meta": meta(**more), **(params or {})}, id=id)
 
 
 def mirrored(message: JSON, version: str = VERSION) -> dict[str, str]:
-    """Give the headers that a conforming client sends with a message."""
+    """Return the headers that a conforming client sends with a message."""
     headers = {"MCP-Protocol-Version": version, "Mcp-Method": str(message["method"])}
     field = NAMED_BY.get(message["method"])
     if field is not None and isinstance(name := message["params"].get(field), str):
@@ -86,7 +86,7 @@ def mirrored(message: JSON, version: str = VERSION) -> dict[str, str]:
 
 
 def accept(**content: Any) -> JSON:
-    """Give the answer of a person who filled in a form."""
+    """Return the answer of a person who filled in a form."""
     return {"action": "accept", "content": content}
 
 
@@ -145,7 +145,7 @@ class Reply:
 
 
 def events(body: bytes) -> Iterator[JSON]:
-    """Give the messages of an event stream; comments are skipped."""
+    """Return the messages of an event stream; comments are skipped."""
     for block in body.decode().split("\n\n"):
         # Not splitlines(): a line of a stream ends at a line feed, and U+2028 is a character like any other.
         data = [line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: ")]

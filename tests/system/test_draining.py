@@ -133,7 +133,7 @@ def get(server: Process, path: str) -> httpx.Response:
 
 
 def accepts(server: Process) -> bool:
-    """Say whether a server still accepts connections."""
+    """Return whether a server still accepts connections."""
     with closing(socket.socket()) as connection:
         return connection.connect_ex(("127.0.0.1", server.port)) == 0
 

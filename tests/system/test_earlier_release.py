@@ -266,7 +266,7 @@ class TestTasksOf010:
         await flow.answer(login={"name": "Ann"})
         assert (await flow.wait()).text == "tea reserved, tea paid, for Ann"
         assert DONE == ["pay 1 for tea"]
-        await app._worker.close()
+        await app._parts.worker.close()
 
     async def test_that_ask_take_their_answer(self, store: Shared) -> None:
         app, flow = await self.task(store, "input_required")
@@ -274,13 +274,13 @@ class TestTasksOf010:
         await flow.answer(login={"name": "Ann"})
         assert (await flow.wait()).text == "tea reserved, tea paid, for Ann"
         assert DONE == ["pay 1 for tea"]
-        await app._worker.close()
+        await app._parts.worker.close()
 
     async def test_that_have_ended_tell_what_came_of_them(self, store: Shared) -> None:
         app, flow = await self.task(store, "completed")
         assert (await flow.look()).text == "tea reserved, tea paid, for Ann"
         assert DONE == []
-        await app._worker.close()
+        await app._parts.worker.close()
 
     async def test_have_the_fields_that_rows_have_today(self) -> None:
         names = {field.name for field in dataclasses.fields(TaskRow)}

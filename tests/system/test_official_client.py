@@ -220,37 +220,37 @@ class Point(BaseModel):
 
 @office.tool
 def locate() -> Point:
-    """Give a model."""
+    """Return a model."""
     return Point(x=1, y=2.5)
 
 
 @office.tool
 def primes() -> list[int]:
-    """Give a list."""
+    """Return a list."""
     return [2, 3, 5]
 
 
 @office.tool
 def stock() -> dict[str, int]:
-    """Give a dictionary."""
+    """Return a dictionary."""
     return {"pens": 3}
 
 
 @office.tool
 def answer() -> int:
-    """Give a number."""
+    """Return a number."""
     return 42
 
 
 @office.tool
 def either(which: bool) -> Point | list[int]:
-    """Give one of two."""
+    """Return one of two."""
     return Point(x=0, y=0) if which else [1]
 
 
 @office.tool
 def content() -> list[TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink]:
-    """Give a block of every kind."""
+    """Return a block of every kind."""
     return [
         TextContent(text="plain", annotations=Annotations(audience=["user"], priority=0.5)),
         ImageContent(data=b"\x89PNG"),
@@ -263,7 +263,7 @@ def content() -> list[TextContent | ImageContent | AudioContent | EmbeddedResour
 
 @office.tool
 def of_the_sdk() -> list[types.TextContent | types.ImageContent]:
-    """Give blocks of the official SDK."""
+    """Return blocks of the official SDK."""
     return [
         types.TextContent(type="text", text="theirs"),
         types.ImageContent(type="image", data="AAAA", mime_type="image/gif"),
@@ -272,7 +272,7 @@ def of_the_sdk() -> list[types.TextContent | types.ImageContent]:
 
 @office.tool
 def in_full() -> ToolResult:
-    """Give everything that a result can have."""
+    """Return everything that a result can have."""
     return ToolResult(content=["x"], structured_content={"y": 1}, meta={"example.com/z": 2})
 
 
@@ -632,7 +632,7 @@ class TestTasks:
 
 
 def text(result: types.CallToolResult) -> str:
-    """Give the first text of a tool's result."""
+    """Return the first text of a tool's result."""
     first = result.content[0]
     assert isinstance(first, types.TextContent)
     return first.text
@@ -752,7 +752,7 @@ class TestResults:
 
 
 async def all_tools(client: Client) -> AsyncIterator[types.Tool]:
-    """Give all tools, page by page."""
+    """Return all tools, page by page."""
     cursor = None
     while True:
         page = await client.list_tools(cursor=cursor)

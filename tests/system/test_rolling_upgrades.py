@@ -28,7 +28,7 @@ def charge(amount: int) -> str:
 
 
 def named(function: Callable[..., Any], *, name: str = "", module: str = "") -> Callable[..., Any]:
-    """Give the same function as if it had another name, or stood in another module."""
+    """Return the same function as if it had another name, or stood in another module."""
     assert isinstance(function, FunctionType)
     twin = FunctionType(function.__code__, function.__globals__, name or function.__name__)
     twin.__qualname__, twin.__module__ = twin.__name__, module or function.__module__
@@ -474,7 +474,7 @@ class TestTheHandlersOwnState:
         flow = Client(servers[0], tasks=True).flow("buy")
         flow.start()
         flow.wait()
-        servers[0]._registry.tools["buy"] = servers[1]._registry.tools["buy"]  # the worker is of the new version now
+        servers[0].registry.tools["buy"] = servers[1].registry.tools["buy"]  # the worker is of the new version now
         assert flow.answer(login=Login(name="ann")).text == "None"
 
 

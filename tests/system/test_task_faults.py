@@ -387,7 +387,7 @@ class TestParkedTasks:
 
 
 def resident(pid: int) -> int:
-    """Give the memory of a process, in bytes."""
+    """Return the memory of a process, in bytes."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         pytest.skip("needs /proc")

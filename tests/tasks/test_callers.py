@@ -294,7 +294,7 @@ class TestALaterRound:
         assert failed["error"] == {"code": -32602, "message": "Unknown tool: pay", "data": {"name": "pay"}}
         assert wire.post(modern("tools/call", {"name": "pay"}, capabilities=ABLE), ann).error == failed["error"]
         assert effects == []
-        assert "A task of 'pay' is failed: its caller is refused by authorize=" in caplog.text
+        assert "A task of 'pay' has failed: authorize= refuses its caller" in caplog.text
 
     def test_waits_while_the_hook_fails(self, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
         """Nothing is run on a guess, and nothing is lost for good."""

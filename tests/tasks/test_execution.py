@@ -67,7 +67,7 @@ class Bench:
         return run
 
     async def recorded(self, run: TaskRun) -> set[str]:
-        """Give the steps that are recorded by now."""
+        """Return the steps that are recorded by now."""
         row = await self.store.find_task(run.row.id)
         assert row is not None
         return set(self.tasks.sealed.unseal_journal(row, self.tasks.now()).steps)

@@ -35,8 +35,8 @@ async def server(path: Path, *keys: bytes, run_tasks: bool = True) -> AsyncItera
     try:
         yield app, AsyncClient(app, tasks=True)
     finally:
-        await app._worker.close()
-        await app._shared.store.close()
+        await app._parts.worker.close()
+        await app._parts.shared.store.close()
 
 
 async def test_a_task_goes_on_in_every_phase_of_a_rotation(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_a_flow_that_comes_again_is_the_same_task_whichever_key_comes_firs
         await flow.start()
         first = await flow.answer(confirm=yes)
         # As if the record of it had been lost with the first replica.
-        other._redeemer._store = InProcessStore()
+        other._parts.redeemer._store = InProcessStore()
         flow.move_to(other)
         assert (await flow.replay(first)).task.id == first.task.id
 

@@ -267,7 +267,7 @@ def nothing_ran() -> None:
 async def server(store: Store) -> AsyncIterator[MRTRServer]:
     made = replica(app, store=store)
     yield made
-    await made._worker.close()
+    await made._parts.worker.close()
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ class TestACall:
         client = AsyncClient(limited, tasks=True)
         served, own = [(await client.flow(tool).start()).result for tool in ("greet", "hurries")]
         assert (served["ttlMs"], served["pollIntervalMs"], own["ttlMs"]) == (50_000, 500, 600_000)
-        await limited._worker.close()
+        await limited._parts.worker.close()
 
     async def test_runs_to_its_end_without_its_client(self, client: AsyncClient) -> None:
         flow = await started(client, "add", one=1, other=2)
@@ -511,9 +511,9 @@ class TestSingleUse:
         async def deliver_again() -> tuple[str, str]:
             # The same tasks, and redemptions that never were.
             forgetful = replica(server, store=InProcessStore())
-            forgetful._tasks.store = server._tasks.store
+            forgetful._parts.tasks.store = server._parts.tasks.store
             reply = await AsyncClient(forgetful, tasks=True).request("tools/call", params)
-            await forgetful._worker.close()
+            await forgetful._parts.worker.close()
             told = reply.message["result"]
             return told["taskId"], told["status"]
 
@@ -539,7 +539,7 @@ class TestWhatATaskSaysOfItself:
         assert (await cancelled.look()).task.status == "cancelled"
         for flow in (ended, cancelled):
             assert "statusMessage" not in (await flow.look()).result
-            row = await server._tasks.store.find_task(flow.task)
+            row = await server._parts.tasks.store.find_task(flow.task)
             assert row is not None
             assert row.message == ""
 
@@ -586,7 +586,7 @@ class TestEnds:
         flow = await started(client, "greet")
         await flow.wait()
         await flow.answer(login={"name": "Ann"})
-        row = await server._tasks.store.find_task(flow.task)
+        row = await server._parts.tasks.store.find_task(flow.task)
         assert row is not None
         assert (row.call, row.journal, row.questions, row.lease) == (b"", b"", b"", "")
 
@@ -616,7 +616,7 @@ class TestHandingOver:
                 try:
                     await ctx.checkpoint()  # ends the round here
                 finally:
-                    app._admission.reopen()
+                    app._parts.admission.reopen()
             return f"done in round {rounds}"
 
         async with AsyncClient(app, tasks=True) as client:
@@ -667,7 +667,7 @@ class TestTime:
         await flow.wait()
         clock.advance(61)
         await asyncio.sleep(1.7)
-        row = await server._tasks.store.find_task(flow.task)
+        row = await server._parts.tasks.store.find_task(flow.task)
         assert row is not None
         assert row.status == "failed"
 
@@ -723,7 +723,7 @@ class TestCancellation:
         await flow.cancel()
         async with asyncio.timeout(1.0):
             await ended.wait()
-        await mine._worker.close()
+        await mine._parts.worker.close()
 
 
 class TestPrincipals:
@@ -740,13 +740,13 @@ class TestPrincipals:
         found, none = [(await stranger.request(method, {"taskId": id, **params})).error for id in (flow.task, "0" * 48)]
         assert (found.code, found.message.replace(flow.task, "0" * 48)) == (none.code, none.message)
         assert (await flow.look()).task.status == "input_required"
-        await server._worker.close()
+        await server._parts.worker.close()
 
     async def test_are_those_of_the_task(self, server: MRTRServer) -> None:
         flow = await started(AsyncClient(server, tasks=True, token="ann"), "greet")
         await flow.wait()
         assert (await flow.answer(login={"name": "Ann"})).text == "Hello, Ann"
-        await server._worker.close()
+        await server._parts.worker.close()
 
 
 class TestWhatIsStored:
@@ -754,7 +754,7 @@ class TestWhatIsStored:
         flow = await started(client, "both")
         await flow.wait()
         await flow.send({"login": accept(name="confidential")})
-        row = await server._tasks.store.find_task(flow.task)
+        row = await server._parts.tasks.store.find_task(flow.task)
         assert row is not None
         stored = b"".join((row.call, row.journal, row.questions, row.outcome, row.message.encode()))
         assert b"confidential" not in stored
@@ -764,7 +764,7 @@ class TestWhatIsStored:
         self, client: AsyncClient, server: MRTRServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Who can write to the database can't put one task's result into another's."""
-        store = server._tasks.store
+        store = server._parts.tasks.store
         mine, other = [await started(client, "add", one=one, other=1) for one in (1, 10)]
         for flow in (mine, other):
             await flow.wait()
@@ -815,7 +815,7 @@ class TestListening:
                 await flow.cancel()
                 assert (await owner.until("cancelled"))["taskId"] == flow.task
             assert stranger.told == []
-        await server._worker.close()
+        await server._parts.worker.close()
 
 
 class Listener:

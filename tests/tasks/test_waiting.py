@@ -85,7 +85,7 @@ class Replicas:
     @property
     def waiting(self) -> int:
         """How many requests wait."""
-        return self.front._tasks._waiting._waiting
+        return self.front._parts.tasks._waiting._waiting
 
     async def until_waiting(self, count: int = 1) -> None:
         """Wait until so many requests do."""
@@ -94,7 +94,7 @@ class Replicas:
                 await asyncio.sleep(0)
 
     def opening(self, method: str, params: JSON, token: str = "") -> Exchange:
-        """Give a request as the drafts send it, which begins when the test says so."""
+        """Return a request as the drafts send it, which begins when the test says so."""
         headers = [(b"content-type", b"application/json")]
         if token:
             headers.append((b"authorization", f"Bearer {token}".encode()))
@@ -121,11 +121,11 @@ def _answering(task: str, key: str, **content: Any) -> JSON:
 async def _replicas(stack: AsyncExitStack, url: str | None, **settings: Any) -> Replicas:
     if url is None:
         alone = replica(app, **settings)
-        stack.push_async_callback(alone._worker.close)
+        stack.push_async_callback(alone._parts.worker.close)
         return Replicas(alone, alone)
     front, back = replica(app, database=url, run_tasks=False, **settings), replica(app, database=url)
     await stack.enter_async_context(back.worker())
-    stack.push_async_callback(front._shared.store.close)
+    stack.push_async_callback(front._parts.shared.store.close)
     return Replicas(front, back)
 
 
@@ -284,7 +284,7 @@ class TestTheWaitEnds:
         await alone.until_waiting()
         waiting.disconnect()
         await waiting.end()
-        fanout: Any = alone.front._fanout
+        fanout: Any = alone.front._parts.fanout
         assert (alone.waiting, fanout._listeners, fanout._listeners_to) == (0, set(), {})
         gate("a").set()
         assert (await alone.send("tasks/result", {"taskId": task})).text == "a is done"
@@ -441,8 +441,8 @@ async def test_a_store_that_goes_away_is_no_endless_wait(alone: Replicas, monkey
     task = await alone.start("held", name="a")
     waiting = alone.opening("tasks/result", {"taskId": task}).start()
     await alone.until_waiting()
-    monkeypatch.setattr(alone.front._tasks, "_find", _away)
-    alone.front._tasks.notify(task)
+    monkeypatch.setattr(alone.front._parts.tasks, "_find", _away)
+    alone.front._parts.tasks.notify(task)
     assert (await waiting.end()).status == 500
     assert alone.waiting == 0
     gate("a").set()

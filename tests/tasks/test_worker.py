@@ -155,7 +155,7 @@ async def tools() -> AsyncIterator[Tools]:
     made = Tools(Flaky())
     yield made
     made.gate.set()
-    await made.app._worker.close()
+    await made.app._parts.worker.close()
 
 
 class TestAStoreThatIsAway:
@@ -214,7 +214,7 @@ class TestAStoreThatIsAway:
         tools.store.away = set()
         assert (await flow.wait()).text == "last"
         assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_and_is_there_again_is_said_once_each(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
         await (await tools.start("at_once")).wait()
@@ -290,20 +290,20 @@ class TestTasksThatBeginHere:
         waits = await tools.start("at_once")
         assert (await tools.row(waits)).lease == ""
         other = replica(tools.app)
-        other._worker.start()
+        other._parts.worker.start()
         waits.move_to(other)
         assert (await waits.wait()).text == "at once"
         tools.gate.set()
         assert (await blocked.wait()).text == "last"
         for each in (tools.app, other):
-            await each._worker.close()
+            await each._parts.worker.close()
 
     async def test_are_for_others_where_the_server_is_leaving(self, tools: Tools) -> None:
         await (await tools.start("at_once")).wait()
-        tools.app._admission.drain()
+        tools.app._parts.admission.drain()
         flow = await tools.start("greet")
         assert (await tools.row(flow)).lease == ""
-        tools.app._admission.reopen()
+        tools.app._parts.admission.reopen()
 
     async def test_are_for_others_soon_where_the_server_ended_in_between(self) -> None:
         clock = Clock()
@@ -312,7 +312,7 @@ class TestTasksThatBeginHere:
         tools.store.slow = 0.2
         starting = asyncio.create_task(tools.start("at_once"))
         await tools.until(lambda: tools.store.calls.count("add") == 2, "the second")
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
         flow = await starting
         row = await tools.row(flow)
         assert row.lease
@@ -321,10 +321,10 @@ class TestTasksThatBeginHere:
         clock.advance(6)
         tools.store.slow = 0.0
         other = replica(tools.app)
-        other._worker.start()
+        other._parts.worker.start()
         flow.move_to(other)
         assert (await flow.wait()).text == "at once"
-        await other._worker.close()
+        await other._parts.worker.close()
 
     async def test_hold_their_lease_for_longer_once_they_run(self) -> None:
         clock = Clock()
@@ -335,7 +335,7 @@ class TestTasksThatBeginHere:
         assert (await tools.row(flow)).leased_until - clock() > 20
         tools.gate.set()
         assert (await flow.wait()).text == "last"
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_are_not_said_to_have_had_no_worker(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
@@ -348,7 +348,7 @@ class TestTasksThatBeginHere:
         assert (await flow.look()).task.status == "failed"
         assert "No worker began" not in caplog.text
         tools.gate.set()
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_are_begun_once_where_a_flow_becomes_one_task_only(self, tools: Tools) -> None:
         async def pay(ctx: Context) -> str:
@@ -401,7 +401,7 @@ class TestALease:
         tools.gate.set()
         assert (await flow.wait()).text == "last"
         assert tools.ran == ["first", "waits", "between", "last"]
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_that_ended_and_was_found_again_loses_nothing(self, tools: Tools) -> None:
         flow = await tools.start("steps")
@@ -419,7 +419,7 @@ class TestALease:
         tools = Tools(Flaky(clock), clock=clock)
         flow = await tools.start("steps")
         await tools.began.wait()
-        (dead,) = tools.app._worker._loop_workers.values()
+        (dead,) = tools.app._parts.worker._loop_workers.values()
         for task in (dead._claims, dead._heard):  # it says nothing more, and its step goes on for ever
             task.cancel()
         clock.advance(31)
@@ -430,19 +430,19 @@ class TestALease:
         tools.gate.set()
         assert (await flow.wait()).text == "last"
         assert tools.ran.count("first") == 1
-        await other._worker.close()
-        await tools.app._worker.close()
+        await other._parts.worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_lost_again_and_again_fails_the_task(self, caplog: pytest.LogCaptureFixture) -> None:
         tools = Tools(Flaky(), limits=Limits(task_attempts=2))
         flow = await tools.start("greet", replica(tools.app, run_tasks=False))
         await tools.store.change_task(await tools.row(flow), attempts=2)
-        tools.app._worker.start()
+        tools.app._parts.worker.start()
         reply = await flow.wait()
-        assert "given up" in reply.error.message
-        assert "was begun 2 times and came to no step, question or end, and is failed" in caplog.text
+        assert "could not be run to its end" in reply.error.message
+        assert "it was started 2 times and reached no step, question or end" in caplog.text
         assert "as when its event loop is blocked" in caplog.text, "its worker need not have ended"
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
     async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
         tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
@@ -452,7 +452,7 @@ class TestALease:
         time.sleep(0.5)  # noqa: ASYNC251  as a tool that should be a plain `def`
         await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
         assert "The event loop stood still for 0." in caplog.text
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
 
 class TestARowThatHasChangedMeanwhile:
@@ -475,14 +475,14 @@ class TestARowThatHasChangedMeanwhile:
         assert await tools.store.change_task(row, attempts=row.attempts)
         tools.gate.set()
         await between.wait()
-        await tools.app._worker.close()  # its run is cancelled here, and goes on elsewhere
+        await tools.app._parts.worker.close()  # its run is cancelled here, and goes on elsewhere
         other = replica(tools.app)
         flow.move_to(other)
-        other._worker.start()
+        other._parts.worker.start()
         go_on.set()
         assert (await flow.wait()).text == "last"
         assert tools.ran == ["waits", "last"], "the step was recorded before the code after it ran"
-        await other._worker.close()
+        await other._parts.worker.close()
 
     async def test_takes_a_message_and_the_result(self, tools: Tools) -> None:
         said, go_on = asyncio.Event(), asyncio.Event()
@@ -590,8 +590,8 @@ class TestServersThatEnd:
         flow.move_to(other)
         assert (await flow.wait()).text == "last"
         assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
-        await other._worker.close()
-        tools.app._admission.reopen()
+        await other._parts.worker.close()
+        tools.app._parts.admission.reopen()
 
     async def test_hand_back_what_comes_to_no_boundary_and_it_counts_for_nothing(self, tools: Tools) -> None:
         async def forever() -> None:
@@ -601,16 +601,16 @@ class TestServersThatEnd:
         tools.app.tool(task="optional")(forever)
         flow = await tools.start("forever")
         await asyncio.sleep(0.1)
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
         row = await tools.row(flow)
         assert (row.status, row.lease, row.attempts) == ("working", "", 0)
 
     async def test_hand_back_what_is_being_claimed(self, tools: Tools) -> None:
         flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
         tools.store.slow = 0.1
-        tools.app._worker.start()
+        tools.app._parts.worker.start()
         await tools.until(lambda: "claim" in tools.store.calls, "the claim")
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
         row = await tools.row(flow)
         assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
 
@@ -620,7 +620,7 @@ class TestServersThatEnd:
         tools.store.away = {"change", "find", "claim", "renew", "overdue"}
         tools.gate.set()
         async with asyncio.timeout(5):
-            await tools.app._worker.close()
+            await tools.app._parts.worker.close()
         tools.store.away = set()
         row = await tools.row(flow)
         assert (row.status, row.lease != "", row.attempts) == ("working", True, 0), "its lease runs out by itself"
@@ -629,7 +629,7 @@ class TestServersThatEnd:
         flow.move_to(other)
         assert (await flow.wait()).text == "last"
         assert tools.ran == ["first", "waits", "waits", "between", "last"], "a worker that ends costs one step at most"
-        await other._worker.close()
+        await other._parts.worker.close()
 
     async def test_hand_a_task_back_once_and_do_not_wait_for_a_store_that_is_away(self, tools: Tools) -> None:
         tools.app.tool(task="optional")(tools.waits)
@@ -637,7 +637,7 @@ class TestServersThatEnd:
         await tools.began.wait()
         tools.store.away = {"change", "find", "claim", "renew", "overdue"}
         tools.store.calls.clear()
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
         assert tools.store.calls.count("change") == 1
 
     async def test_work_again_when_they_start_again(self) -> None:
@@ -646,7 +646,7 @@ class TestServersThatEnd:
         for _ in range(3):
             async with client:
                 assert (await client.call("at_once")).text == "at once"
-            assert tools.app._worker._loop_workers == {}
+            assert tools.app._parts.worker._loop_workers == {}
 
     async def test_find_the_tasks_of_before_with_their_start(self) -> None:
         tools = Tools(Flaky())
@@ -663,14 +663,14 @@ class TestServersThatEnd:
         worker_of = replica(tools.app, run_tasks=True)
         flow.move_to(worker_of)
         assert (await flow.wait()).text == "at once"
-        await worker_of._worker.close()
+        await worker_of._parts.worker.close()
 
     async def test_that_have_not_the_tool_leave_its_tasks_to_others(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
         tools = Tools(Flaky(clock), run_tasks=False, clock=clock)
         flow = await tools.start("at_once")
         stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
-        stranger._wake_worker()
+        stranger._parts.wake_worker()
         await asyncio.sleep(0.3)
         row = await tools.row(flow)
         assert (row.status, row.version) == ("working", 0)
@@ -679,7 +679,7 @@ class TestServersThatEnd:
             lambda: "No worker began a task of 'at_once' before it expired" in caplog.text, "the stranger"
         )
         assert (await flow.look()).task.status == "failed"
-        await stranger._worker.close()
+        await stranger._parts.worker.close()
 
 
 def test_workers_run_on_each_event_loop_that_has_tasks() -> None:
@@ -742,13 +742,13 @@ class TestConcurrency:
         flows = [AsyncClient(first, tasks=True).flow("one_at_a_time") for _ in range(8)]
         for flow in flows:
             await flow.start()
-        second._worker.start()
+        second._parts.worker.start()
         for flow in flows:
             await flow.wait()
         assert min(ran.count("first"), ran.count("second")) >= 3
         for app in (first, second):
-            await app._worker.close()
-            await app._shared.store.close()
+            await app._parts.worker.close()
+            await app._parts.shared.store.close()
 
     async def test_of_a_tool_goes_on_as_soon_as_one_has_ended(self, tools: Tools, monkeypatch: Any) -> None:
         monkeypatch.setattr(worker, "POLL_INTERVAL", 30.0)
@@ -759,7 +759,7 @@ class TestConcurrency:
 
         tools.app.tool(task="optional", concurrency=1)(one)
         flows = [await tools.start("one", replica(tools.app, run_tasks=False)) for _ in range(40)]
-        tools.app._worker.start()
+        tools.app._parts.worker.start()
         async with asyncio.timeout(10):
             for flow in flows:
                 await flow.wait()
@@ -774,7 +774,7 @@ class TestConcurrency:
         tools.gate.set()
         assert (await blocked.wait()).text == "last"
         assert (await waits.wait()).text == "at once"
-        await tools.app._worker.close()
+        await tools.app._parts.worker.close()
 
 
 class TestMemory:
@@ -797,7 +797,7 @@ class TestMemory:
         await asyncio.sleep(0.1)
         gc.collect()
         assert [each() for each in held] == [None] * 3
-        (loop_worker,) = tools.app._worker._loop_workers.values()
+        (loop_worker,) = tools.app._parts.worker._loop_workers.values()
         assert loop_worker._running == {}
 
 

@@ -653,16 +653,16 @@ class TestReplicas:
 
     def test_have_every_setting_of_the_application(self) -> None:
         parameters = signature(MRTRServer).parameters.keys()
-        assert parameters <= app._settings.keys()
-        assert replica(app)._settings == app._settings
+        assert parameters <= vars(app._parts.settings).keys()
+        assert replica(app)._parts.settings == app._parts.settings
         changed = {"title": "Other", "page_size": 3}
-        assert replica(app, **changed)._settings == {**app._settings, **changed}
-        assert app._settings["title"] is None
+        assert vars(replica(app, **changed)._parts.settings) == {**vars(app._parts.settings), **changed}
+        assert app._parts.settings.title is None
 
     def test_have_their_own_of_what_the_application_was_not_given(self) -> None:
         given = MRTRServer("given", keys=ring, codec=SealedCodec(ring))
-        assert replica(given)._settings["codec"] is given._settings["codec"]
-        assert replica(given)._fanout is not given._fanout
+        assert replica(given)._parts.settings.codec is given._parts.settings.codec
+        assert replica(given)._parts.fanout is not given._parts.fanout
 
     def test_are_of_the_same_class(self) -> None:
         class Mine(MRTRServer):

@@ -299,7 +299,9 @@ class TestPrincipals:
         assert principal_of(TokenUser("alice")) == Principal("alice")
         assert principal_of(Claims("s", "i", "c")) == Principal("s", "i", "c")
 
-    @pytest.mark.parametrize("user", [None, UnauthenticatedUser(), TokenUser(""), object()], ids=str)
+    @pytest.mark.parametrize(
+        "user", [None, UnauthenticatedUser(), TokenUser(""), object()], ids=lambda user: type(user).__name__
+    )
     def test_are_none_for_nobody(self, user: object) -> None:
         assert principal_of(user) is None
 

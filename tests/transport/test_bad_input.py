@@ -710,7 +710,7 @@ values = st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Give the path to every value within a JSON value."""
+    """Return the path to every value within a JSON value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inside:
         yield (*path, key)
@@ -749,7 +749,7 @@ STATES: dict[tuple[str, str], str] = {}
 
 
 def target(params: JSON) -> str:
-    """Give the name or URI that a request is about; empty for none."""
+    """Return the name or URI that a request is about; empty for none."""
     return str(params.get("name", params.get("uri", "")))
 
 

@@ -42,7 +42,7 @@ def http(request: pytest.FixtureRequest) -> str:
 
 
 def raw_request(message: JSON, *lines: str) -> bytes:
-    """Give a modern message as the bytes of an HTTP request."""
+    """Return a modern message as the bytes of an HTTP request."""
     body = json.dumps(message).encode()
     head = [f"{name.decode()}: {value.decode()}" for name, value in headers_for(message)]
     head += ["host: x", f"content-length: {len(body)}", *lines]
@@ -483,7 +483,7 @@ class Scene:
         return "finished"
 
     def tasks(self) -> int:
-        """Give how many tasks of ours are left on the server's loop."""
+        """Return how many tasks of ours are left on the server's loop."""
         assert self.loop is not None
         tasks = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         codes = [getattr(task.get_coro(), "cr_code", None) for task in tasks]
@@ -565,7 +565,7 @@ class TestBodies:
         assert answer.startswith(b"HTTP/1.1 413")
 
     def test_that_wait_for_a_go_ahead_get_one(self, app: MRTRServer, serve: Serve, http: str) -> None:
-        """curl sends `Expect: 100-continue` with bodies over 1 MiB."""
+        """Curl sends `Expect: 100-continue` with bodies over 1 MiB."""
         wire = serve(app, http=http)
         head, _, body = raw_request(modern("tools/list"), "expect: 100-continue", "connection: close").partition(
             b"\r\n\r\n"

@@ -68,7 +68,7 @@ class TestBare:
                 wire.close()
 
     def test_it_stands_behind_a_proxy_that_strips_a_prefix(self, server: MRTRServer, serve: Serve) -> None:
-        """uvicorn's root path goes before the path that the client asked for."""
+        """Uvicorn's root path goes before the path that the client asked for."""
         assert hello(serve(server, root_path="/api")) == "hello"
         assert serve(server, root_path="/api", path="/other").draft(request("tools/list")).status == 404
 

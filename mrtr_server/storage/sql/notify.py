@@ -1,4 +1,4 @@
-"""Short notices between the processes that share a database: LISTEN and NOTIFY, or a table that is looked at often."""
+"""Short notices between the processes that share a database: by LISTEN and NOTIFY, or by a table that is polled."""
 
 import asyncio
 import logging
@@ -19,34 +19,35 @@ logger = logging.getLogger("mrtr_server")
 
 CHANNEL = "mrtr_notices"
 BATCH = 256
-"""How many notices go out at once."""
+"""How many notices are sent at once."""
 MOST = 10_000
-"""How many notices wait while the database is away; the oldest are dropped then."""
+"""How many notices wait while the database is away. Beyond that the oldest are dropped."""
 LONGEST = 7_500
 """Bytes of a notice. PostgreSQL takes 8,000."""
 POLL = 0.2
-"""How often a SQLite file is looked at, in seconds."""
+"""How often a SQLite file is polled, in seconds."""
 GATHER = 0.05
-"""How long it waits for more notices before it writes them there, in seconds: each write is a wait for the disk."""
+"""How long to wait for more notices before they are written there, in seconds: each write waits for the disk."""
 GATHER_NOTIFY = 0.01
-"""How long it waits for more before it sends them to PostgreSQL, in seconds."""
+"""How long to wait for more before they are sent to PostgreSQL, in seconds."""
 KEEP = 600.0
 """How long a notice stays in a SQLite file, for processes that were suspended, in seconds."""
 RETRY = 1.0
 """How long to wait before connecting anew, in seconds, about."""
 PULSE = 15.0
-"""How often a silent connection is tried, in seconds: one that a firewall has dropped says nothing."""
+"""How often a silent connection is tested, in seconds: one that a firewall has dropped says nothing."""
 
 SWEEP_EVERY, SWEEP_BATCH = 30.0, 1_000
 
-Heard = Callable[[Sequence[str]], None]
+OnNotice = Callable[[Sequence[str]], None]
+"""Takes notices of other processes."""
 
 
 class Notices:
     """Carries notices from each process to all the others, by a thread and a connection of its own.
 
-    Both begin with the first notice, or with the first who wants to hear; no lifespan is needed, and any thread may
-    tell. What is told while the database is away goes out when it is back.
+    Both start with the first notice, or with the first subscriber. No lifespan is needed, and any thread may publish.
+    What is published while the database is away is sent when it is back.
 
     Args:
         database: what carries them.
@@ -55,28 +56,32 @@ class Notices:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.writer = token_hex(8)
-        """Names this process, which does not hear what it has told itself."""
-        self._hearing: list[tuple[Heard, Callable[[], None]]] = []
+        """Names this process, which ignores its own notices."""
+        self._subscribers: list[tuple[OnNotice, Callable[[], None]]] = []
         self._outbox: dict[str, None] = {}
         self._guard = threading.Lock()
         self._carrier: _Carrier | None = None
 
     @property
     def connected(self) -> bool:
-        """Whether what others tell is heard at once."""
+        """Whether notices of others arrive at once."""
         return self._carrier is not None and self._carrier.connected
 
-    def subscribe(self, on_notice: Heard, on_gap: Callable[[], None]) -> None:
-        """Hear what other processes tell from now on. Both functions are called in the thread of this object.
+    def subscribe(self, on_notice: OnNotice, on_gap: Callable[[], None]) -> None:
+        """Call functions for the notices of other processes, from now on, in the thread of this object.
 
         Args:
             on_notice: takes notices, of whatever kind.
-            on_gap: is called where some may have been missed, because there was no connection.
+            on_gap: is called when some may have been missed, because there was no connection.
         """
-        self._hearing.append((on_notice, on_gap))
+        self._subscribers.append((on_notice, on_gap))
 
     def publish(self, notice: str) -> None:
-        """Tell all other processes. Never waits, and may be called from any thread. Equal notices may go as one."""
+        """Send a notice to all other processes. Never waits.
+
+        Args:
+            notice: of `LONGEST` bytes at most. Equal ones that wait are sent as one.
+        """
         with self._guard:
             self._outbox.pop(notice, None)
             if len(self._outbox) >= MOST:
@@ -85,42 +90,42 @@ class Notices:
         self.start()
 
     def start(self) -> None:
-        """Begin to carry notices, or go on with it."""
+        """Start the thread, or wake it if it runs."""
         with self._guard:
             if self._carrier is None or not self._carrier.is_alive():  # a process that was forked has no threads
                 self._carrier = _Carrier(self)
                 self._carrier.start()
                 return
-        self._carrier.stir()
+        self._carrier.wake()
 
     def close(self) -> None:
-        """End the thread and its connection, when what has been told is out. They begin again when they are needed."""
+        """End the thread and its connection, once what was published is sent. They start again when they are needed."""
         with self._guard:
             carrier, self._carrier = self._carrier, None
         if carrier is not None:
             carrier.end()
 
     def drain(self) -> list[str]:
-        """Give some of what has to go out. It is to be given back where that fails."""
+        """Return some of the notices that wait to be sent. If that fails, `requeue` them."""
         with self._guard:
             taken = list(islice(self._outbox, BATCH))
             for notice in taken:
                 del self._outbox[notice]
         return taken
 
-    def give_back(self, notices: Sequence[str]) -> None:
-        """Put back what could not be told."""
+    def requeue(self, notices: Sequence[str]) -> None:
+        """Let notices wait again that could not be sent."""
         with self._guard:
             self._outbox = dict.fromkeys((*notices, *self._outbox))
 
-    def heard(self, notices: Sequence[str]) -> None:
-        """Pass on what others have told."""
-        for heard, _ in tuple(self._hearing):
-            heard(notices)
+    def dispatch(self, notices: Sequence[str]) -> None:
+        """Call the subscribers with notices of other processes."""
+        for on_notice, _ in tuple(self._subscribers):
+            on_notice(notices)
 
-    def on_gap(self) -> None:
-        """Pass on that something may have been missed."""
-        for _, on_gap in tuple(self._hearing):
+    def report_gap(self) -> None:
+        """Call the subscribers because notices may have been missed."""
+        for _, on_gap in tuple(self._subscribers):
             on_gap()
 
 
@@ -132,7 +137,7 @@ class _Carrier(threading.Thread):
         self._notices = notices
         self._database = notices.database
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
         self._ending = False
         self._is_away = False
         self.connected = False
@@ -141,16 +146,16 @@ class _Carrier(threading.Thread):
         self._swept = 0.0
         self._seen: int | None = None
 
-    def stir(self) -> None:
-        """Let it look at once whether there is something to do."""
+    def wake(self) -> None:
+        """Make it look at once whether there is something to do."""
         if self._loop is not None:  # if it has none yet, it looks anyway
             with suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._stirred.set)
+                self._loop.call_soon_threadsafe(self._woken.set)
 
     def end(self) -> None:
-        """End it, and wait for that."""
+        """End the thread, and wait for its end."""
         self._ending = True
-        self.stir()
+        self.wake()
         if self.is_alive():
             self.join(5)
 
@@ -185,16 +190,16 @@ class _Carrier(threading.Thread):
         """Wait until there is something to do, for so long at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        self._stirred.clear()
+                await self._woken.wait()
+        self._woken.clear()
 
     async def _carry_by_notify(self) -> None:
         connection = await self._database.connect_alone()
         try:
-            connection.add_termination_listener(lambda _: self._stirred.set())
-            await connection.add_listener(CHANNEL, self._hear)
+            connection.add_termination_listener(lambda _: self._woken.set())
+            await connection.add_listener(CHANNEL, self._on_notify)
             self._is_there()
-            self._notices.on_gap()
+            self._notices.report_gap()
             while not connection.is_closed():
                 notices = self._notices.drain()
                 if notices:
@@ -222,13 +227,13 @@ class _Carrier(threading.Thread):
         try:
             await connection.execute(notify, *(given[name] for name in names))
         except BaseException:
-            self._notices.give_back(notices)
+            self._notices.requeue(notices)
             raise
 
-    def _hear(self, _connection: Any, _pid: int, _channel: str, said: str) -> None:
+    def _on_notify(self, _connection: Any, _pid: int, _channel: str, said: str) -> None:
         writer = self._notices.writer
         if not said.startswith(writer):
-            self._notices.heard([said[len(writer) :]])
+            self._notices.dispatch([said[len(writer) :]])
 
     async def _carry_by_table(self) -> None:
         try:
@@ -248,10 +253,10 @@ class _Carrier(threading.Thread):
             await self._database.close()
 
     async def _sweep(self) -> bool:
-        """Remove what everybody has heard, now and then; return False where there may be more of it.
+        """Remove notices that everybody has read, now and then; return False where there may be more of them.
 
-        Whoever looks at the file does that, too, so that it is done when nobody tells anything any more. A batch is
-        larger than what goes out at once, so there is never more to come than can be removed.
+        Readers do it as well, so that it is done when nobody publishes any more. A batch is larger than what is sent at
+        once, so more is removed than comes.
         """
         now = time.time()
         if now < self._swept + SWEEP_EVERY:
@@ -265,20 +270,20 @@ class _Carrier(threading.Thread):
         try:
             await self._database.rows("write_notices", writer=self._notices.writer, notices=notices, keep=KEEP)
         except BaseException:
-            self._notices.give_back(notices)
+            self._notices.requeue(notices)
             raise
 
     async def _look(self) -> bool:
-        """Hear what the others have written. Say whether that was all."""
+        """Dispatch what the others have written, and return whether that was all."""
         if self._seen is None:
             before = await self._database.rows("last_notice_before", before=self._began)
             self._seen = before[0][0] if before else 0
         rows = await self._database.rows("read_notices", seen=self._seen, most=BATCH)
         now = time.time()
         if now > self._looked + KEEP / 2:  # the machine has slept
-            self._notices.on_gap()
+            self._notices.report_gap()
         self._looked = now
         if rows:
             self._seen = rows[-1][0]
-            self._notices.heard([said for _, writer, said in rows if writer != self._notices.writer])
+            self._notices.dispatch([said for _, writer, said in rows if writer != self._notices.writer])
         return len(rows) < BATCH

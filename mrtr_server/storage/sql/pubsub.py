@@ -1,4 +1,4 @@
-"""Changes on one replica, for the listeners on all of them, by way of the database that they share."""
+"""Changes on one replica reach the listeners on all of them, through the database that they share."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from ..pubsub import InProcessFanout
 from .notify import LONGEST, Notices
 
 CHANGED = "changed "
-"""What a notice of a change begins with."""
+"""How a notice of a change begins."""
 ESCAPED = 12
 """Bytes that one character takes in JSON, at most."""
 
@@ -17,8 +17,9 @@ ESCAPED = 12
 class SQLFanout(InProcessFanout):
     """The fan-out of a fleet.
 
-    The listeners of this process hear at once, those of others within a fraction of a second. Where the connection was
-    lost, and changes with it, listeners are told all that they wait for: to look once too often does no harm.
+    The listeners of this process are notified at once, those of others within a fraction of a second. When the
+    connection was lost, and changes with it, listeners are notified of all that they want: one look too many does no
+    harm.
 
     Args:
         notices: carries the changes.
@@ -30,7 +31,7 @@ class SQLFanout(InProcessFanout):
         notices.subscribe(self._on_notice, self._on_gap)
 
     def publish(self, change: Change) -> None:
-        """Tell every listener on every replica that wants it about a change; see `Fanout`."""
+        """Notify every listener on every replica that wants a change; see `Fanout`."""
         super().publish(change)
         self._notices.publish(CHANGED + _written(change))
 

@@ -81,7 +81,7 @@ class SQLiteFile:
         return self._inline.read(sql, given)
 
     def close(self) -> None:
-        """Let go of the file, when what is under way has ended. It is opened again when it is needed."""
+        """Close the file, when what is under way has ended. It is opened again when it is needed."""
         self._reader.close()
         self._writer.close()
         self._inline.close()

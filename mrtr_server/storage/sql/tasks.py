@@ -14,9 +14,9 @@ from .database import Database
 from .notify import Notices
 
 POLL = 0.25
-"""How often a process that waits looks whether another one has left something to claim, in seconds."""
+"""How often a process that waits looks for tasks of other processes, in seconds."""
 QUIET = 5.0
-"""How often it looks where the others say so; there may be leases that nobody holds any more."""
+"""How often it looks where the others notify it, in seconds: a lease that ends notifies nobody."""
 WORK = "work"
 """The notice that there may be something to claim."""
 
@@ -154,7 +154,7 @@ def _fields(row: TaskRow) -> dict[str, Any]:
 
 
 def _may_be_id(id: str) -> bool:
-    """Tell what can't be a task's id, and what a database could not even compare with one."""
+    """Return False for what is no task's id, and what a database could not even compare with one."""
     return id.isascii() and id.isprintable()
 
 

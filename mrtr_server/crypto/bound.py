@@ -1,0 +1,50 @@
+"""Sealing for one place: what is moved to another does not open there."""
+
+from hmac import compare_digest
+
+from ..errors import InvalidRequestState
+from .codec import SealedCodec
+from .keys import KeyRing
+
+
+class BoundCodec:
+    """Seals what belongs to one place: a row of a store, a list, a request.
+
+    Who can write to a store, or holds several tokens, could put one in the place of another. Each is sealed together
+    with the place that it belongs to, and opens for that place alone.
+
+    Args:
+        ring: the first key seals, every key opens.
+        purpose: what the tokens are for; a token of one purpose does not open for another.
+    """
+
+    def __init__(self, ring: KeyRing, purpose: str) -> None:
+        self._codec = SealedCodec(ring, purpose)
+
+    def seal(self, place: bytes, payload: bytes) -> str:
+        """Encrypt and authenticate a payload together with its place.
+
+        Args:
+            place: where it belongs. No place may begin with another one, so end it with what is not within it.
+            payload: at least 0 bytes.
+
+        Returns:
+            A token; see `SealedCodec.seal`.
+        """
+        return self._codec.seal(place + payload)
+
+    def unseal(self, place: bytes, sealed: str | bytes, moved: str) -> bytes:
+        """Return the payload that was sealed for a place.
+
+        Args:
+            place: where the token was found.
+            sealed: the token.
+            moved: the reason for the log where it belongs to another place.
+
+        Raises:
+            InvalidRequestState: it was sealed for another place, or not under this ring and for this purpose.
+        """
+        opened = self._codec.unseal(sealed if isinstance(sealed, str) else sealed.decode("ascii", "replace"))
+        if not compare_digest(opened[: len(place)], place):
+            raise InvalidRequestState(moved)
+        return opened[len(place) :]

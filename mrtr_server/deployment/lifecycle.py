@@ -1,0 +1,134 @@
+"""The life of a server: its startup, SIGTERM, draining, and the end within one deadline."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from starlette.types import Receive, Send
+
+from ..callbacks.service import Callbacks
+from ..concurrency.threads import Threads
+from ..flow.admission import Admission
+from ..flow.single_use import Redeemer
+from ..logs.text import plain
+from ..tasks.worker import Worker
+from ..transport.signals import drain_on_sigterm, forget_sigterm
+from .shared import Shared
+
+logger = logging.getLogger("mrtr_server")
+
+LIFESPAN = 2 / 3
+"""What part of the seconds that are left at the end of a shutdown is for leaving `lifespan=`."""
+
+
+class Lifecycle:
+    """Starts a server, and ends it.
+
+    Args:
+        name: the server's, for the log.
+        enter: makes the context manager of `lifespan=`.
+        shared: checks the store, and closes it.
+        threads: are left behind at the end where they still run.
+        admission: drains.
+        redeemer: finishes the rounds whose clients have gone.
+        callbacks: hold calls that have to end.
+        worker: hands back its tasks.
+        lame_duck: how long the server accepts connections after SIGTERM, in seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        enter: Callable[[], AbstractAsyncContextManager[Any]],
+        shared: Shared,
+        threads: Threads,
+        admission: Admission,
+        redeemer: Redeemer,
+        callbacks: Callbacks,
+        worker: Worker,
+        *,
+        lame_duck: float,
+    ) -> None:
+        self._name = name
+        self._enter = enter
+        self._shared = shared
+        self._threads = threads
+        self._admission = admission
+        self._redeemer = redeemer
+        self._callbacks = callbacks
+        self._worker = worker
+        self._lame_duck = lame_duck
+        self.hears_sigterm = False
+        """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
+
+    async def serve(self, receive: Receive, send: Send, *, run_tasks: bool) -> None:
+        """Serve the lifespan of an ASGI server: start, and end when it says so.
+
+        Args:
+            receive: gives the events of the ASGI server.
+            send: takes what comes of them.
+            run_tasks: whether this process runs tasks.
+        """
+        await receive()
+        if refusal := self._shared.refusal or await self._shared.check():
+            await send({"type": "lifespan.startup.failed", "message": refusal})
+            return
+        phase = "startup"
+        self.hear_sigterm()
+        try:
+            async with self.run(run_tasks=run_tasks):
+                await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
+                await receive()
+        except Exception as error:
+            message = plain(f"{self._name}: lifespan= failed at {phase}: {type(error).__name__}: {error}")
+            logger.error("%s", message, exc_info=error)
+            await send({"type": f"lifespan.{phase}.failed", "message": message})
+        else:
+            await send({"type": "lifespan.shutdown.complete"})
+        finally:
+            forget_sigterm(self._admission)
+            self.hears_sigterm = False
+
+    @asynccontextmanager
+    async def run(self, *, run_tasks: bool) -> AsyncIterator[None]:
+        """Run the server for as long as the block lasts: enter `lifespan=`, run tasks, and at the end drain.
+
+        Args:
+            run_tasks: whether this process runs tasks.
+        """
+        shutdown = self._admission.shutdown
+        self._admission.reopen()
+        try:
+            async with AsyncExitStack() as stack:
+                entered = self._enter()
+                await entered.__aenter__()
+                stack.push_async_exit(
+                    lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self._name}: lifespan=", LIFESPAN)
+                )
+                if run_tasks:
+                    self._worker.start()
+                try:
+                    yield
+                finally:
+                    self._admission.shut_down()
+                    self.drain()
+                    await asyncio.gather(self._worker.close(), self._redeemer.finish(shutdown))  # in the same seconds
+            await shutdown.in_time(self._shared.store.close(), f"{self._name}: the store")
+        finally:
+            if busy := self._threads.busy:
+                logger.warning("%s: %d plain functions still run, and end with the process", self._name, busy)
+            self._threads.close()
+            self._admission.reopen()
+
+    def hear_sigterm(self) -> None:
+        """Begin to drain on SIGTERM; see `drain_on_sigterm`."""
+        self.hears_sigterm = True
+        drain_on_sigterm(self._admission, self._lame_duck)
+
+    def drain(self) -> None:
+        """Begin to drain. May be called from any thread, from a signal handler, and again."""
+        self._admission.drain()
+        self._callbacks.wake()

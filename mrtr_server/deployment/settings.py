@@ -1,0 +1,92 @@
+"""What a server is made with; `MRTRServer` documents each where it is given."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import KW_ONLY, dataclass, field
+from inspect import isasyncgenfunction
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from starlette.authentication import AuthenticationBackend
+from starlette.middleware import Middleware
+
+from ..crypto.codec import Codec
+from ..crypto.keys import KeyRing
+from ..errors import SetupError
+from ..flow.authorization import Authorize
+from ..limits import Limits
+from ..methods.discovery import Registered
+from ..registration.option_types import SERVER, check_types
+from ..registration.options import Icons
+from ..storage.base import Store
+from ..storage.pubsub import Fanout
+from ..transport.callback_pages import Identify
+
+Server = TypeVar("Server")
+
+
+@dataclass(frozen=True)
+class Settings(Generic[Server]):
+    """The settings of a server, checked.
+
+    Raises:
+        SetupError: one can't be right; the message says why.
+    """
+
+    name: str
+    _: KW_ONLY
+    version: str = "0.0.0"
+    title: str | None = None
+    description: str | None = None
+    instructions: str = ""
+    website_url: str | None = None
+    icons: Icons = ()
+    path: str = "/mcp"
+    keys: KeyRing | Sequence[bytes] | None = field(default=None, repr=False)
+    audience: str | None = None
+    auth: AuthenticationBackend | None = None
+    authorize: Authorize | None = None
+    identify: Identify | None = None
+    base_url: str | None = None
+    codec: Codec | None = None
+    fanout: Fanout | None = None
+    store: Store | None = None
+    database: str | None = field(default=None, repr=False)
+    limits: Limits | None = None
+    dialects: Sequence[str] | None = None
+    unknown_arguments: Literal["refuse", "ignore"] = "refuse"
+    registers_later: Collection[Registered] = ()
+    page_size: int = 250
+    list_ttl: float = 0.0
+    list_scope: Literal["public", "private"] | None = None
+    allowed_origins: Sequence[str] = ()
+    allowed_hosts: Sequence[str] | None = None
+    middleware: Sequence[Middleware] = ()
+    lifespan: Callable[[Server], AbstractAsyncContextManager[Any]] | None = None
+    lame_duck: float = 1.0
+    shutdown_seconds: float | None = None
+    ready_needs_store: bool = False
+    run_tasks: bool = True
+    debug: bool = False
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        check_types(self, SERVER)
+        if not self.name:
+            raise SetupError("MRTRServer needs a name")
+        if not self.path.startswith("/"):
+            raise SetupError(f"path={self.path!r} must start with a slash")
+        if self.page_size < 1:
+            raise SetupError("page_size must be at least 1")
+        if not self.lame_duck >= 0:
+            raise SetupError("lame_duck must not be negative")
+        for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts"):
+            texts = getattr(self, option)
+            if isinstance(texts, str):
+                raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
+        if self.unknown_arguments not in ("refuse", "ignore"):
+            raise SetupError(f'unknown_arguments={self.unknown_arguments!r}: choose from "refuse", "ignore"')
+        if unknown := set(self.registers_later) - set(get_args(Registered)):
+            raise SetupError(f"registers_later={unknown}: choose from {', '.join(get_args(Registered))}")
+        if isasyncgenfunction(self.lifespan):
+            raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")

@@ -1,0 +1,218 @@
+"""The parts of a server, each given what it needs of the others."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from starlette.types import ASGIApp
+
+from ..callbacks.base_url import BaseUrl
+from ..callbacks.service import Callbacks
+from ..concurrency.shutdown import DEFAULT, Shutdown, read_seconds
+from ..concurrency.threads import Threads
+from ..crypto.bound import BoundCodec
+from ..crypto.codec import SealedCodec
+from ..crypto.cursors import Cursors
+from ..errors import SetupError
+from ..flow.admission import Admission
+from ..flow.authorization import Authorizer
+from ..flow.service import RoundService
+from ..flow.single_use import Redeemer
+from ..limits import Limits
+from ..logs.refusals import RefusalLog
+from ..methods.completion import Completions
+from ..methods.discovery import Discoverer
+from ..methods.dispatcher import Dispatcher
+from ..methods.failures import ErrorReporter
+from ..methods.lists import Lists
+from ..methods.prompts import Prompts
+from ..methods.resources import Resources
+from ..methods.rounds import Rounds
+from ..methods.subscriptions import Subscriptions
+from ..methods.tasks import TaskRequests
+from ..methods.tools import Tools
+from ..protocol.content import icon_entries
+from ..protocol.messages import JSON
+from ..registration.registry import Registry
+from ..storage.pubsub import Fanout
+from ..tasks.service import Tasks
+from ..tasks.worker import Worker
+from ..transport.callback_pages import CallbackPages
+from ..transport.endpoint import Endpoint
+from ..transport.gate import build_middleware_stack
+from ..transport.health import Probes
+from ..transport.routing import Router
+from .lifecycle import Lifecycle
+from .settings import Settings
+from .shared import Shared
+
+
+class Parts:
+    """The parts of a server that outlive a request.
+
+    Args:
+        settings: what the server is made with.
+        registry: what it offers; more may come.
+        server: the server itself, which routes and `lifespan=` know.
+
+    Raises:
+        SetupError: something does not fit together; the message says what.
+    """
+
+    def __init__(self, settings: Settings[Any], registry: Registry, server: ASGIApp) -> None:
+        limits, clock = settings.limits or Limits(), settings.clock
+        audience, path = settings.audience or settings.name, settings.path.rstrip("/")
+        self.limits = limits
+        self.registry = registry
+        self.threads = Threads(limits.threads)
+        self.shared = Shared(settings.name, settings.keys, settings.store, settings.database, clock)
+        ring = self.shared.ring
+        self.settings = replace(settings, keys=ring)
+        """The settings, with the keys that the server made for itself if it was given none."""
+        self.admission = Admission(limits, Shutdown(self._shutdown_seconds()))
+        self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
+        base, refusals = BaseUrl(settings.base_url), RefusalLog()
+        self.callbacks = Callbacks(
+            registry.callbacks,
+            ring,
+            self.shared.watched,
+            audience=audience,
+            base=base,
+            identifies=settings.identify is not None,
+            limits=limits,
+            clock=clock,
+        )
+        self.redeemer = Redeemer(
+            self.shared.watched, BoundCodec(ring, "outcome"), lease=limits.lease_seconds, clock=clock
+        )
+        flows = RoundService(
+            settings.codec or SealedCodec(ring),
+            self.redeemer,
+            self.threads,
+            limits,
+            self.admission,
+            self.callbacks,
+            audience=audience,
+            require_shared_store=self.shared.require_shared_store,
+            clock=clock,
+        )
+        self.tasks = Tasks(
+            self.shared.watched,
+            ring,
+            self.fanout,
+            self.admission,
+            limits,
+            answer_within=self._answer_within,
+            clock=clock,
+        )
+        errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
+        tools = Tools(registry, flows, self.tasks, self.wake_worker, errors, authorizer)
+        self.worker = Worker(self.tasks, tools.run_task, registry.tasks, self.admission, limits)
+        rounds = Rounds(flows, errors)
+        ttl, scope = settings.list_ttl, _list_scope(settings)
+        dispatcher = Dispatcher(
+            tools,
+            Prompts(registry, rounds, authorizer),
+            Resources(registry, rounds, authorizer),
+            Lists(registry, authorizer, Cursors(ring), page_size=settings.page_size, ttl=ttl, scope=scope),
+            Completions(registry, self.threads, errors, authorizer),
+            Discoverer(
+                registry,
+                instructions=settings.instructions,
+                ttl=ttl,
+                scope=scope,
+                registers_later=frozenset(settings.registers_later),
+            ),
+            Subscriptions(registry, self.tasks, self.fanout, errors, authorizer),
+            TaskRequests(self.tasks, self.wake_worker, errors),
+        )
+        endpoint = Endpoint(
+            dispatcher,
+            _implementation(settings),
+            registry.header_parameters,
+            registry.may_be_task,
+            limits,
+            self.admission,
+            dialects=settings.dialects,
+            allowed_origins=settings.allowed_origins,
+            allowed_hosts=settings.allowed_hosts,
+            refusals=refusals,
+        )
+        pages = CallbackPages(
+            registry.callbacks,
+            self.callbacks,
+            self.threads,
+            base,
+            identify=settings.identify,
+            body_bytes=limits.body_bytes,
+            refusals=refusals,
+        )
+        auth, middleware = settings.auth, settings.middleware
+        probes = Probes(path, self._why_not_ready, self.shared.is_usable, needs_store=settings.ready_needs_store)
+        self.router = Router(
+            server,
+            path,
+            # The endpoint looks at its headers itself, and needs a gate only where something stands before it.
+            endpoint=build_middleware_stack(endpoint, auth, middleware, refusals) if auth or middleware else endpoint,
+            pages=build_middleware_stack(pages, None, middleware, refusals),  # a browser has no bearer token
+            callbacks=registry.callbacks,
+            probes=probes,
+        )
+        self.lifecycle = Lifecycle(
+            settings.name,
+            partial(settings.lifespan or nullcontext, server),
+            self.shared,
+            self.threads,
+            self.admission,
+            self.redeemer,
+            self.callbacks,
+            self.worker,
+            lame_duck=settings.lame_duck,
+        )
+
+    def _shutdown_seconds(self) -> float:
+        lame_duck = self.settings.lame_duck
+        try:
+            seconds = read_seconds(self.settings.shutdown_seconds)
+            if lame_duck >= seconds:
+                raise SetupError(
+                    f"lame_duck={lame_duck:g} must be less than the {seconds:g} seconds that the shutdown may take; "
+                    "raise shutdown_seconds="
+                )
+        except SetupError as error:
+            self.shared.refuse(error)
+            return lame_duck + DEFAULT
+        return seconds
+
+    def wake_worker(self) -> None:
+        """See that this process runs tasks, if it is one that does."""
+        if self.settings.run_tasks:
+            self.worker.start()
+
+    def _answer_within(self, tool: str) -> float:
+        found = self.registry.tools.get(tool)
+        within = found.handler.answer_within if found is not None else None
+        return self.limits.flow_seconds if within is None else within
+
+    def _why_not_ready(self) -> str:
+        if self.shared.refusal:
+            return "not set up"
+        return "draining" if self.admission.draining else ""
+
+
+def _implementation(settings: Settings[Any]) -> JSON:
+    """Return what the server says of itself, in the shape of `Implementation`."""
+    fields = {
+        "name": settings.name,
+        "version": settings.version,
+        "title": settings.title,
+        "description": settings.description,
+        "websiteUrl": settings.website_url,
+        "icons": icon_entries(settings.icons),
+    }
+    return {field: value for field, value in fields.items() if value is not None}
+
+
+def _list_scope(settings: Settings[Any]) -> Literal["public", "private"]:
+    return settings.list_scope or ("private" if settings.auth is not None else "public")

@@ -1,0 +1,95 @@
+"""Rounds of prompts and resources, whose failures are JSON-RPC errors, since their results can't say so."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import (
+    ArgumentsMisfit,
+    Declined,
+    InvalidParams,
+    NotFound,
+    ProtocolError,
+    Refusal,
+    RequestError,
+    ToolError,
+    UnknownTarget,
+)
+from ..flow.handler import Handler
+from ..flow.service import Opened, RoundService
+from ..flow.single_use import Lease
+from ..protocol.messages import JSON, Call, Complete, NeedsInput, Outcome, Outlet
+from ..schema.arguments import Arguments
+from ..schema.unknown_arguments import ArgumentNames, read_arguments
+from .failures import ErrorReporter, problems, refused
+
+
+class Rounds:
+    """Runs rounds, and turns whatever fails into the error that the client gets.
+
+    Args:
+        flows: runs them.
+        errors: logs what goes wrong on our side.
+    """
+
+    def __init__(self, flows: RoundService, errors: ErrorReporter) -> None:
+        self._flows = flows
+        self._errors = errors
+
+    async def run(
+        self,
+        handler: Handler,
+        reader: Arguments,
+        raw: JSON,
+        call: Call,
+        outlet: Outlet,
+        complete: Callable[[Any], Complete],
+        names: ArgumentNames | None = None,
+    ) -> Outcome:
+        """Run one round of a handler.
+
+        Args:
+            handler: what to run.
+            reader: validates its arguments.
+            raw: the arguments as they came.
+            call: the request.
+            outlet: takes the notes that the handler sends on its way.
+            complete: makes the result of what the handler returned.
+            names: the arguments that there may be; None where that is not checked.
+
+        Returns:
+            The result, or the need for input.
+
+        Raises:
+            RequestError: why there is none.
+        """
+        try:
+            arguments = read_arguments(reader, names, raw)
+        except ArgumentsMisfit as misfit:
+            raise InvalidParams(problems(call.target, misfit), _named(call)) from None
+
+        async def run_once(opened: Opened | None, lease: Lease | None) -> Outcome:
+            try:
+                result = await self._flows.run(handler, arguments, call, outlet, opened, lease)
+                return result if isinstance(result, NeedsInput) else complete(result)
+            except Exception as error:
+                raise self._refusal(call, error) from None
+            except Refusal as refusal:
+                raise Declined(refused(refusal), {"action": refusal.action}) from None
+
+        try:
+            return await self._flows.deliver(handler, call, run_once)
+        except Exception as error:
+            raise self._refusal(call, error) from None
+
+    def _refusal(self, call: Call, error: Exception) -> RequestError:
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, NotFound):
+            return UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target)
+        if isinstance(error, ToolError):
+            return ProtocolError(str(error) or "The request failed.")
+        return self._errors.report(call, error)
+
+
+def _named(call: Call) -> JSON:
+    return {"uri" if call.method == "resources/read" else "name": call.target}

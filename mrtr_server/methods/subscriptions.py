@@ -1,0 +1,107 @@
+"""`subscriptions/listen`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from ..errors import InvalidParams, InvalidRequestState, MissingCapability, OverBudget, StoreUnavailable
+from ..flow.authorization import Authorizer
+from ..limits import LONGEST_NAME, check_length
+from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, Outlet, Subscription
+from ..registration.registry import Registry
+from ..storage.pubsub import Fanout
+from ..tasks.notifications import with_tasks
+from ..tasks.service import Tasks
+from .authorized_changes import AuthorizedChanges
+from .failures import ErrorReporter
+
+_LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
+    "toolsListChanged": "tools",
+    "promptsListChanged": "prompts",
+    "resourcesListChanged": "resources",
+}
+_LISTENED_EACH: dict[str, Literal["resource", "task"]] = {"resourceSubscriptions": "resource", "taskIds": "task"}
+_READ = ("resources", "resourceTemplates")
+"""The lists of what has URIs that can be listened to."""
+_MOST_EACH = 1000
+"""How many resources, and how many tasks, one listener may name."""
+
+
+class Subscriptions:
+    """Lets clients listen to changes.
+
+    Args:
+        registry: has the resources that somebody listens to.
+        tasks: knows the tasks that somebody listens to.
+        fanout: carries the changes.
+        errors: logs what goes wrong on our side.
+        authorizer: knows who may hear of what.
+    """
+
+    def __init__(
+        self, registry: Registry, tasks: Tasks, fanout: Fanout, errors: ErrorReporter, authorizer: Authorizer
+    ) -> None:
+        self._registry = registry
+        self._tasks = tasks
+        self._fanout = fanout
+        self._errors = errors
+        self._authorizer = authorizer
+
+    async def listen(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `subscriptions/listen` (Subscriptions, Listening). Raises `RequestError`."""
+        wanted = _wanted(call.params)
+        has_tasks = any(change.kind == "task" for change in wanted)
+        if has_tasks and call.task is None:
+            raise MissingCapability(NEEDS_TASKS)
+        changes = await self._subscribe(call, wanted)
+        if not has_tasks:
+            return Listening(changes)
+        principal = call.principal
+        try:
+            return Listening(await with_tasks(changes, lambda id: self._tasks.peek(id, principal)))
+        except BaseException as error:
+            changes.close()
+            if isinstance(error, StoreUnavailable | InvalidRequestState):
+                raise self._errors.report_task(call, error) from None
+            raise
+
+    async def _subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:
+        """Start to listen to what the caller may hear of."""
+        guarded = self._authorizer.guards(None) or not self._registry.guarded.isdisjoint(_READ)
+        if not guarded or not any(change.kind == "resource" for change in wanted):
+            return self._fanout.subscribe(wanted)
+        caller, method = call.caller, call.method
+
+        async def select(changes: Iterable[Change]) -> list[Change]:
+            kept, asked = [], []
+            for change in changes:
+                if change.kind != "resource":
+                    kept.append(change)
+                elif found := self._registry.find_resource(change.uri):  # one that is refused is as good as unknown
+                    asked.append((change, (found[0].authorize, change.uri)))
+            allowed = await self._authorizer.allowed(caller, method, [each for _, each in asked])
+            return kept + [change for (change, _), may in zip(asked, allowed, strict=True) if may]
+
+        agreed = frozenset(await select(wanted))
+        return AuthorizedChanges(self._fanout.subscribe(agreed), select)
+
+
+def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:
+    asked = params.get("notifications")
+    if not isinstance(asked, dict):
+        raise InvalidParams("subscriptions/listen needs notifications, an object with what to listen to")
+    wanted: set[Change] = set()
+    for field, kind in _LISTENED.items():
+        if not isinstance(asked.get(field, False), bool):
+            raise InvalidParams(f"notifications.{field} must be true or false")
+        if asked.get(field):
+            wanted.add(Change(kind))
+    for field, kind_of_each in _LISTENED_EACH.items():
+        named = asked.get(field, [])
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            raise InvalidParams(f"notifications.{field} must be a list of strings")
+        if len(named) > _MOST_EACH or sum(map(len, named)) > _MOST_EACH * 100:
+            raise OverBudget(f"More than {_MOST_EACH} {field}", field, _MOST_EACH)
+        for name in named:
+            check_length(name, LONGEST_NAME, field)
+        wanted |= {Change(kind_of_each, name) for name in named}
+    return frozenset(wanted)

@@ -1,0 +1,80 @@
+"""`tasks/get`, `tasks/result`, `tasks/update`, `tasks/answer`, `tasks/respond` and `tasks/cancel`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from ..errors import InvalidParams, InvalidRequestState, MissingCapability, StoreUnavailable
+from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskStatusResult
+from ..tasks.questions import Questions
+from ..tasks.service import Tasks
+from .failures import ErrorReporter
+
+
+class TaskRequests:
+    """Serves what clients ask about their tasks (the extension Tasks).
+
+    Args:
+        tasks: knows them.
+        wake_worker: sees that somebody works on them: one may have begun in a process that has ended.
+        errors: logs what goes wrong on our side.
+    """
+
+    def __init__(self, tasks: Tasks, wake_worker: Callable[[], None], errors: ErrorReporter) -> None:
+        self._tasks = tasks
+        self._wake_worker = wake_worker
+        self._errors = errors
+
+    async def get(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/get`: the task as it is; with an answer, as it is a moment later. Raises `RequestError`."""
+        with self._checked(call):
+            if call.answers is None:
+                return TaskStatusResult(await self._tasks.see(call))
+            await self._tasks.answer(call, call.answers)
+            return TaskStatusResult(await self._tasks.see_what_comes_of_it(call))
+
+    async def result(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/result`: wait for what the task asks or comes to. Raises `RequestError`."""
+        with self._checked(call):
+            return await self._tasks.redeem(call)
+
+    async def update(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/update`: take answers by the keys of the questions. Raises `RequestError`."""
+        with self._checked(call):
+            await self._tasks.answer(call, _answers(call))
+            return Acknowledged(call.target)
+
+    async def answer(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/answer`: take answers by the names of the questions. Raises `RequestError`."""
+        with self._checked(call):
+            await self._tasks.answer(call, _answers(call), Questions.by_name)
+            return Acknowledged(call.target)
+
+    async def respond(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/respond`: take an answer to the only question. Raises `RequestError`."""
+        with self._checked(call):
+            await self._tasks.answer(call, _answers(call), Questions.to_the_only_one)
+            return Acknowledged(call.target)
+
+    async def cancel(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/cancel`. Raises `RequestError`."""
+        with self._checked(call):
+            return Acknowledged(call.target, await self._tasks.cancel(call))
+
+    @contextmanager
+    def _checked(self, call: Call) -> Iterator[None]:
+        """Check that a client may ask about tasks, and report what fails without the id of its task."""
+        if call.task is None:
+            raise MissingCapability(NEEDS_TASKS)
+        if call.state is not None:
+            self._tasks.check_wait(call)
+        self._wake_worker()
+        try:
+            yield
+        except (StoreUnavailable, InvalidRequestState) as error:
+            raise self._errors.report_task(call, error) from None
+
+
+def _answers(call: Call) -> Mapping[str, JSON]:
+    if call.answers is None:
+        raise InvalidParams(f"{call.method} needs inputResponses")
+    return call.answers

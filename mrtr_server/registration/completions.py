@@ -1,0 +1,47 @@
+"""From a function that `@app.completion` decorates to a completion."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter
+from typing import Any
+
+from ..concurrency.threads import Threads
+from ..errors import SetupError
+from ..flow.handler import Handler
+from .handlers import compile_handler
+from .signatures import names_around_decorator
+
+
+@dataclass(frozen=True, slots=True)
+class Completer:
+    """Suggests values for one argument of a prompt or template: a function of (value) or of (value, arguments)."""
+
+    handler: Handler
+
+    async def suggest(self, value: str, known: dict[str, str], threads: Threads) -> Any:
+        """Give what the function returns for a value, and for the arguments that are known already."""
+        given = (value, known)[: len(self.handler.parameters)]
+        if self.handler.is_async:
+            return await self.handler.function(*given)
+        return await threads(partial(self.handler.function, *given))
+
+
+def build_completer(function: Callable[..., Any]) -> Completer:
+    """Compile a completion.
+
+    Args:
+        function: what was decorated.
+
+    Raises:
+        SetupError: it can't take what it is given; the message says why.
+    """
+    handler = compile_handler(function, getattr(function, "__name__", "completion"), names_around_decorator())
+    if handler.own_parameters or len(handler.parameters) not in (1, 2):
+        raise SetupError(
+            f"{handler.name}: a completion takes (value), or (value, arguments) with the arguments that are known "
+            "already"
+        )
+    if any(parameter.kind is Parameter.KEYWORD_ONLY for parameter in handler.parameters.values()):
+        raise SetupError(f"{handler.name}: a completion is called by position; remove the * from its parameters")
+    return Completer(handler)

@@ -1,0 +1,126 @@
+"""Asks that parameters declare, fitted to the types of their parameters."""
+
+import re
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import Any, cast, get_origin
+
+from ..errors import Refusal, SetupError
+from ..flow.asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
+from ..flow.journal import UNSET
+from ..flow.url_asks import ElicitUrl
+from ..protocol.messages import JSON
+from .declarations import Declaration, as_written
+from .foreign import refuse_foreign_marks
+
+
+def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable[[JSON], Any], str]:
+    """Fit an ask to the type of its parameter.
+
+    Args:
+        declaration: the parameter.
+        mark: the ask that it is annotated with.
+
+    Returns:
+        The ask; the function that makes the parameter's value from an answer; and the key that the ask has by default.
+
+    Raises:
+        SetupError: the ask can't fill a parameter of that type, or its default would never be used.
+    """
+    where, wanted, otherwise = declaration.where, declaration.type, declaration.otherwise
+    ask, default_key = mark, declaration.name
+    read: Callable[[JSON], Any] = mark.parse
+    may_be_declined = False
+    if isinstance(mark, Elicit):
+        if mark.schema not in (UNSET, wanted):
+            raise SetupError(
+                f"{where} is of type {as_written(wanted)}, but its Elicit asks for {as_written(mark.schema)}; leave "
+                "the model out of Elicit(...)"
+            )
+        try:
+            bound: Elicit[Any] = Elicit(cast(Any, mark.message), wanted, key=mark.key)
+        except SetupError as error:
+            raise SetupError(f"{where}: {error}") from error
+        ask, read, default_key = bound, bound.parse, bound.default_key
+        may_be_declined = not bound.branches
+    elif isinstance(mark, Confirm):
+        _check_type(where, wanted, mark, bool)
+    elif isinstance(mark, ElicitUrl):
+        _check_type(where, wanted, mark, bool if mark.callback is None else mark.callback.returns)
+        may_be_declined = True
+    elif isinstance(mark, Sample):
+        _check_type(where, wanted, mark, Sampled, str)
+        if wanted is str:
+            read = lambda raw: mark.parse(raw).text  # noqa: E731
+    elif isinstance(mark, ListRoots):
+        _check_type(where, wanted, mark, list[Root])
+    if otherwise is UNSET:
+        return ask, read, default_key
+    if isinstance(mark, Confirm):
+        raise SetupError(
+            f"{where} is a confirmation, and the call continues only after a yes; remove its default, or None "
+            "from its type"
+        )
+    if not may_be_declined:
+        kind = "Elicited" if get_origin(wanted) is Elicited else as_written(mark)
+        raise SetupError(
+            f"{where}: {kind} has no other value to fall back to; remove the default, or None from the type"
+        )
+    return ask, _or(read, otherwise), default_key
+
+
+def _check_type(where: str, wanted: Any, mark: Ask[Any], *types: Any) -> None:
+    if wanted not in types:
+        allowed = " or ".join(f"Annotated[{as_written(each)}, {as_written(mark)}(...)]" for each in types)
+        raise SetupError(f"{where} is of type {as_written(wanted)}; write {allowed}")
+
+
+def _or(read: Callable[[JSON], Any], otherwise: Any) -> Callable[[JSON], Any]:
+    def read_or(raw: JSON) -> Any:
+        try:
+            return read(raw)
+        except Refusal:
+            return otherwise
+
+    return read_or
+
+
+def text_parameters(function: Callable[..., Any], what: str) -> Mapping[str, Parameter]:
+    """Return the parameters of a function that makes a text of an ask.
+
+    Args:
+        function: the function.
+        what: it is, for errors.
+
+    Raises:
+        SetupError: it has no signature, or marks of another framework.
+    """
+    try:
+        parameters = signature(function).parameters
+    except ValueError as error:
+        raise SetupError(f"{what} has no signature that can be read; wrap it in a lambda") from error
+    refuse_foreign_marks(what, parameters.values())
+    return parameters
+
+
+def refuse_braces(where: str, text: Any, known: list[str]) -> None:
+    """Refuse a text that looks like an f-string without its f: a person would read the braces.
+
+    Args:
+        where: the parameter, for errors.
+        text: what the person would read; a text, or the messages of a conversation.
+        known: the names that could have been meant.
+
+    Raises:
+        SetupError: it has one of these names in braces.
+    """
+    if not isinstance(text, str):  # a conversation
+        for message in text:
+            refuse_braces(where, message["content"].get("text", "") if "text" in message["content"] else "", known)
+        return
+    for name in re.findall(r"\{\s*(\w+)[^{}]*\}", text):
+        if name in known:
+            raise SetupError(
+                f"{where}: the person would read {text!r}, with the braces of {{{name}}}; pass a function: "
+                f'lambda {name}: f"... {{{name}}} ..."'
+            )

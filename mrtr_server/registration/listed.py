@@ -1,0 +1,82 @@
+"""What a list shows of a decorated function: its name, its docstring, and what the decorator was told."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import cleandoc
+from typing import Any
+
+from ..errors import SetupError
+from ..protocol.content import icon_entries
+from ..protocol.messages import JSON
+from .options import ListedOptions
+
+NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+"""What names are made of (Tools, Tool Names)."""
+
+
+def name_of(function: Callable[..., Any], options: ListedOptions) -> str:
+    """Return what a function is registered as: the name that it was given, or its own.
+
+    Raises:
+        SetupError: there is no such name, or it has characters that names must not have.
+    """
+    name = options.name or getattr(function, "__name__", "")
+    if not name or not NAME_CHARACTERS.issuperset(name) or len(name) > 128:
+        raise SetupError(
+            f"{name!r} can't be a name; pass name= with 1 to 128 of the characters A-Z, a-z, 0-9, '_', '-' and '.'"
+        )
+    return name
+
+
+def description_of(function: Callable[..., Any], options: ListedOptions) -> str | None:
+    """Return the description that a function was given, or its docstring; None if it has neither."""
+    while isinstance(function, partial):  # its own docstring is that of partial
+        function = function.func
+    return options.description or (cleandoc(function.__doc__) if function.__doc__ else None)
+
+
+def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: Any) -> JSON:
+    """Return the entry of a list.
+
+    Args:
+        function: what was decorated.
+        options: of its decorator.
+        fields: further fields, by their names on the wire; what is None is left out.
+    """
+    all_fields = {
+        "name": name_of(function, options),
+        "title": options.title,
+        "description": description_of(function, options),
+        "icons": icon_entries(options.icons),
+        "_meta": dict(options.meta) if options.meta else None,
+        **fields,
+    }
+    return {name: value for name, value in all_fields.items() if value is not None}
+
+
+def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
+    """Refuse parameters that come as strings and whose types take none.
+
+    Args:
+        where: the function, for errors.
+        schema: of its arguments.
+        what: they are, for errors.
+
+    Raises:
+        SetupError: there is one.
+    """
+    for name, field in schema["properties"].items():
+        if not _takes_strings(field, schema.get("$defs", {})):
+            raise SetupError(
+                f"{where}: {name!r} is {what}, which arrives as a string, and its type accepts no string; "
+                "take a str and convert it, or add BeforeValidator(..., json_schema_input_type=str) to the "
+                "annotation"
+            )
+
+
+def _takes_strings(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
+    if "$ref" in field:
+        field = definitions[field["$ref"].rpartition("/")[2]]
+    if "anyOf" in field or "oneOf" in field:
+        return any(_takes_strings(branch, definitions) for branch in field.get("anyOf", field.get("oneOf", ())))
+    return field.get("type") not in ("object", "array", "null")

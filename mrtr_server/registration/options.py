@@ -1,0 +1,118 @@
+"""The options of the decorators; `MRTRServer` documents them where they are given."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..errors import SetupError
+from ..flow.asks import Text
+from ..flow.authorization import Authorize
+from ..protocol.content import Icon, ToolAnnotations
+from .option_types import LISTED, RESOURCE, TOOL, check_seconds, check_types
+
+Icons = Sequence[Icon | Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedOptions:
+    """Options of whatever is listed."""
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    icons: Icons = ()
+    meta: Mapping[str, Any] | None = None
+    answer_within: float | None = None
+    authorize: Authorize | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self, LISTED)
+        check_seconds(answer_within=self.answer_within)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions(ListedOptions):
+    """Options of `@app.tool`."""
+
+    annotations: ToolAnnotations | Mapping[str, Any] | None = None
+    input_schema: Mapping[str, Any] | None = None
+    validate: bool = True
+    confirm: Text | None = None
+    single_use: bool = False
+    timeout: float | None = None
+    task: Literal["never", "optional", "required"] = "never"
+    rounds_first: bool | None = None
+    ttl: float | None = None
+    poll: float | None = None
+    concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task not in ("never", "optional", "required"):
+            raise SetupError(f'task={self.task!r}: choose from "never", "optional", "required"')
+        check_types(self, TOOL)
+        for option in ("rounds_first", "ttl", "poll", "concurrency"):
+            value = getattr(self, option)
+            if self.task == "never" and value is not None:
+                raise SetupError(f'{option}={value!r} applies to tasks; give task="optional" or "required", too')
+        check_seconds(ttl=self.ttl, poll=self.poll, timeout=self.timeout)
+        if self.concurrency is not None and self.concurrency < 1:
+            raise SetupError("concurrency= must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(ListedOptions):
+    """Options of `@app.prompt`."""
+
+
+@dataclass(frozen=True)
+class ResourceOptions(ListedOptions):
+    """Options of `@app.resource`."""
+
+    uri: str
+    _: KW_ONLY
+    mime_type: str | None = None
+    size: int | None = None
+    annotations: Mapping[str, Any] | None = None
+    ttl: float = 0.0
+    scope: Literal["public", "private"] = "private"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.uri, str):
+            raise SetupError('A resource needs its URI: use @app.resource("scheme://...")')
+        super().__post_init__()
+        check_types(self, RESOURCE)
+
+
+@dataclass(frozen=True)
+class CompletionOptions:
+    """Options of `@app.completion`."""
+
+    argument: str
+    _: KW_ONLY
+    prompt: str | None = None
+    resource: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.argument, str):
+            raise SetupError('A completion needs its argument: use @app.completion("argument", prompt="...")')
+        if (self.prompt is None) == (self.resource is None):
+            raise SetupError("A completion is for prompt=... or for resource=..., one of the two")
+
+
+@dataclass(frozen=True)
+class CallbackOptions:
+    """Options of `@app.callback`."""
+
+    name: str
+    _: KW_ONLY
+    methods: Iterable[Literal["GET", "POST"]] = ("GET",)
+    origins: Iterable[str] = ()
+    page: Callable[[Request], Response | Awaitable[Response]] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise SetupError('A callback needs its name: use @app.callback("name")')

@@ -1,0 +1,78 @@
+"""From a function that `@app.resource` decorates to a resource, or a template of resources."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any, Literal
+
+from ..errors import SetupError
+from ..flow.authorization import Hook, compile_hook
+from ..flow.handler import Handler
+from ..protocol.messages import JSON
+from ..schema.arguments import Arguments, SignatureArguments
+from ..schema.uri_templates import UriTemplate
+from .foreign import refuse_foreign_types
+from .handlers import compile_handler
+from .listed import list_entry, name_of, refuse_other_than_strings
+from .options import ResourceOptions
+from .signatures import names_around_decorator
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource or a template of resources, ready to be read and listed.
+
+    Args:
+        template: what its URI is matched against; None for a fixed one.
+        ttl: how long a client may keep what was read, in seconds.
+        scope: who may share what was kept.
+        authorize: as for a `Tool`.
+    """
+
+    handler: Handler
+    arguments: Arguments
+    template: UriTemplate | None
+    mime_type: str | None
+    ttl: float
+    scope: Literal["public", "private"]
+    entry: JSON
+    authorize: Hook | None = None
+
+
+def build_resource(function: Callable[..., Any], options: ResourceOptions) -> Resource:
+    """Compile a resource, or a template of resources if the URI has variables.
+
+    Args:
+        function: what was decorated.
+        options: of its decorator.
+
+    Raises:
+        SetupError: it can't be served; the message says why.
+    """
+    name, uri = name_of(function, options), options.uri
+    handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within)
+    if ":" not in uri:
+        raise SetupError(f"{uri!r} is not a URI: it has no scheme, such as file:")
+    hook = compile_hook(name, options.authorize)
+    refuse_foreign_types(name, handler.parameters.values())
+    template = UriTemplate(uri) if "{" in uri or "}" in uri else None
+    variables = template.names if template else []
+    if unknown := set(variables) - set(handler.parameters):
+        raise SetupError(f"{name}: {uri!r} has the variable {min(unknown)!r}, but the function has no such parameter")
+    for each, parameter in handler.parameters.items():
+        if each not in variables and parameter.default is Parameter.empty:
+            raise SetupError(
+                f"{name}: nothing fills the parameter {each!r}: {uri!r} has no {{{each}}}; add it, or give the "
+                "parameter a default"
+            )
+    arguments = SignatureArguments(name, {each: handler.parameters[each] for each in variables})
+    refuse_other_than_strings(name, arguments.schema, "a variable of a URI")
+    entry = list_entry(
+        function,
+        options,
+        **({"uriTemplate": uri} if template else {"uri": uri}),
+        mimeType=options.mime_type,
+        size=options.size,
+        annotations=dict(options.annotations) if options.annotations else None,
+    )
+    return Resource(handler, arguments, template, options.mime_type, options.ttl, options.scope, entry, hook)

@@ -1,0 +1,139 @@
+"""From a function that `@app.tool` decorates to a tool."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from inspect import Parameter
+from typing import Any
+
+from ..errors import SetupError
+from ..flow.authorization import Hook, compile_hook
+from ..flow.handler import Handler, TaskTerms
+from ..protocol.content import ToolAnnotations
+from ..protocol.header_params import HeaderParameter, header_parameters
+from ..protocol.messages import JSON
+from ..schema.arguments import Arguments, SignatureArguments
+from ..schema.raw import RawArguments
+from ..schema.results import Write, tool_results
+from ..schema.unknown_arguments import ArgumentNames
+from .foreign import refuse_foreign_types
+from .handlers import calls_background, compile_handler
+from .listed import list_entry, name_of
+from .options import ToolOptions
+from .signatures import names_around_decorator
+
+logger = logging.getLogger("mrtr_server")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool, ready to be called and listed.
+
+    Args:
+        names: the arguments that a new call may have; None where that is for its schema to say, or nobody minds.
+        authorize: says who may call it; None for whoever the server lets.
+    """
+
+    handler: Handler
+    arguments: Arguments
+    write: Write
+    headers: tuple[HeaderParameter, ...]
+    entry: JSON
+    names: ArgumentNames | None = None
+    authorize: Hook | None = None
+
+
+def build_tool(
+    function: Callable[..., Any], options: ToolOptions, *, ignores_unknown: bool = False, server: str = ""
+) -> Tool:
+    """Compile a tool.
+
+    Args:
+        function: what was decorated.
+        options: of its decorator.
+        ignores_unknown: whether arguments that it does not take are dropped; otherwise a call with some is refused.
+        server: the server's name, for the log.
+
+    Raises:
+        SetupError: it can't be served; the message says why.
+    """
+    name = name_of(function, options)
+    hook = compile_hook(name, options.authorize)
+    handler = _compile(function, name, options, server)
+    refuse_foreign_types(name, handler.parameters.values())
+    arguments: Arguments
+    names = None
+    if options.input_schema is None:
+        if not options.validate:
+            raise SetupError(f"{name}: validate=False is for tools with input_schema=")
+        arguments = signature = SignatureArguments(name, handler.parameters, handler.own_parameters)
+        if not ignores_unknown:
+            names = ArgumentNames(signature, handler.own_parameters)
+            arguments.schema.setdefault("additionalProperties", False)
+    else:
+        parameter = _raw_parameter(name, handler.parameters)
+        arguments = RawArguments(name, options.input_schema, parameter, validate=options.validate)
+        ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
+        if ours and arguments.by_name:
+            raise SetupError(
+                f"{name}: {min(ours)!r} is in input_schema= and is also a parameter that the server fills; "
+                "rename the parameter"
+            )
+    output_schema, write = tool_results(name, handler.returns)
+    if handler.has_teardown:  # what a result is made from may be gone afterwards
+        handler, write = replace(handler, write=write), lambda written: written
+    headers = header_parameters(name, arguments.schema)
+    entry = list_entry(
+        function, options, inputSchema=arguments.schema, outputSchema=output_schema, annotations=_annotations(options)
+    )
+    return Tool(handler, arguments, write, headers, entry, names, hook)
+
+
+def _compile(function: Callable[..., Any], name: str, options: ToolOptions, server: str) -> Handler:
+    handler = compile_handler(
+        function,
+        name,
+        names_around_decorator(),
+        answer_within=options.answer_within,
+        confirm=options.confirm,
+        single_use=options.single_use or options.confirm is not None,
+    )
+    handler = replace(handler, timeout=options.timeout)
+    goes_on = calls_background(handler)
+    if goes_on and not handler.is_async:
+        raise SetupError(f"{name}: ctx.background() is awaited; make the function `async def`")
+    if options.task != "never":
+        first = goes_on if options.rounds_first is None else options.rounds_first
+        terms = TaskTerms(options.task == "required", first, options.ttl, options.poll, options.concurrency)
+        return replace(handler, task=terms)
+    if goes_on:
+        logger.warning(
+            "%s: %r calls ctx.background() but has no tasks, so the call does nothing; give it "
+            'task="optional" or "required"',
+            server,
+            name,
+        )
+    return handler
+
+
+def _annotations(options: ToolOptions) -> JSON | None:
+    given = options.annotations
+    if given is not None and not isinstance(given, ToolAnnotations | Mapping):
+        raise SetupError("annotations= takes ToolAnnotations(...), such as ToolAnnotations(read_only_hint=True)")
+    hints = given.wire() if isinstance(given, ToolAnnotations) else given
+    return dict(hints) if hints else None
+
+
+def _raw_parameter(where: str, parameters: Mapping[str, Parameter]) -> str | None:
+    """Give the parameter that takes all arguments; None if each is given by name."""
+    if len(parameters) == 1:
+        ((name, parameter),) = parameters.items()
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            return None
+        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            return name
+    # Whatever else there is, a client could fill by its name, whether the schema has it or not.
+    raise SetupError(
+        f"{where}: with input_schema=, the function takes one dictionary, or **arguments, and besides that only "
+        f"Context, Inputs, State, asks and dependencies; it has {', '.join(map(repr, parameters)) or 'nothing'}"
+    )

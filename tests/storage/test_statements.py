@@ -1,0 +1,66 @@
+"""The files of statements: one for each database, with all that is run there, and nothing that is not."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import mrtr_server
+from mrtr_server.storage.sql.statements import number_parameters, read_migrations, read_statements
+
+PACKAGE = Path(mrtr_server.__file__).parent
+SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH)\s")
+SQLITE, POSTGRESQL = read_statements("sqlite"), read_statements("postgresql")
+
+
+def test_both_have_the_same_but_for_what_only_one_of_them_can() -> None:
+    assert SQLITE.keys() - POSTGRESQL.keys() == {"write_notices", "read_notices", "last_notice_before", "sweep_notices"}
+    assert POSTGRESQL.keys() - SQLITE.keys() == {"notify", "find_tasks", "has_version_table", "lock_version"}
+
+
+def test_they_differ_in_lists_and_in_locks_only() -> None:
+    def words(statement: str) -> str:
+        return " ".join(statement.replace('"', "").split())
+
+    different = {name for name in SQLITE.keys() & POSTGRESQL.keys() if words(SQLITE[name]) != words(POSTGRESQL[name])}
+    assert different == {
+        *("claim_tasks", "any_free_task", "renew_tasks"),  # a column in a list
+        *("sweep_redemptions", "sweep_values", "sweep_tasks"),  # FOR UPDATE SKIP LOCKED
+    }
+
+
+@pytest.mark.parametrize("statements", [SQLITE, POSTGRESQL], ids=["sqlite", "postgresql"])
+def test_each_is_one_statement_without_comments(statements: dict[str, str]) -> None:
+    for name, statement in statements.items():
+        assert SQL.match(statement), name
+        assert ";" not in statement, name
+        assert "--" not in statement, name
+
+
+def test_each_is_used() -> None:
+    sources = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    unused = {name for name in SQLITE | POSTGRESQL if f'"{name}"' not in sources and not name.startswith("sweep_")}
+    assert unused == set()
+
+
+def test_none_stands_elsewhere() -> None:
+    found = {
+        (path.name, node.value)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SQL.match(node.value)
+    }
+    assert found == {("notify.py", "SELECT 1")}  # which only asks whether a connection lives
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_migrations_are_numbered_without_a_gap(database: str) -> None:
+    migrations = read_migrations(database)
+    assert list(migrations) == [str(number + 1) for number in range(len(migrations))]
+    assert all(migrations.values())
+
+
+def test_parameters_are_numbered_in_the_order_of_their_first_use() -> None:
+    numbered = number_parameters("SELECT :b, :a, :b, x::text, :now FROM y WHERE a = ANY(:ids::text[])", "clock()")
+    assert numbered == ("SELECT $1, $2, $1, x::text, clock() FROM y WHERE a = ANY($3::text[])", ("b", "a", "ids"))
