@@ -16,7 +16,15 @@ from pydantic import BaseModel
 
 import mrtr_server
 from mrtr_server import BearerTokens, Context, Elicit, Elicited, InputRequired, Limits, MRTRServer, SetupError
+from mrtr_server.deployment.settings import Settings
 from mrtr_server.hints import CONTEXT, PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS
+from mrtr_server.registration.options import (
+    CallbackOptions,
+    CompletionOptions,
+    PromptOptions,
+    ResourceOptions,
+    ToolOptions,
+)
 from mrtr_server.testing import Client, replica
 
 from .support.models import Login
@@ -158,6 +166,33 @@ class TestOptions:
             app.tool(**given)
         with pytest.raises(TypeError, match=r"has no option zzz=$"):
             MRTRServer("x", zzz=1)  # type: ignore[call-arg]
+
+    def test_so_it_does_of_a_completion_and_a_callback(self, app: MRTRServer) -> None:
+        given: Any = {"promt": "x"}
+        with pytest.raises(TypeError, match=r"^@app\.completion\(\) has no option promt=; did you mean prompt=\?$"):
+            app.completion("city", **given)
+        given = {"method": ["POST"]}
+        with pytest.raises(TypeError, match=r"^@app\.callback\(\) has no option method=; did you mean methods=\?$"):
+            app.callback("done", **given)
+
+    def test_what_is_missing_is_named(self, app: MRTRServer) -> None:
+        for make, name in ((MRTRServer, "name"), (app.resource, "uri"), (app.completion, "argument")):
+            function: Any = make
+            with pytest.raises(TypeError, match=f"missing a required argument: '{name}'$"):
+                function()
+
+    def test_editors_and_type_checkers_see_each_option_with_its_default(self, app: MRTRServer) -> None:
+        for function, options in (
+            (app.tool, ToolOptions),
+            (app.prompt, PromptOptions),
+            (app.resource, ResourceOptions),
+            (app.completion, CompletionOptions),
+            (app.callback, CallbackOptions),
+            (MRTRServer, Settings),
+        ):
+            shown = dict(inspect.signature(function).parameters)
+            shown.pop("function", None)
+            assert shown == dict(inspect.signature(options).parameters)
 
     def test_options_are_given_by_name(self) -> None:
         make: Any = MRTRServer

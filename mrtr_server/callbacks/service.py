@@ -26,6 +26,7 @@ from .base_url import BaseUrl
 
 logger = logging.getLogger("mrtr_server")
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PATH = "/callbacks/"
@@ -135,16 +136,18 @@ class Report(JSON):
 
 
 @dataclass(slots=True)
-class Reports:
+class Reports(Generic[T]):
     """The reports from the pages that a person agreed to open.
 
     Args:
         found: the reports that have arrived, by the ask's key and the digest of its question.
         unfinished: the same keys and digests, for those that have not.
+        left: why the call no longer waits for those, where it continues elsewhere; None otherwise.
     """
 
     found: dict[tuple[str, str], Report] = field(default_factory=dict)
     unfinished: tuple[tuple[str, str], ...] = ()
+    left: T | None = None
 
 
 class Callbacks:
@@ -173,7 +176,7 @@ class Callbacks:
         limits: Limits,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._known = known
+        self.known = known
         self._store = store
         self._links = Links(ring, audience)
         self._codec = BoundCodec(ring, "callback report")
@@ -183,10 +186,6 @@ class Callbacks:
         self._limits = limits
         self._clock = clock
         self._held: dict[asyncio.Future[None], Mapping[Any, str]] = {}
-
-    def __bool__(self) -> bool:
-        """Return whether there are any."""
-        return bool(self._known)
 
     # Links
 
@@ -206,7 +205,7 @@ class Callbacks:
             FlowError: nobody could open this link, or the wrong person could.
         """
         name = callback.name
-        if self._known.get(name) is not callback:
+        if self.known.get(name) is not callback:
             raise FlowError(f"The callback {name!r} belongs to another server; use a callback of this server")
         if call.principal is not None and not self._identifies:
             raise FlowError(
@@ -311,12 +310,13 @@ class Callbacks:
 
     # Waiting
 
-    async def wait(self, flow: FlowRecord, should_yield: Callable[[], bool] = lambda: False) -> Reports:
+    async def wait(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
         """Collect the reports from the pages that a person agreed to open, and hold the call until they have arrived.
 
         Args:
             flow: has the answers.
-            should_yield: whether the call is to continue elsewhere, which ends the waiting; see also `wake`.
+            should_yield: returns why the call is to continue elsewhere, which ends the waiting, or None; see also
+                `wake`.
 
         Returns:
             What has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
@@ -327,7 +327,7 @@ class Callbacks:
             for question, raw in answers.items()
             if question.startswith(f"{KIND}.") and raw.get("action") == "accept"
         }
-        reports = Reports()
+        reports = Reports[T]()
         if not waiting:
             return reports
         deadline, pause = time.monotonic() + self._limits.hold_seconds, FIRST_PAUSE
@@ -337,11 +337,13 @@ class Callbacks:
                 if report is not None:
                     reports.found[asked] = report
                     del waiting[asked]
-            left = deadline - time.monotonic()
-            if not waiting or left <= 0 or should_yield():
+            seconds = deadline - time.monotonic()
+            if waiting:
+                reports.left = should_yield()
+            if not waiting or seconds <= 0 or reports.left:
                 reports.unfinished = tuple(waiting)
                 return reports
-            await self._pause(min(pause, left), waiting)
+            await self._pause(min(pause, seconds), waiting)
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def wake(self, id: str | None = None) -> None:

@@ -21,6 +21,7 @@ from ..flow.service import RoundService
 from ..flow.single_use import Redeemer
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
+from ..methods.background import BackgroundTools
 from ..methods.completion import Completions
 from ..methods.discovery import Discoverer
 from ..methods.dispatcher import Dispatcher
@@ -36,6 +37,7 @@ from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
+from ..tasks.records import TaskRecords
 from ..tasks.service import Tasks
 from ..tasks.worker import Worker
 from ..transport.callback_pages import CallbackPages
@@ -97,22 +99,15 @@ class Parts:
             require_shared_store=self.shared.require_shared_store,
             clock=clock,
         )
-        self.tasks = Tasks(
-            self.shared.watched,
-            ring,
-            self.fanout,
-            self.admission,
-            limits,
-            answer_within=self._answer_within,
-            clock=clock,
-        )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        tools = Tools(registry, flows, self.tasks, self.wake_worker, errors, authorizer)
-        self.worker = Worker(self.tasks, tools.run_task, registry.tasks, self.admission, limits)
+        records = TaskRecords(self.shared.watched, ring, self.fanout, limits, clock=clock)
+        background = BackgroundTools(registry, flows, errors, authorizer)
+        self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
+        self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
         rounds = Rounds(flows, errors)
         ttl, scope = settings.list_ttl, _list_scope(settings)
         dispatcher = Dispatcher(
-            tools,
+            Tools(registry, flows, self.tasks, errors, authorizer),
             Prompts(registry, rounds, authorizer),
             Resources(registry, rounds, authorizer),
             Lists(registry, authorizer, Cursors(ring), page_size=settings.page_size, ttl=ttl, scope=scope),
@@ -125,7 +120,7 @@ class Parts:
                 registers_later=frozenset(settings.registers_later),
             ),
             Subscriptions(registry, self.tasks, self.fanout, errors, authorizer),
-            TaskRequests(self.tasks, self.wake_worker, errors),
+            TaskRequests(self.tasks, errors),
         )
         endpoint = Endpoint(
             dispatcher,
@@ -184,16 +179,6 @@ class Parts:
             self.shared.refuse(error)
             return lame_duck + DEFAULT
         return seconds
-
-    def wake_worker(self) -> None:
-        """See that this process runs tasks, if it is one that does."""
-        if self.settings.run_tasks:
-            self.worker.start()
-
-    def _answer_within(self, tool: str) -> float:
-        found = self.registry.tools.get(tool)
-        within = found.handler.answer_within if found is not None else None
-        return self.limits.flow_seconds if within is None else within
 
     def _why_not_ready(self) -> str:
         if self.shared.refusal:

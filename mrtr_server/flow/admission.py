@@ -1,4 +1,4 @@
-"""Which calls run here and now, which wait their turn, and which go on elsewhere."""
+"""Which calls run here and now, which wait their turn, and which continue elsewhere."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ class Admission:
 
     @property
     def should_yield(self) -> bool:
-        """Whether running calls are to go on elsewhere, from their next boundary."""
+        """Whether running calls are to continue elsewhere, from their next boundary."""
         return self.draining or self._in_flight > self._shed_above
 
     # Draining

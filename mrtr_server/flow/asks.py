@@ -121,7 +121,7 @@ class Ask(ABC, Generic[T]):
         return {name: made for name in self.texts if callable(made := getattr(self, name))}
 
     def filled(self, texts: Mapping[str, Any]) -> Self:
-        """Give the same ask with these texts."""
+        """Return the same ask with these texts."""
         ask = copy(self)
         for name, text in texts.items():
             setattr(ask, name, text)
@@ -129,7 +129,7 @@ class Ask(ABC, Generic[T]):
 
     @abstractmethod
     def question(self) -> Question:
-        """Give the ask as it goes to the client."""
+        """Return the ask as it goes to the client."""
 
     @abstractmethod
     def parse(self, raw: JSON) -> T:
@@ -173,7 +173,7 @@ class Elicit(Ask[T]):
             self.default_key = self._form.name
 
     def question(self) -> Question:
-        """Give the ask as it goes to the client."""
+        """Return the ask as it goes to the client."""
         if self.schema is UNSET:
             raise SetupError(
                 "Elicit(message) without a model is for the annotation of a parameter; here, write "
@@ -205,7 +205,7 @@ class Confirm(Ask[bool]):
         self.message = message
 
     def question(self) -> Question:
-        """Give the ask as it goes to the client."""
+        """Return the ask as it goes to the client."""
         params = {"message": written(self.message), **_CONFIRMATION}
         # A kind of its own: no answer to a form that looks the same can be taken for a yes.
         return Question(CONFIRMATION, "elicitation/create", params, "elicitation.form")
@@ -226,7 +226,7 @@ class Sample(Ask[Sampled]):
 
     Args:
         messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
-            `Message`, or plain JSON with `role` and `content`. For a parameter, also a function that gives them.
+            `Message`, or plain JSON with `role` and `content`. For a parameter, also a function that returns them.
         max_tokens: how long the message may be, in tokens.
         system_prompt, model_preferences, temperature, stop_sequences, metadata, include_context, tools, tool_choice:
             as in the protocol, plain JSON. `tools` needs a client that declares `sampling.tools`.
@@ -272,12 +272,12 @@ class Sample(Ask[Sampled]):
             self._needs = "sampling.context"
 
     def question(self) -> Question:
-        """Give the ask as it goes to the client."""
+        """Return the ask as it goes to the client."""
         params = {"messages": written(self.messages), **self._params}
         return Question("sample", "sampling/createMessage", params, self._needs)
 
     def filled(self, texts: Mapping[str, Any]) -> "Sample":
-        """Give the same ask with these messages."""
+        """Return the same ask with these messages."""
         return super().filled({name: _conversation(messages) for name, messages in texts.items()})
 
     def parse(self, raw: JSON) -> Sampled:
@@ -296,7 +296,7 @@ class ListRoots(Ask["list[Root]"]):
     texts = ()
 
     def question(self) -> Question:
-        """Give the ask as it goes to the client."""
+        """Return the ask as it goes to the client."""
         return Question("roots", "roots/list", {}, "roots")
 
     def parse(self, raw: JSON) -> list[Root]:
@@ -325,7 +325,7 @@ def read_model(model: type[M], raw: JSON) -> M:
 
 
 def written(text: Any) -> Any:
-    """Give a text that is no function. Raises `SetupError` for one that is."""
+    """Return a text as it is. Raises `SetupError` if it is a function."""
     if callable(text):
         raise SetupError(
             "A message can be a function only in the annotation of a parameter, Annotated[..., "
@@ -342,7 +342,7 @@ def _conversation(messages: Any) -> list[JSON]:
 
 
 def sampling_message(message: Any) -> JSON:
-    """Give a message of a conversation as plain JSON: strings and content blocks are the user's."""
+    """Return a message of a conversation as plain JSON: strings and content blocks are the user's."""
     if isinstance(message, Mapping):
         return dict(message)
     role = getattr(message, "role", "user")
@@ -357,7 +357,7 @@ _CONFIRMATION: JSON = {
 
 
 def accepted(raw: JSON, *, confirming: bool = False) -> Any:
-    """Give the content of an accepted answer; raises as `Ask.parse` does for any other."""
+    """Return the content of an accepted answer; raises as `Ask.parse` does for any other."""
     action = raw.get("action")
     if action in ("decline", "cancel"):
         raise Refusal(action, confirming=confirming)

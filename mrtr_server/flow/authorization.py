@@ -125,7 +125,7 @@ class Authorizer:
         return [verdict is True for verdict in verdicts]
 
     async def still_allowed(self, caller: Caller, asked: Asked) -> bool:
-        """Check whether what a caller has begun in the background may go on.
+        """Check whether what a caller has begun in the background may continue.
 
         Raises:
             StoreUnavailable: it can't be known now.

@@ -1,6 +1,7 @@
 """What a handler receives besides its arguments."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel
@@ -9,8 +10,8 @@ from ..callbacks.service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
 from ..protocol.messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
-from .round import Round
 from .url_asks import ElicitUrl
+from .waiting import WaitingRound
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -32,7 +33,7 @@ class Context:
 
     __slots__ = ("_can_await", "_outlet", "_round")
 
-    def __init__(self, round_: Round, outlet: Outlet, *, can_await: bool) -> None:
+    def __init__(self, round_: WaitingRound, outlet: Outlet, *, can_await: bool) -> None:
         self._round = round_
         self._outlet = outlet
         self._can_await = can_await
@@ -170,11 +171,7 @@ class Context:
         return self._round.awaited(work)
 
     def _one(self, make: Callable[[], Ask[T]]) -> Ongoing[T]:
-        return self._awaited("an ask", lambda: self._first(make))
-
-    async def _first(self, make: Callable[[], Ask[T]]) -> T:
-        answer: T = (await self._round.ask(lambda: [(None, make())]))[0]
-        return answer
+        return self._awaited("an ask", partial(self._round.ask_one, make))
 
     async def _several(self, asks: tuple[Ask[Any], ...], named: dict[str, Ask[Any]]) -> Any:
         for ask in (*asks, *named.values()):
@@ -227,25 +224,25 @@ class Context:
         return self._round.step(function, args, kwargs, key, rerun)
 
     def checkpoint(self) -> Ongoing[None]:
-        """Offer to go on elsewhere: a server that is about to end, or has too much to do, ends the round here.
+        """Offer to continue elsewhere: a server that is about to end, or has too much to do, ends the round here.
 
-        The client then sends the request again at once, and another replica goes on with all that was answered and all
-        steps that have run. Every step offers the same before it begins. Otherwise nothing happens.
+        The client then sends the request again at once, and another replica continues with all that was answered and
+        all steps that have run. Every step offers the same before it begins. Otherwise nothing happens.
         """
         return self._awaited("a checkpoint", self._round.checkpoint)
 
     def background(self) -> Ongoing[None]:
-        """Go on as a task: what comes before is asked in rounds, what comes after runs in the background.
+        """Make the flow a task: what comes before is asked in rounds, what comes after runs in the background.
 
         The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
-        has no tasks, nothing happens, and the function goes on where it is.
+        has no tasks, nothing happens, and the function continues where it is.
         """
-        return self._awaited("ctx.background()", self._round.go_on_in_background)
+        return self._awaited("ctx.background()", self._round.continue_in_background)
 
     # Notes
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
-        """Tell the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
+        """Send the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
 
         It never waits for the client: where that reads slowly, newer progress takes the place of older.
 
@@ -262,7 +259,7 @@ class Context:
         return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
 
     def status(self, message: str) -> Awaitable[None]:
-        """Say what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
+        """Describe what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
 
         Args:
             message: in words for the person; nothing secret. In the foreground it goes nowhere.

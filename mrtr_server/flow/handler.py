@@ -1,7 +1,7 @@
 """A handler: a decorated function, ready to be run in rounds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
 
@@ -67,17 +67,21 @@ class Handler:
     task: TaskTerms | None = None
     timeout: float | None = None
     write: Callable[[Any], Any] | None = None
+    is_pure: bool = field(init=False)
+    """Whether it takes its arguments, `Inputs` and `State` alone, so that it is called, and nothing else."""
+    is_simple: bool = field(init=False)
+    """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
+    may_park: bool = field(init=False)
+    """Whether an ask or a step may be awaited in it, or in one of its dependencies."""
 
-    @property
-    def is_simple(self) -> bool:
-        """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
-        ours = self.context is None and self.inputs is None and self.state is None and self.declared is None
-        return ours and not self.single_use and self.timeout is None
-
-    @property
-    def may_park(self) -> bool:
-        """Whether an ask or a step may be awaited in it, or in one of its dependencies."""
-        return (self.is_async and self.context is not None) or (self.declared is not None and self.declared.may_park)
+    def __post_init__(self) -> None:
+        declared = self.declared
+        is_pure = self.context is None and declared is None and self.timeout is None
+        waits_itself = self.is_async and self.context is not None
+        object.__setattr__(self, "is_pure", is_pure)
+        takes_none = self.inputs is None and self.state is None
+        object.__setattr__(self, "is_simple", is_pure and takes_none and not self.single_use)
+        object.__setattr__(self, "may_park", waits_itself or (declared is not None and declared.may_park))
 
     @property
     def can_pause(self) -> bool:

@@ -32,7 +32,7 @@ class InputRequired:
     __slots__ = ("asks", "state")
 
     def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
-        if isinstance(asks, Ask):
+        if asks is not None and isinstance(asks, Ask):
             raise SetupError("InputRequired takes its asks by key: InputRequired(login=Elicit(...))")
         given = dict(asks or {})
         if twice := given.keys() & keywords.keys():
@@ -84,7 +84,7 @@ class Inputs:
     @overload
     def get(self, key: str, asked: Ask[T], /) -> T | None: ...
     def get(self, key: str, asked: Any, /) -> Any:
-        """Give the answer for a key, or None while there is no accepted one.
+        """Return the answer for a key, or None while there is no accepted one.
 
         Args:
             key: the key that the ask has in `InputRequired`.
@@ -112,7 +112,7 @@ class Inputs:
 
 @lru_cache(maxsize=1024)
 def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
-    """Say how to read an answer for what a pure function gives to `Inputs.get`, if that is no ask.
+    """Find how to read an answer for what a pure function passes to `Inputs.get`, if that is no ask.
 
     Returns:
         The kind of the question; its shape, None for any; and a function from the raw answer to the value.

@@ -63,7 +63,7 @@ _NO_ARGUMENTS = digest_bytes(canonical({}))
 
 
 def binding(audience: str, call: Call) -> list[str]:
-    """Give what a call's state is bound to: a string for each of the `BINDINGS`.
+    """Return what a call's state is bound to: a string for each of the `BINDINGS`.
 
     All arguments count, as they were sent: were it only those that the handler takes, a flow would end where another
     version takes one more or one fewer. What no handler takes is refused before it comes here, or costs its length.
@@ -176,7 +176,9 @@ class Journal:
         Returns:
             The digest of the question, and the answer; None if there is none.
         """
-        for question, raw in reversed(self.answers.get(key, {}).items()):
+        if key not in self.answers:
+            return None
+        for question, raw in reversed(self.answers[key].items()):
             its_kind, _, its_shape = question.split(".")
             if its_kind == kind and shape in (None, its_shape):
                 return question, raw
@@ -197,7 +199,7 @@ class Journal:
             asked: the digests of its questions, by key; if there are none, the state is only handed over.
             limits: the budgets.
             keeps_state: whether the handler itself wants to be run again, with another state of its own. As long as
-                that changes, it goes on to the limit of rounds.
+                that changes, it may continue up to the limit of rounds.
 
         Raises:
             OverBudget: the flow has used up its rounds; or it makes no progress.
@@ -235,7 +237,7 @@ class Journal:
         self.asked = asked
 
     def may_hand_over(self, limits: Limits) -> bool:
-        """Say whether a round may end here without a question, by the budgets that `count_round` holds."""
+        """Check whether a round may end here without a question, by the budgets that `count_round` holds."""
         if self.rounds >= limits.rounds or self.state_only >= limits.state_only_rounds:
             return False
         held = self._held()
@@ -273,8 +275,8 @@ class Journal:
             "r": self.rounds,
             "o": self.state_only,
             "q": self.asked,
-            "a": self._answers(),
-            "s": self._steps(),
+            "a": self._answers() if self.answers else {},
+            "s": self._steps() if self.steps else {},
         }
         if self.state is not UNSET:
             fields["h"] = self.state
@@ -282,7 +284,10 @@ class Journal:
             fields["d"] = self.handed_over
         if self.single_use:
             fields["c"] = True
-        earlier = {key: list(kept.items())[:-1] for key, kept in self.answers.items() if len(kept) > 1}
+        earlier: JSON = {}
+        for key, kept in self.answers.items():
+            if len(kept) > 1:
+                earlier[key] = list(kept.items())[:-1]
         if earlier:
             fields["e"] = earlier
         payload = to_json(fields)
@@ -309,22 +314,21 @@ class Journal:
                 raise InvalidRequestState("sealed by another version of the format")
             _check_binding(fields["b"], bound_to)
             expires, started = fields["x"], fields["t"]
-            newest, earlier = fields["a"], fields.get("e", {})
+            newest, earlier, steps = fields["a"], fields.get("e", {}), fields["s"]
             journal = cls(
                 started=started,
                 flow_id=fields["f"],
                 rounds=fields["r"],
                 state_only=fields["o"],
                 asked=fields["q"],
-                answers={key: dict([*earlier.get(key, ()), newest[key]]) for key in newest},
-                steps={key: Step(*parts) for key, parts in fields["s"].items()},
+                answers={key: dict([*earlier.get(key, ()), newest[key]]) for key in newest} if newest else {},
+                steps={key: Step(*parts) for key, parts in steps.items()} if steps else {},
                 state=fields.get("h", UNSET),
                 handed_over=fields.get("d", ""),
                 expires=expires,
             )
-            answered = (question for kept in journal.answers.values() for question in kept)
             # What an earlier release sealed has no such mark.
-            journal.single_use = "c" in fields or _confirms(journal.asked.values()) or _confirms(answered)
+            journal.single_use = "c" in fields or (_CONFIRMS in payload and journal._has_confirmation())
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequestState("not a journal") from None
         if expires <= now:
@@ -332,6 +336,9 @@ class Journal:
         if started > now + LEEWAY:
             raise InvalidRequestState("from the future; the replicas' clocks differ")
         return journal
+
+    def _has_confirmation(self) -> bool:
+        return _confirms(self.asked.values()) or any(_confirms(kept) for kept in self.answers.values())
 
     def _answers(self) -> dict[str, tuple[str, JSON]]:
         """Return the newest answer of each key, with its question: all that the first releases of the format know."""
@@ -346,6 +353,10 @@ class Journal:
         if self.state is not UNSET:
             sizes["the handler's own state"] = len(to_json(self.state))
         return max(sizes, key=lambda name: sizes[name], default="the questions")
+
+
+_CONFIRMS = f'"{CONFIRMATION}.'.encode()
+"""How the digest of a confirmation begins in a payload."""
 
 
 def _confirms(questions: Iterable[str]) -> bool:

@@ -11,9 +11,10 @@ from ..protocol.messages import JSON, Outlet, Question
 from .asks import Ask
 from .context import Context
 from .inputs import InputRequired
-from .round import OPEN, Round
+from .round import OPEN
 from .steps import current_dependency
 from .teardown import Teardown
+from .waiting import WaitingRound
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +99,7 @@ class Declared:
         object.__setattr__(self, "has_teardown", any(each.yields for each in dependencies))
 
     async def resolve(
-        self, arguments: JSON, round_: Round, outlet: Outlet, threads: RunInThread, teardown: Teardown | None
+        self, arguments: JSON, round_: WaitingRound, outlet: Outlet, threads: RunInThread, teardown: Teardown | None
     ) -> JSON | None:
         """Ask and run what is declared, one after another, up to the first failure.
 
@@ -132,9 +133,7 @@ class Declared:
                 is_open = True
             elif not resolution.ask(node):
                 is_open = True
-                if (
-                    round_.refusal or round_.fault or round_.failure
-                ):  # if the client lacks something, all of it is named
+                if round_.settled:
                     return None
         return None if is_open or round_.ending else {name: values[node] for name, node in self.parameters.items()}
 
@@ -145,7 +144,7 @@ class _Resolution:
     def __init__(
         self,
         values: dict[Any, Any],
-        round_: Round,
+        round_: WaitingRound,
         outlet: Outlet,
         threads: RunInThread,
         teardown: Teardown | None,
@@ -166,10 +165,10 @@ class _Resolution:
             except CallEnded:  # a text that is none; the round knows
                 return False
             except Exception as error:
-                self._round.failure = error
+                self._round.fail_with(error)
                 return False
             except SystemExit:  # would end the whole server
-                self._round.failure = RuntimeError("the function that makes a text called sys.exit()")
+                self._round.fail_with(RuntimeError("the function that makes a text called sys.exit()"))
                 return False
         answer = self._round.answer(asked.key, ask, question, asked.parse)
         if answer is not OPEN:
@@ -199,12 +198,12 @@ class _Resolution:
             else:
                 value = await call_function(dependency, keywords, self._threads)
         except Exception as error:
-            if not self._round.closed:  # then it is what it made of the round's end
-                self._round.failure = error
+            if self._round.stopped is None:  # or it is what it made of the round's end
+                self._round.fail_with(error)
             raise
         finally:
             current_dependency.reset(outer)
-        if self._round.closed:  # it caught the end of the round, which had come in the middle of it
+        if self._round.stopped is not None:  # it caught the end of the round, which had come in the middle of it
             raise asyncio.CancelledError("the round has ended")
         if isinstance(value, InputRequired):
             message = (

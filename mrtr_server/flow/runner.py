@@ -5,21 +5,18 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
-
-from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
+from typing import Any, assert_never
 
 from ..concurrency.threads import Threads, call_function
-from ..errors import CallEnded, FlowError, MissingCapability, SetupError, ToolError
-from ..protocol.messages import JSON, Outlet, Question
+from ..errors import CallEnded, Refusal, ToolError
+from ..protocol.messages import JSON, Outlet
 from .context import Context
+from .endings import Completed, Failed, Refused, RoundEnd
 from .handler import Handler
-from .inputs import InputRequired, State
-from .journal import UNSET
+from .pure import JournalInputs, conclude_error, conclude_result, fill_in
 from .resolver import Declared
-from .round import Round
 from .teardown import Teardown
+from .waiting import Stop, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
 
@@ -33,31 +30,13 @@ WIND_DOWN_SECONDS = 5.0
 """How long a cancelled handler may take to end, in seconds."""
 
 
-Work = Callable[[], Coroutine[Any, Any, Any]]
+Work = Callable[[], Coroutine[Any, Any, object]]
 """Begins what a round runs."""
 
 
-class Asking:
-    """The round ended with questions, or with a state alone.
-
-    Args:
-        questions: by key; none for a state alone.
-        keeps_state: whether the handler itself ended the round without a question, to be run again with another state
-            of its own; otherwise it was the server.
-    """
-
-    __slots__ = ("keeps_state", "questions")
-
-    def __init__(self, questions: dict[str, Question], *, keeps_state: bool = False) -> None:
-        self.questions = questions
-        self.keeps_state = keeps_state
-
-
-class Backgrounded:
-    """The round ended where the flow becomes a task."""
-
-
-async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, threads: Threads) -> Any:
+def run(
+    handler: Handler, arguments: JSON, round_: WaitingRound, outlet: Outlet, threads: Threads
+) -> Coroutine[Any, Any, RoundEnd]:
     """Run a handler from the top.
 
     Args:
@@ -68,19 +47,9 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
         threads: runs a plain `def`.
 
     Returns:
-        What the handler returned; `Asking`, if the client has to answer or to retry first; or `Backgrounded`.
-
-    Raises:
-        Refusal: the person said no to what the handler can't do without.
-        MissingCapability: the client can't do what has to be asked of it.
-        FlowError: the handler's code made a mistake; it has been logged.
-        Exception: whatever the handler raised.
+        How the round ends.
     """
-    keywords = dict(arguments)
-    if handler.inputs is not None:
-        keywords[handler.inputs] = round_.inputs()
-    if handler.state is not None:
-        keywords[handler.state] = _own_state(handler, round_)
+    keywords, inputs = fill_in(handler, arguments, round_)
     if handler.context is not None:
         keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
     declared = handler.declared
@@ -88,16 +57,16 @@ async def run(handler: Handler, arguments: JSON, round_: Round, outlet: Outlet, 
     work: Work = partial(call_function, handler, keywords, threads)
     if declared is not None:
         work = partial(_fill_and_call, handler, declared, arguments, keywords, round_, outlet, threads, teardown)
+    running = _concluded(handler, round_, work, inputs)
     if teardown is not None:
-        running = _run_asking(handler, round_, _torn_down(handler, round_, work, teardown))
-    else:
-        running = _concluded(handler, round_, work)
-        running = _run_asking(handler, round_, running) if handler.may_park else running
-    return await (running if handler.timeout is None else _in_time(handler, handler.timeout, running))
+        running = _torn_down(handler, round_, running, teardown)
+    if teardown is not None or handler.may_park:
+        running = _run_in_task(round_, running)
+    return running if handler.timeout is None else _in_time(handler, handler.timeout, running)
 
 
-async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any, Any]) -> Any:
-    """Run a round for so long at most. Raises `ToolError`: the model had better know why there is no result."""
+async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
+    """Run a round for so long at most; the model had better know why there is no result."""
     try:
         async with asyncio.timeout(seconds) as limit:
             return await running
@@ -106,7 +75,8 @@ async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any
             raise
     left = "" if handler.is_async else "; it continues in its thread, and occupies it until it returns"
     logger.warning("%r timed out after %g s%s", handler.name, seconds, left)
-    raise ToolError(f"{handler.name} timed out after {seconds:g} seconds. Part of its work may have been done.")
+    message = f"{handler.name} timed out after {seconds:g} seconds. Part of its work may have been done."
+    return Failed(ToolError(message))
 
 
 async def _fill_and_call(
@@ -114,24 +84,24 @@ async def _fill_and_call(
     declared: Declared,
     arguments: JSON,
     keywords: JSON,
-    round_: Round,
+    round_: WaitingRound,
     outlet: Outlet,
     threads: Threads,
     teardown: Teardown | None,
-) -> Any:
+) -> object:
     """Call a handler once all of its declared parameters are there; otherwise the round ends without it."""
     in_thread = threads if teardown is None else teardown.in_thread
     resolved = await declared.resolve(arguments, round_, outlet, in_thread, teardown)
     return None if resolved is None else await call_function(handler, {**keywords, **resolved}, in_thread)
 
 
-async def _concluded(handler: Handler, round_: Round, work: Work) -> Any:
-    """Run a handler to its end, or to that of its round; return and raise as `run` does."""
-    result: Any = None
+async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs: JournalInputs | None) -> RoundEnd:
+    """Run a handler to its end, or to that of its round."""
+    result: object = None
     raised: BaseException | None = None
     try:
         result = await work()
-        if round_.end:
+        if round_.stopped is not None:
             logger.warning(
                 "%r caught the cancellation that ended its round, and returned a value; the value is dropped",
                 round_.name,
@@ -139,76 +109,71 @@ async def _concluded(handler: Handler, round_: Round, work: Work) -> Any:
         else:
             round_.check_awaited()
     except asyncio.CancelledError:
-        if round_.end != "parked":
+        if round_.stopped is not Stop.PARKED:
             raise
     except (Exception, CallEnded, BaseExceptionGroup) as error:
         raised = error
     finally:
-        if round_.running and not round_.end:
+        if round_.running and round_.stopped is None:
             await _finish_steps(round_)
-        round_.closed = True
-    if round_.end == "cancelled":
-        raise asyncio.CancelledError("the round has ended")
-    if round_.end:
-        result = raised = None
-        if (task := asyncio.current_task()) is not None:
-            task.uncancel()
-    return conclude(handler, round_, result, raised)
+        round_.stopped = round_.stopped or Stop.RETURNED
+    match round_.stopped:
+        case Stop.CANCELLED:
+            raise asyncio.CancelledError("the round has ended")
+        case Stop.PARKED:
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            return round_.conclude(Completed(None))
+        case Stop.RETURNED:
+            if raised is not None:
+                return conclude_error(round_, raised)
+            return conclude_result(handler, round_, result, inputs)
+        case unknown:
+            assert_never(unknown)
 
 
-async def _torn_down(handler: Handler, round_: Round, work: Work, teardown: Teardown) -> Any:
-    """Run a handler, then leave its dependencies with what the round came to; return and raise as `run` does."""
+async def _torn_down(
+    handler: Handler, round_: WaitingRound, concluded: Coroutine[Any, Any, RoundEnd], teardown: Teardown
+) -> RoundEnd:
+    """Run a handler, then leave its dependencies with how the round ends."""
     try:
-        outcome = await _concluded(handler, round_, work)
-        if handler.write is not None and not isinstance(outcome, Asking | Backgrounded):
-            outcome = handler.write(outcome)
-    except GeneratorExit:  # the loop is gone
-        raise
-    except BaseException as error:
-        await _leave_dependencies(round_, teardown, error)
-        if isinstance(error, asyncio.CancelledError) and round_.end != "cancelled":
-            raise RuntimeError(f"{round_.name!r} raised CancelledError, but was not cancelled") from error
-        raise
-    lost = round_.task is not None and round_.task.lost  # it runs elsewhere, and nothing more may happen here
-    await _leave_dependencies(round_, teardown, asyncio.CancelledError("the task runs elsewhere") if lost else None)
-    return outcome
+        try:
+            end = await concluded
+            match end:
+                case Completed(result) if handler.write is not None:
+                    end = Completed(handler.write(result))
+                case Failed(error):
+                    raise error
+                case Refused(refusal):
+                    raise refusal
+        except GeneratorExit:  # the loop is gone
+            raise
+        except BaseException as error:
+            await _leave_dependencies(round_, teardown, error)
+            if isinstance(error, asyncio.CancelledError) and round_.stopped is not Stop.CANCELLED:
+                raise RuntimeError(f"{round_.name!r} raised CancelledError, but was not cancelled") from error
+            raise
+        if round_.task is not None and round_.task.lost:  # it runs elsewhere, and nothing more may happen here
+            await _leave_dependencies(round_, teardown, asyncio.CancelledError("the task runs elsewhere"))
+            return end
+        await _leave_dependencies(round_, teardown, None)
+        return round_.conclude(end)  # a dependency may have asked after its yield
+    except Refusal as refusal:
+        return Refused(refusal)
+    except Exception as error:
+        return Failed(error)
 
 
-async def _leave_dependencies(round_: Round, teardown: Teardown, error: BaseException | None) -> None:
+async def _leave_dependencies(round_: WaitingRound, teardown: Teardown, error: BaseException | None) -> None:
     round_.begin_teardown()
-    fault = round_.fault
     try:
         await _finish_steps(round_)
     finally:
         with suppress(CallEnded):  # an ask or a step after the yield; the round knows
             await teardown.leave(error)
-    if error is None and round_.fault is not fault and round_.fault is not None:
-        raise round_.fault
 
 
-def conclude(handler: Handler, round_: Round, result: Any, raised: BaseException | None) -> Any:
-    """Say what a round came to, from what the handler returned or raised; returns and raises as `run` does."""
-    # What the round came to goes before what the handler made of it, or an `except` could turn a no into a yes.
-    if isinstance(result, InputRequired) and not round_.asked:
-        _require(handler, result, round_)
-    if round_.fault is not None:
-        raise round_.fault
-    if round_.missing:
-        raise MissingCapability(_capabilities(round_.missing))
-    if round_.refusal is not None:
-        raise round_.refusal
-    if round_.failure is not None:
-        raise round_.failure
-    if round_.asked or round_.handed_over or isinstance(result, InputRequired):
-        return Asking(round_.asked, keeps_state=not (round_.asked or round_.handed_over))
-    if round_.backgrounded:
-        return Backgrounded()
-    if raised is not None:
-        raise raised
-    return result
-
-
-async def _run_asking(handler: Handler, round_: Round, coroutine: Coroutine[Any, Any, Any]) -> Any:
+async def _run_in_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
     """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
     task = asyncio.create_task(coroutine)
     round_.main = task
@@ -221,39 +186,46 @@ async def _run_asking(handler: Handler, round_: Round, coroutine: Coroutine[Any,
                 break
         await _finish_steps(round_)
         if not task.done():
-            round_.end = "parked"
+            round_.stopped = Stop.PARKED
             await _end(task, round_)
     except asyncio.CancelledError:  # the client is gone
-        round_.end = "cancelled"
+        round_.stopped = Stop.CANCELLED
         await _end(task, round_)
         await _finish_steps(round_)
         raise
     _leave(round_)
-    return task.result() if task.done() else conclude(handler, round_, None, None)
+    return task.result() if task.done() else round_.conclude(Completed(None))
 
 
-async def _settled(task: asyncio.Task[Any], round_: Round) -> bool:
-    """Give branches that are about to ask or to start a step the time to do so; say whether none did."""
+async def _settled(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> bool:
+    """Wait for branches that are about to ask or to start a step; return whether none did."""
+    loop = asyncio.get_running_loop()
+    waited: asyncio.Future[None] = loop.create_future()
     seen = round_.activity
-    for _ in range(SETTLE_TICKS):
-        await asyncio.sleep(0)
-        if task.done() or round_.activity != seen:
-            return False
-    return True
+
+    def tick(left: int) -> None:
+        # By callbacks, since each turn of a task goes through all that awaits it.
+        if left and not task.done() and round_.activity == seen:
+            loop.call_soon(tick, left - 1)
+        elif not waited.done():
+            waited.set_result(None)
+
+    loop.call_soon(tick, SETTLE_TICKS - 2)
+    await waited
+    return not task.done() and round_.activity == seen
 
 
-async def _finish_steps(round_: Round) -> None:
+async def _finish_steps(round_: WaitingRound) -> None:
     while round_.running:
         await asyncio.wait(round_.running)
 
 
-async def _end(task: asyncio.Task[Any], round_: Round) -> None:
+async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     """Cancel what is left of a handler.
 
     Only its own task is cancelled; what that awaits is cancelled with it. Any other task that still waits for an ask is
     left to waste away: its owner would take a cancellation for a result.
     """
-    round_.closed = True
     if not task.done():
         if not (round_.in_teardown or task.cancelling()):
             task.cancel()
@@ -276,68 +248,16 @@ async def _end(task: asyncio.Task[Any], round_: Round) -> None:
     _leave(round_)
 
 
-async def _end_of_teardown(task: asyncio.Task[Any], round_: Round) -> None:
+async def _end_of_teardown(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     """Wait for the end of a teardown, however long it takes; of cancellations, only a second one cuts it."""
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:
-        if round_.end == "cancelled":
+        if round_.stopped is Stop.CANCELLED:
             task.cancel()
         raise
 
 
-def _leave(round_: Round) -> None:
+def _leave(round_: WaitingRound) -> None:
     for parked in round_.parked:
         parked._log_destroy_pending = False  # type: ignore[attr-defined]
-
-
-def _own_state(handler: Handler, round_: Round) -> State[Any]:
-    stored = round_.journal.state
-    if stored is UNSET:
-        return State()
-    try:
-        return State(handler.stored_state.load(stored))
-    except Exception as error:
-        # Another version of the handler kept it; should that go on with the flow, it finds it unless we keep another.
-        logger.warning(
-            "%s %r: the kept state no longer fits the type of %r (%s), so it is None",
-            round_.call.method,
-            round_.name,
-            handler.state,
-            ", ".join(_problems(error)),
-        )
-        return State()
-
-
-def _problems(error: Exception) -> list[str]:
-    """Return what kinds of problems there are; where they are, may be part of a value."""
-    if isinstance(error, ValidationError):
-        return sorted({problem["type"] for problem in error.errors(include_url=False, include_input=False)})
-    return [type(error).__name__]
-
-
-def _require(handler: Handler, required: InputRequired, round_: Round) -> None:
-    if required.state is not UNSET:
-        try:
-            round_.journal.state = handler.stored_state.dump(required.state)
-        except PydanticSerializationError:
-            round_.fail(FlowError("InputRequired(state=...) can't be kept as its declared type"))
-    elif not required.asks:
-        round_.fail(FlowError("InputRequired() has neither an ask nor a state, so nothing would change"))
-    if round_.fault is None:
-        try:
-            round_.require(required)
-        except FlowError as error:
-            round_.fail(error)
-        except SetupError as mistake:
-            round_.fail(FlowError(str(mistake)))
-
-
-def _capabilities(missing: list[str]) -> JSON:
-    """Give dotted paths in the shape of `ClientCapabilities`."""
-    required: JSON = {}
-    for path in missing:
-        level = required
-        for part in path.split("."):
-            level = level.setdefault(part, {})
-    return required

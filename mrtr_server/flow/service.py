@@ -3,28 +3,43 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
+from typing import assert_never
 
 from ..callbacks.service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
 from ..crypto.codec import Codec
-from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, StoreUnavailable
+from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet
+from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, Question
+from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from .admission import Admission
+from .endings import (
+    Asking,
+    Backgrounded,
+    CallEnd,
+    Completed,
+    Failed,
+    Refused,
+    RoundEnd,
+    Yielded,
+    YieldReason,
+)
 from .handler import Handler
 from .inputs import InputRequired
 from .journal import Journal, binding
-from .round import NO_REPORTS, Background, Round
-from .runner import Asking, Backgrounded, conclude, run
-from .single_use import Lease, Redeemer
+from .pure import conclude_result, run_pure
+from .round import NO_REPORTS, Round
+from .runner import run
+from .single_use import Redeemer
+from .waiting import Background, ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
 
 RETRY_AFTER = 1.0
-"""When a client that can't go on elsewhere is to try again, in seconds."""
+"""When a client that can't continue elsewhere is to try again, in seconds."""
 
 
 Opened = tuple[Journal, list[str]]
@@ -43,7 +58,7 @@ class RoundService:
         callbacks: knows what pages have reported.
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
-        clock: gives the time in seconds since the epoch.
+        clock: returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -72,9 +87,9 @@ class RoundService:
         self._clock = clock
         self._warned: set[str] = set()
 
-    async def deliver(
+    def deliver(
         self, handler: Handler, call: Call, run: Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
-    ) -> Outcome:
+    ) -> Awaitable[Outcome]:
         """Run a delivery of a call, or return what came of an earlier one, where its state is redeemed once.
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
@@ -89,12 +104,12 @@ class RoundService:
                 answers.
         """
         if call.state is None:
-            return await run(None, None)
+            return run(None, None)
         opened = self.open_state(handler, call)  # what does not open is not redeemed
         journal, _ = opened
         if not (handler.single_use or journal.single_use):
-            return await run(opened, None)
-        return await self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
+            return run(opened, None)
+        return self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
 
     async def run(
         self,
@@ -104,8 +119,9 @@ class RoundService:
         outlet: Outlet,
         opened: Opened | None = None,
         lease: Lease | None = None,
-        background: Background | None = None,
-    ) -> Any:
+        *,
+        may_become_task: bool = False,
+    ) -> CallEnd:
         """Run one round.
 
         Args:
@@ -115,82 +131,141 @@ class RoundService:
             outlet: takes the notes that the handler sends on its way.
             opened: what `open_state` returned, if it has been called before.
             lease: of a round whose state is redeemed once: while it is in doubt, nothing new begins.
-            background: what the flow may become; None if it must not become a task.
+            may_become_task: whether the flow may become a task.
 
         Returns:
-            What the handler returned; the need for input, with the journal sealed; or the journal of a flow that is to
-            become a task.
+            How the round ends; where the client is to come again, with the journal sealed.
 
         Raises:
-            RequestError: the state does not open, the flow is over budget, or the client can't do what must be asked;
-                or it can neither be served now nor go on elsewhere.
-            Refusal: the person said no to what the handler can't do without.
-            Exception: whatever the handler raised.
+            RequestError: nothing was run, since the state does not open, the call can neither be served now nor
+                continue elsewhere, or the store is away; or the flow is over budget.
         """
-        is_open = self._admission.is_open
+        is_open, unsealed = self._admission.is_open, False
         if handler.is_simple and call.state is None and call.answers is None and is_open:
             # Most calls have nothing to remember.
-            result = await call_function(handler, arguments, self._threads)
+            try:
+                result = await call_function(handler, arguments, self._threads)
+            except Refusal as refusal:
+                return Refused(refusal)
+            except Exception as error:
+                return Failed(error)
             if not isinstance(result, InputRequired):
-                return result
+                return Completed(result)
             journal, bound_to = Journal(self._clock()), binding(self._audience, call)
-            round_ = Round(call, journal, self._threads, handler.name, callbacks=self._callbacks)
-            result = conclude(handler, round_, result, None)
+            end = conclude_result(handler, Round(call, journal, handler.name, callbacks=self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
             journal, bound_to = opened or self.open_state(handler, call)
             unsealed = handler.single_use and call.state is None
-            if unsealed and not handler.can_pause:
-                # It is all effect, and each effect must belong to a flow that a retry can name.
-                return self._seal(handler, journal, bound_to, {})
-            reports = await self._reports(call, journal) if journal.answers and self._callbacks else NO_REPORTS
-            if reports is None:
-                return self._seal(handler, journal, bound_to, {})
-            round_ = self._round(handler, call, journal, lease, reports, background)
-            if is_open:
-                result = await run(handler, arguments, round_, outlet, self._threads)
+            if is_open and not unsealed and not (journal.answers and self._callbacks.known):  # nothing to wait for
+                end = await self._begin(handler, arguments, call, journal, outlet, lease, NO_REPORTS, may_become_task)
             else:
-                result = await self._run_in_turn(handler, arguments, round_, outlet)
-            if isinstance(result, Backgrounded):
+                end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
+        match end:
+            case Completed():
+                if unsealed:
+                    self._warn_unsealed(handler)
+                return end
+            case Asking(questions):
+                return self._seal(handler, journal, bound_to, questions)
+            case Yielded(why):
+                if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
+                    raise self._in_doubt(handler)
+                return self._seal(handler, journal, bound_to, {}, keeps_state=why is YieldReason.OWN_STATE)
+            case Backgrounded():
                 # A repetition of a request without a state would become a second task.
-                return self._seal(handler, journal, bound_to, {}) if unsealed else journal
-            if unsealed and not isinstance(result, Asking):
-                self._warn_unsealed(handler)
-            if round_.handed_over and not round_.asked and lease is not None and journal.is_as_handed_over:
-                raise self._in_doubt(handler)
-        if not isinstance(result, Asking):
-            return result
-        return self._seal(handler, journal, bound_to, result.questions, keeps_state=result.keeps_state)
+                return self._seal(handler, journal, bound_to, {}) if unsealed else end
+            case Refused() | Failed():
+                return end
+            case unknown:
+                assert_never(unknown)
 
-    async def _run_in_turn(self, handler: Handler, arguments: JSON, round_: Round, outlet: Outlet) -> Any:
-        """Run a round when its turn has come, or hand the call back as it is."""
-        if not await self._admission.enter(lambda: self._may_leave(round_.call, round_.journal)):
-            return Asking({})
+    async def _begin_in_turn(
+        self,
+        handler: Handler,
+        arguments: JSON,
+        call: Call,
+        journal: Journal,
+        outlet: Outlet,
+        lease: Lease | None,
+        may_become_task: bool,
+    ) -> RoundEnd:
+        """Run a round when pages have reported and its turn has come, or hand the call back as it is."""
+        if handler.single_use and call.state is None and not handler.can_pause:
+            # It is all effect, and each effect must belong to a flow that a retry can name.
+            return Yielded(YieldReason.STATE_FIRST)
+        reports = NO_REPORTS
+        if journal.answers and self._callbacks.known:
+            reports = await self._reports(call, journal)
+            if reports.left is not None:
+                return Yielded(reports.left)
+        begin = partial(self._begin, handler, arguments, call, journal, outlet, lease, reports, may_become_task)
+        if self._admission.is_open:
+            return await begin()
+        if not await self._admission.enter(lambda: self._may_leave(call, journal)):
+            return Yielded(YieldReason.BUSY)
         try:
-            return await run(handler, arguments, round_, outlet, self._threads)
+            return await begin()
         finally:
             self._admission.leave()
+
+    def _begin(
+        self,
+        handler: Handler,
+        arguments: JSON,
+        call: Call,
+        journal: Journal,
+        outlet: Outlet,
+        lease: Lease | None,
+        reports: Reports[YieldReason],
+        may_become_task: bool,
+    ) -> Awaitable[RoundEnd]:
+        """Run a round of a call."""
+        takes_early = not handler.single_use
+        if handler.is_pure:
+            round_ = Round(
+                call, journal, handler.name, takes_early=takes_early, callbacks=self._callbacks, reports=reports
+            )
+            return run_pure(handler, arguments, round_, self._threads)
+
+        def should_yield() -> YieldReason | None:
+            if handler.single_use and lease is None:  # the first round: the state goes out before the first step
+                return YieldReason.STATE_FIRST
+            if lease is not None and lease.in_doubt:  # better over budget than twice
+                return YieldReason.LEASE_IN_DOUBT
+            return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
+
+        waiting = WaitingRound(
+            call,
+            journal,
+            handler.name,
+            self._threads,
+            takes_early=takes_early,
+            callbacks=self._callbacks,
+            reports=reports,
+            should_yield=should_yield,
+            may_become_task=may_become_task,
+        )
+        return run(handler, arguments, waiting, outlet, self._threads)
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)
 
-    async def _reports(self, call: Call, journal: Journal) -> Reports | None:
+    async def _reports(self, call: Call, journal: Journal) -> Reports[YieldReason]:
+        def should_yield() -> YieldReason | None:
+            return YieldReason.BUSY if self._admission.draining and self._may_leave(call, journal) else None
+
         try:
-            return await self._reported(journal, lambda: self._admission.draining and self._may_leave(call, journal))
+            return await self._reported(journal, should_yield)
         except StoreUnavailable as error:
             raise not_executed(error, "The report of a callback can't be read") from None
 
-    async def reports_for_task(self, journal: Journal, should_yield: Callable[[], bool]) -> Reports | None:
-        """Wait for what pages report to a task; None if it goes on elsewhere. Raises `StoreUnavailable`."""
-        return await self._reported(journal, should_yield) if journal.answers else NO_REPORTS
-
-    async def _reported(self, journal: Journal, should_yield: Callable[[], bool]) -> Reports | None:
-        """Wait for what pages report; what is still open then is asked again. None if the flow goes on elsewhere."""
+    async def _reported(self, journal: Journal, should_yield: ShouldYield) -> Reports[YieldReason]:
+        """Wait for what pages report; what is still open then is asked again, unless the flow continues elsewhere."""
         reports = await self._callbacks.wait(journal, should_yield)
-        if reports.unfinished and should_yield():
-            return None
-        for key, question in reports.unfinished:
-            journal.forget(key, question)
+        if reports.left is None:
+            for key, question in reports.unfinished:
+                journal.forget(key, question)
         return reports
 
     def open_state(self, handler: Handler, call: Call) -> Opened:
@@ -231,69 +306,48 @@ class RoundService:
         arguments: JSON,
         call: Call,
         journal: Journal,
-        background: Background,
+        task: Background,
         outlet: Outlet,
-        should_yield: Callable[[], bool],
-        reports: Reports,
-    ) -> Any:
+        should_yield: ShouldYield,
+    ) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
         Args:
             handler, arguments, call, outlet: as for `run`.
             journal: what the flow remembers.
-            background: the task.
-            should_yield: says whether the round is to end at its next boundary.
-            reports: what pages have reported.
+            task: the task.
+            should_yield: asked at each boundary whether the round ends there.
 
         Returns:
-            What the handler returned, or `Asking`.
+            How the round ends.
 
         Raises:
+            StoreUnavailable: what pages have reported can't be known now; nothing has been run.
             OverBudget: the handler keeps its state as it was, and asks nothing.
         """
-        round_ = Round(
-            call,
-            journal,
-            self._threads,
-            handler.name,
-            takes_early=False,
-            callbacks=self._callbacks,
-            reports=reports,
-            should_yield=should_yield,
-            background=background,
-        )
-        result = await run(handler, arguments, round_, outlet, self._threads)
-        if isinstance(result, Asking) and result.keeps_state:
-            journal.hand_over(self._limits)
-        return result
-
-    def _round(
-        self,
-        handler: Handler,
-        call: Call,
-        journal: Journal,
-        lease: Lease | None,
-        reports: Reports,
-        background: Background | None,
-    ) -> Round:
-        def should_yield() -> bool:
-            if handler.single_use and lease is None:  # the first round: the state goes out before the first step
-                return True
-            if lease is not None and lease.in_doubt:  # better over budget than twice
-                return True
-            return self._admission.should_yield and self._may_leave(call, journal)
-
-        return Round(
-            call,
-            journal,
-            self._threads,
-            handler.name,
-            takes_early=not handler.single_use,
-            callbacks=self._callbacks,
-            reports=reports,
-            should_yield=should_yield,
-            background=background,
-        )
+        reports = await self._reported(journal, should_yield) if journal.answers else NO_REPORTS
+        if reports.left is not None:
+            return Yielded(reports.left)
+        if handler.is_pure:
+            round_ = Round(call, journal, handler.name, takes_early=False, callbacks=self._callbacks, reports=reports)
+            end = await run_pure(handler, arguments, round_, self._threads)
+        else:
+            waiting = WaitingRound(
+                call,
+                journal,
+                handler.name,
+                self._threads,
+                takes_early=False,
+                callbacks=self._callbacks,
+                reports=reports,
+                should_yield=should_yield,
+                task=task,
+            )
+            end = await run(handler, arguments, waiting, outlet, self._threads)
+        match end:
+            case Yielded(YieldReason.OWN_STATE):
+                journal.hand_over(self._limits)
+        return end
 
     def _in_doubt(self, handler: Handler) -> NotExecuted:
         return NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
@@ -312,7 +366,7 @@ class RoundService:
         handler: Handler,
         journal: Journal,
         bound_to: list[str],
-        questions: dict[str, Any],
+        questions: dict[str, Question],
         *,
         keeps_state: bool = False,
     ) -> NeedsInput:

@@ -14,6 +14,7 @@ from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestErr
 from ..logs.failures import report_failure
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
+from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from .journal import LEEWAY
 from .outcomes import dump_outcome, load_outcome
@@ -28,36 +29,11 @@ RECORD_AGAIN = (0.1, 0.4, 1.5)
 """How long to wait before an outcome that the store did not take is offered again, in seconds."""
 
 RoundResult = Outcome | RequestError
-"""What a round came to."""
-
-
-class Lease:
-    """A replica's right to run a delivery.
-
-    Args:
-        seconds: how long it holds unless it is renewed.
-        since: when it was asked for, by the monotonic clock.
-    """
-
-    __slots__ = ("_until", "passed_on", "seconds")
-
-    def __init__(self, seconds: float, since: float) -> None:
-        self.seconds = seconds
-        self.passed_on = False
-        self.hold(since)
-
-    def hold(self, since: float) -> None:
-        """Note that it holds anew since then."""
-        self._until = since + self.seconds
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether another replica may run the same delivery by now, so that nothing new should begin here."""
-        return self.passed_on or time.monotonic() > self._until
+"""What a client is told of a round."""
 
 
 Run = Callable[[Lease], Awaitable[Outcome]]
-"""Runs the handler and gives the outcome, or raises `RequestError`."""
+"""Runs the handler and returns the outcome, or raises `RequestError`."""
 
 
 @dataclass(slots=True)
@@ -91,7 +67,7 @@ class Redeemer:
         store: knows what has been redeemed.
         codec: seals the outcomes that are recorded; of a purpose of its own.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
-        clock: gives the time, in seconds since the epoch.
+        clock: returns the time, in seconds since the epoch.
     """
 
     def __init__(self, store: Store, codec: BoundCodec, *, lease: float, clock: Callable[[], float]) -> None:
@@ -102,7 +78,7 @@ class Redeemer:
         self._under_way: set[asyncio.Task[RoundResult]] = set()
 
     async def once(self, call: Call, expires: float, run: Run) -> Outcome:
-        """Run a delivery, or give what came of an earlier one.
+        """Run a delivery, or return what came of an earlier one.
 
         A client that leaves does not end what has begun: it runs to its end, and is recorded.
 
@@ -218,11 +194,11 @@ class Redeemer:
             return came, self._seal(delivery, came)
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
-        while not lease.passed_on:
+        while not lease.lost:
             await asyncio.sleep(lease.seconds / 3)
             asked = time.monotonic()
             try:
-                lease.passed_on = not await self._store.renew(delivery.state, token, lease=lease.seconds)
+                lease.lost = not await self._store.renew(delivery.state, token, lease=lease.seconds)
             except StoreUnavailable:  # then it runs out
                 continue
             lease.hold(asked)
@@ -230,7 +206,7 @@ class Redeemer:
     async def _record(self, delivery: _Delivery, token: str, lease: Lease) -> bool:
         for pause in (*RECORD_AGAIN, None):
             try:
-                if not lease.passed_on and await self._store.record(delivery.state, token, delivery.sealed):
+                if not lease.lost and await self._store.record(delivery.state, token, delivery.sealed):
                     return True
             except StoreUnavailable as error:
                 if pause is None:

@@ -1,31 +1,24 @@
 """Steps: functions that run once in a flow, however many rounds it takes."""
 
 import asyncio
-import dataclasses
 import inspect
-from base64 import b64encode
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
 from functools import lru_cache, partial
-from pathlib import PurePath
 from typing import Any, cast, get_type_hints
-from uuid import UUID
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic import ValidationError
 
 from ..concurrency.threads import Threads
-from ..crypto.digests import canonical, digest
+from ..crypto.digests import digest
 from ..errors import FlowError, KeyConflict, StepChanged
 from ..protocol.messages import JSON
 from ..schema.arguments import Stored
 from ..schema.forms import describe
 from .idempotency import idempotency_key, key_parameter
 from .journal import Journal, Step
+from .step_arguments import argument_digests, full_name, plain
 
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 """The key of the step that the code runs in; empty outside of steps."""
@@ -53,7 +46,7 @@ class Planned:
         digests: a digest for each argument, by name.
         rerun: whether it may run again with other arguments.
         key: its key; empty if it has none because of an error.
-        release: gives the generated key back when the step has failed.
+        release: frees the generated key when the step has failed.
         error: what is wrong with the call.
     """
 
@@ -76,7 +69,7 @@ class Branch:
         self._taken: dict[str, set[int]] = {}
 
     def take(self, name: str) -> tuple[str, Callable[[], None]]:
-        """Give the key of the next step of that name, and what gives the key back if the step fails."""
+        """Return the key of the next step of that name, and what returns the key if the step fails."""
         taken = self._taken.setdefault(name, set())
         number = next(n for n in range(1, len(taken) + 2) if n not in taken)
         taken.add(number)
@@ -93,7 +86,7 @@ class Steps:
         main: the handler's own task.
         asked: the keys of the asks made in this round.
         wake: tells the runner that a step has begun or ended.
-        keep: keeps the journal when a step has run, before its result goes on; None if that waits for the round's end.
+        keep: keeps the journal when a step has run, before its result is used; None if that waits for the round's end.
     """
 
     def __init__(
@@ -122,9 +115,9 @@ class Steps:
         """Name a step when it is called: then steps that are gathered have their keys in the order of the calls."""
         if not callable(function):
             raise TypeError(f"ctx.step takes a function and its arguments, as in ctx.step(f, 1), not {function!r:.80}")
-        planned = Planned(partial(function, *args, **kwargs), _name(function), {}, rerun)
+        planned = Planned(partial(function, *args, **kwargs), full_name(function), {}, rerun)
         try:
-            planned.digests = _argument_digests(function, args, kwargs)
+            planned.digests = argument_digests(function, args, kwargs)
             if key is None:
                 planned.key, planned.release = self._generate(function)
             elif MARK in key:
@@ -145,11 +138,11 @@ class Steps:
             planned.function = partial(planned.function, **{name: key})
 
     def is_new(self, planned: Planned) -> bool:
-        """Say whether a step would begin now: it has not run in the flow, and does not run yet."""
+        """Check whether a step would begin now: it has not run in the flow, and does not run yet."""
         return planned.key not in self._journal.steps and planned.key not in self.started
 
     async def run(self, planned: Planned) -> Any:
-        """Run a planned step once in the flow, or give what it returned when it ran.
+        """Run a planned step once in the flow, or return what it returned when it ran.
 
         Raises:
             FlowError: it can't be told apart from another entry, or its arguments have changed.
@@ -259,7 +252,7 @@ class Steps:
             if frame is not None:
                 code, values = frame.f_code, frame.f_locals
                 given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-                name += f":{digest([_plain(values.get(each)) for each in given])[:12]}"
+                name += f":{digest([plain(values.get(each)) for each in given])[:12]}"
         if dependency:
             name = f"{dependency}/{name}"
         alike = sum(branch.name.partition(ALIKE)[0] == name for branch in self._branches.values())
@@ -269,12 +262,6 @@ class Steps:
 def _tell(planned: Planned, *, runs: bool) -> None:
     if (watcher := step_watcher.get()) is not None:
         watcher(planned.function.func.__name__ if MARK in planned.key else planned.key, runs)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    target = getattr(function, "__func__", function)
-    name = getattr(target, "__qualname__", type(target).__qualname__)
-    return f"{getattr(target, '__module__', None) or type(target).__module__}.{name}"
 
 
 def _stored(function: Callable[..., Any]) -> Stored:
@@ -296,91 +283,8 @@ def _stored_as(annotation: Any) -> Stored:
     return Stored(annotation)
 
 
-def _argument_digests(function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON) -> dict[str, str]:
-    """Digest all that a call depends on: its arguments by their parameters' names, defaults, `self`, a closure."""
-    target = getattr(function, "__func__", function)
-    code = getattr(target, "__code__", None)
-    named: JSON = {}
-    if code is not None:
-        names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
-        defaults = getattr(target, "__defaults__", None) or ()
-        named.update(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-        named.update(getattr(target, "__kwdefaults__", None) or {})
-        if inspect.ismethod(function):
-            args = (function.__self__, *args)
-        cells = zip(code.co_freevars, getattr(target, "__closure__", None) or (), strict=True)
-        named.update((name, _contents(cell)) for name, cell in cells)
-    elif isinstance(function, partial):
-        names, named = (), {"partial": [_name(function.func), *function.args, *sorted(function.keywords.items())]}
-    else:
-        names = ()
-    positions = (str(position) for position in range(len(names) + 1, len(args) + 1))
-    named.update(zip((*names, *positions), args, strict=False))
-    named.update(kwargs)
-    return {name: _digest_argument(name, value) for name, value in named.items()}
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
-
-
-def _digest_argument(name: str, value: Any) -> str:
-    if isinstance(value, Iterator):
-        raise FlowError(f"The argument {name!r} of a step is an iterator, which can be read only once; pass a list")
-    return digest(_plain(value))[:16]
-
-
-def _plain(value: Any, depth: int = 16) -> Any:
-    """Give what a value is made of as JSON. An object whose data are not all plain, say a connection, is its type."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if depth == 0:
-        return _type(value)
-    if isinstance(value, Enum):
-        return [_type(value), value.name or value.value]
-    if isinstance(value, bytes | bytearray):
-        return ["bytes", b64encode(value).decode()]
-    if isinstance(value, Mapping):
-        items = ((key if isinstance(key, str) else f"{_type(key)}{key!r}", item) for key, item in value.items())
-        return {key: _plain(item, depth - 1) for key, item in items}
-    if isinstance(value, list | tuple):
-        return [_plain(item, depth - 1) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((_plain(item, depth - 1) for item in value), key=canonical)
-    if isinstance(value, BaseModel):
-        return _plain(dict(value), depth - 1)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name), depth - 1) for field in dataclasses.fields(value)}
-    if callable(value):
-        return _name(value)
-    data = getattr(value, "__dict__", None)
-    if data and all(_is_data(item) for item in data.values()):
-        return [_type(value), _plain(data, depth - 1)]
-    try:
-        return to_jsonable_python(value)  # dates, decimals, paths, URLs and the like
-    except (PydanticSerializationError, ValueError):
-        return _type(value)
-
-
-_DATA = (
-    *(bool, int, float, str, bytes, Decimal, UUID, Enum, date, time, timedelta, PurePath),
-    *(list, tuple, dict, set, frozenset),
-)
-
-
-def _is_data(value: Any) -> bool:
-    return value is None or isinstance(value, _DATA)
-
-
-def _type(value: Any) -> str:
-    return f"<{type(value).__qualname__}>"
-
-
 def _why(error: Exception) -> str:
-    """Say why a value is not of a type, without repeating the value."""
+    """Return why a value is not of a type, without repeating the value."""
     return describe(error) if isinstance(error, ValidationError) else type(error).__name__
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..concurrency.threads import Callee, Threads, call_function
 from ..errors import FlowError, MissingCapability
-from .round import Round
+from .waiting import Stop, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
 
@@ -29,7 +29,7 @@ class Teardown:
         threads: runs plain functions.
     """
 
-    def __init__(self, round_: Round, threads: Threads) -> None:
+    def __init__(self, round_: WaitingRound, threads: Threads) -> None:
         self._round = round_
         self._threads = threads
         self._entered = AsyncExitStack()
@@ -99,7 +99,7 @@ class Teardown:
 
     def _may_be_replaced(self, error: BaseException) -> bool:
         if isinstance(error, asyncio.CancelledError):  # a timeout of a generator's is no cancellation of the round
-            return self._round.end != "cancelled"
+            return self._round.stopped is not Stop.CANCELLED
         return isinstance(error, Exception) and not isinstance(error, FlowError | MissingCapability)
 
 

@@ -71,7 +71,7 @@ class ElicitUrl(Ask[T]):
         self.callback = callback
 
     def question(self) -> Question:
-        """Give the ask as it goes to the client; with a callback, still without the page's address."""
+        """Return the ask as it goes to the client; with a callback, still without the page's address."""
         params = {"mode": "url", "message": written(self.message)}
         if self.callback is None and callable(self.url):
             raise SetupError("url= can be a function only with callback=, or in the annotation of a parameter")
@@ -82,7 +82,7 @@ class ElicitUrl(Ask[T]):
         return Question(KIND, "elicitation/create", params, "elicitation.url", shape)
 
     def leading(self, question: Question, back: CallbackLink) -> Question:
-        """Give the ask's question with the page's address, which leads back by this way."""
+        """Return the ask's question with the page's address, which leads back by this link."""
         assert self.callback is not None  # noqa: S101  nothing leads back without one
         led = copy(question)  # which others may be asked at the same time, by links of their own
         led.params = {**question.params, "url": self._address(self.callback, back)}

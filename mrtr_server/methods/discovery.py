@@ -11,7 +11,7 @@ Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
 
 
 class Discoverer:
-    """Says what the server can do.
+    """Describes what the server can do.
 
     Args:
         registry: what it has.

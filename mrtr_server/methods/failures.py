@@ -9,11 +9,13 @@ from ..errors import (
     Refusal,
     RequestError,
     StoreUnavailable,
+    ToolError,
     Unavailable,
 )
 from ..hints import for_error
 from ..logs.failures import report_failure
-from ..protocol.messages import Call
+from ..protocol.messages import Call, Complete
+from ..schema.results import failed
 
 _REFUSED = {
     "decline": "The user declined to answer, so the request was not carried out.",
@@ -42,7 +44,15 @@ class ErrorReporter:
         self._debug = debug
 
     def report(self, call: Call, error: Exception) -> RequestError:
-        """Note what went wrong under a reference, unless it is noted; give what the client sees of it."""
+        """Log what went wrong under a reference, unless it is in the log already.
+
+        Args:
+            call: the request that failed.
+            error: what went wrong.
+
+        Returns:
+            What the client sees of it.
+        """
         if isinstance(error, StoreUnavailable) and error.reference:
             return Unavailable(error.reference)
         what = "%s %.200r failed", call.method, call.target
@@ -53,18 +63,43 @@ class ErrorReporter:
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
 
     def report_task(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
-        """Note why a task can't be looked at; its id may be all that protects it, so the log has it not."""
+        """Log why a task can't be read, without its id, which may be all that protects it.
+
+        Args:
+            call: the request about the task.
+            error: what went wrong.
+
+        Returns:
+            What the client sees of it.
+        """
         if isinstance(error, InvalidRequestState):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
         return self.report(replace(call, target=""), error)
 
 
 def problems(target: str, misfit: ArgumentsMisfit) -> str:
-    """Say what is wrong with arguments, for the model that made them."""
+    """Return what is wrong with arguments, for the model that made them.
+
+    Args:
+        target: the tool or prompt.
+        misfit: what is wrong.
+    """
     lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
     return "\n".join([f"The arguments of {target} do not fit:", *lines])
 
 
 def refused(refusal: Refusal) -> str:
-    """Say that the person said no, for the model."""
+    """Return the message for the model that the person said no."""
     return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
+
+
+def tool_failure(call: Call, error: Exception, errors: ErrorReporter) -> Complete | RequestError:
+    """Return the result of a tool that has failed, or the error where no result can say that."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, ToolError):
+        return Complete(failed(str(error) or "The tool failed."))
+    fault = errors.report(call, error)
+    if isinstance(fault, Unavailable):  # to try again may help, and that is the client's to know
+        return fault
+    return Complete(failed(fault.message))

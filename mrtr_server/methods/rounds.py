@@ -1,25 +1,26 @@
 """Rounds of prompts and resources, whose failures are JSON-RPC errors, since their results can't say so."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from ..errors import (
     ArgumentsMisfit,
     Declined,
+    FlowError,
     InvalidParams,
     NotFound,
     ProtocolError,
-    Refusal,
     RequestError,
     ToolError,
     UnknownTarget,
 )
+from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import Handler
 from ..flow.service import Opened, RoundService
-from ..flow.single_use import Lease
 from ..protocol.messages import JSON, Call, Complete, NeedsInput, Outcome, Outlet
 from ..schema.arguments import Arguments
 from ..schema.unknown_arguments import ArgumentNames, read_arguments
+from ..storage.lease import Lease
 from .failures import ErrorReporter, problems, refused
 
 
@@ -69,12 +70,22 @@ class Rounds:
 
         async def run_once(opened: Opened | None, lease: Lease | None) -> Outcome:
             try:
-                result = await self._flows.run(handler, arguments, call, outlet, opened, lease)
-                return result if isinstance(result, NeedsInput) else complete(result)
+                end = await self._flows.run(handler, arguments, call, outlet, opened, lease)
+                match end:
+                    case Completed(result):
+                        return complete(result)
+                    case NeedsInput():
+                        return end
+                    case Refused(refusal):
+                        raise Declined(refused(refusal), {"action": refusal.action})
+                    case Failed(error):
+                        raise self._refusal(call, error)
+                    case Backgrounded():
+                        raise FlowError(f"{handler.name!r} can be no task, since it is no tool")
+                    case unknown:
+                        assert_never(unknown)
             except Exception as error:
                 raise self._refusal(call, error) from None
-            except Refusal as refusal:
-                raise Declined(refused(refusal), {"action": refusal.action}) from None
 
         try:
             return await self._flows.deliver(handler, call, run_once)

@@ -1,6 +1,6 @@
 """`tasks/get`, `tasks/result`, `tasks/update`, `tasks/answer`, `tasks/respond` and `tasks/cancel`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from ..errors import InvalidParams, InvalidRequestState, MissingCapability, StoreUnavailable
@@ -15,13 +15,11 @@ class TaskRequests:
 
     Args:
         tasks: knows them.
-        wake_worker: sees that somebody works on them: one may have begun in a process that has ended.
         errors: logs what goes wrong on our side.
     """
 
-    def __init__(self, tasks: Tasks, wake_worker: Callable[[], None], errors: ErrorReporter) -> None:
+    def __init__(self, tasks: Tasks, errors: ErrorReporter) -> None:
         self._tasks = tasks
-        self._wake_worker = wake_worker
         self._errors = errors
 
     async def get(self, call: Call, outlet: Outlet) -> Outcome:
@@ -67,7 +65,7 @@ class TaskRequests:
             raise MissingCapability(NEEDS_TASKS)
         if call.state is not None:
             self._tasks.check_wait(call)
-        self._wake_worker()
+        self._tasks.wake_worker()  # one may have begun in a process that has ended
         try:
             yield
         except (StoreUnavailable, InvalidRequestState) as error:

@@ -20,7 +20,13 @@ class Completer:
     handler: Handler
 
     async def suggest(self, value: str, known: dict[str, str], threads: Threads) -> Any:
-        """Give what the function returns for a value, and for the arguments that are known already."""
+        """Return what the function returns.
+
+        Args:
+            value: what has been typed so far.
+            known: the other arguments that are known already, by name.
+            threads: runs a plain function.
+        """
         given = (value, known)[: len(self.handler.parameters)]
         if self.handler.is_async:
             return await self.handler.function(*given)

@@ -15,7 +15,7 @@ from .foreign import refuse_foreign_marks
 
 
 def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable[[JSON], Any], str]:
-    """Fit an ask to the type of its parameter.
+    """Check that an ask fits the type of its parameter, and bind it to that.
 
     Args:
         declaration: the parameter.

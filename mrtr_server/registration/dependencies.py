@@ -90,7 +90,7 @@ class _Plan:
     _path: list[tuple[Any, str]] = field(default_factory=list)
 
     def node(self, declaration: Declaration, scope: _Scope) -> Node:
-        """Give the node of a declaration. Raises `SetupError` where one needs itself."""
+        """Return the node of a declaration. Raises `SetupError` where one needs itself."""
         mark = declaration.mark
         this: Any = declaration if isinstance(mark, Ask) else _identity(mark.function)
         label = declaration.name if isinstance(mark, Ask) else f"{declaration.name} ({as_written(mark.function)})"
@@ -173,7 +173,7 @@ class _Plan:
         return node
 
     def _sources(self, where: str, parameters: Mapping[str, Parameter], scope: _Scope) -> Sources:
-        """Say where a function's parameters come from; what has a default may come from nowhere."""
+        """Return where a function's parameters come from; what has a default may come from nowhere."""
         sources: dict[str, str | Node] = {}
         for name, parameter in parameters.items():
             if parameter.kind not in BY_NAME:

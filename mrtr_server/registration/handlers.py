@@ -95,14 +95,14 @@ def _without_asks(annotation: Any) -> Any:
 
 
 def calls_background(handler: Handler) -> bool:
-    """Say whether a handler's own code calls `ctx.background()`, as far as can be seen from its names."""
+    """Check whether a handler's own code calls `ctx.background()`, as far as can be seen from its names."""
     function = getattr(handler.function, "func", handler.function)
     code = getattr(unwrap(getattr(function, "__func__", function)), "__code__", None)
     return code is not None and handler.context is not None and _takes(code, handler.context, "background")
 
 
 def _takes(code: CodeType, variable: str, attribute: str) -> bool:
-    """Say whether code, or that of a function within it, takes an attribute of a variable of this name."""
+    """Check whether code, or that of a function within it, takes an attribute of a variable of this name."""
     loaded: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.argval == attribute and loaded == variable:

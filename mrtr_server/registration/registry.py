@@ -87,12 +87,12 @@ class Registry:
         return listings[listing]
 
     def header_parameters(self, tool: str) -> tuple[HeaderParameter, ...]:
-        """Give the parameters of a tool that headers mirror; none for an unknown tool."""
+        """Return the parameters of a tool that headers mirror (Tools, x-mcp-header); none for an unknown tool."""
         found = self.tools.get(tool)
         return found.headers if found is not None else ()
 
     def may_be_task(self, tool: str) -> bool:
-        """Say whether a tool's calls may become tasks."""
+        """Check whether a tool's calls may become tasks."""
         found = self.tools.get(tool)
         return found is not None and found.handler.task is not None
 

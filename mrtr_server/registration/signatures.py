@@ -82,7 +82,11 @@ def names_around_decorator() -> Mapping[str, Any]:
 
 
 def own_type(annotation: Any) -> tuple[str | None, Any]:
-    """Say which of our types an annotation is, optional or not, and give it bare."""
+    """Return which of our types an annotation is, optional or not.
+
+    Returns:
+        "context", "inputs", "state" or None; and the annotation without None and `Annotated`.
+    """
     if get_origin(annotation) is Annotated:
         return own_type(get_args(annotation)[0])
     members = [member for member in union_members(annotation) if member is not NoneType]
@@ -131,7 +135,7 @@ def _hints(target: Any, where: str, namespace: Mapping[str, Any]) -> dict[str, A
 
 
 def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
-    """Give what is called, and what it wraps, down to the function that has the annotations.
+    """Return what is called, and what it wraps, down to the function that has the annotations.
 
     Raises:
         SetupError: it can't be called.
@@ -157,7 +161,7 @@ def _yields(layer: Callable[..., Any]) -> bool:
 
 
 def _parameters(function: Callable[..., Any], where: str) -> dict[str, Parameter]:
-    """Give the parameters that a call by name can fill. Raises `SetupError` for a method without its object."""
+    """Return the parameters that a call by name can fill. Raises `SetupError` for a method without its object."""
     try:
         parameters = dict(inspect.signature(function).parameters)
     except ValueError as error:  # some that are written in C

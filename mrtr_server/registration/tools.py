@@ -125,7 +125,7 @@ def _annotations(options: ToolOptions) -> JSON | None:
 
 
 def _raw_parameter(where: str, parameters: Mapping[str, Parameter]) -> str | None:
-    """Give the parameter that takes all arguments; None if each is given by name."""
+    """Return the parameter that takes all arguments; None if each is given by name."""
     if len(parameters) == 1:
         ((name, parameter),) = parameters.items()
         if parameter.kind is Parameter.VAR_KEYWORD:

@@ -1,1 +1,1 @@
-"""Flows that go on in the background, with their journal in a row of a store."""
+"""Flows that continue in the background, with their journal in a row of a store."""

@@ -19,11 +19,11 @@ Look = Callable[[str], Awaitable[Task | None]]
 
 
 async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
-    """Let a subscription tell of tasks: of those that its listener may see, each as it is.
+    """Make a subscription carry tasks: those that its listener may see, each as it is.
 
     Args:
         changes: the subscription; it runs already, so that nothing is missed meanwhile.
-        look: gives a task.
+        look: returns a task.
     """
     wanted = [each for each in changes.wanted if each.kind != "task" or await look(each.uri) is not None]
     return TaskChanges(changes, frozenset(wanted), look)

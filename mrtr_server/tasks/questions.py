@@ -53,7 +53,7 @@ class Questions:
         return key in self.used or (_NUMBER.fullmatch(number) is not None and int(number) <= self.used.get(name, 0))
 
     def take(self, answers: Mapping[str, JSON]) -> bool:
-        """Take the answers to open questions, by key; say whether there were any."""
+        """Keep the answers to open questions, by key; return whether there were any."""
         taken = [key for key in answers if key in self.open]
         for key in taken:
             self.answers[self.names.pop(key)] = dict(answers[key])
@@ -61,7 +61,7 @@ class Questions:
         return bool(taken)
 
     def by_name(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Give answers by the task's keys instead of the handler's; those alone that fit their question."""
+        """Return answers by the task's keys instead of the handler's; those alone that fit their question."""
         return {
             key: answers[name]
             for key, name in self.names.items()
@@ -69,7 +69,7 @@ class Questions:
         }
 
     def to_the_only_one(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Give the one answer that there is, by the key of the only question that is open, if it fits that.
+        """Return the one answer that there is, by the key of the only question that is open, if it fits that.
 
         Raises `InvalidParams` if several are open.
         """
@@ -92,7 +92,7 @@ class Questions:
 
 
 def _fits(question: Question, answer: JSON) -> bool:
-    """Say whether an answer has what its question requires; all else is for whoever reads it to check."""
+    """Check whether an answer has what its question requires; all else is for whoever reads it to check."""
     if question.method != "elicitation/create":
         return _REQUIRED[question.method] in answer
     if answer.get("action") != "accept":

@@ -51,7 +51,7 @@ class SealedTasks:
         self._limits = replace(limits, flow_seconds=_NO_END)
 
     def ids_of(self, flow: str) -> list[str]:
-        """Give the id of the one task that a flow may become, by each key; the first is for a new one.
+        """Return the id of the one task that a flow may become, by each key; the first is for a new one.
 
         Without a key, nobody can guess it.
         """
@@ -62,7 +62,7 @@ class SealedTasks:
         return self._seal(binding, "call", _dump_call(call))
 
     def unseal_call(self, row: TaskRow) -> Call:
-        """Give the request that a task came from."""
+        """Return the request that a task came from."""
         return _load_call(from_json(self._unseal(row, "call", row.call)))
 
     def seal_journal(self, binding: RowBinding, journal: Journal, now: float) -> bytes:
@@ -70,15 +70,15 @@ class SealedTasks:
         return self._seal(binding, "journal", journal.dump(_BOUND_TO, now, _NO_END, self._limits))
 
     def unseal_journal(self, row: TaskRow, now: float) -> Journal:
-        """Give what a task's flow remembers."""
+        """Return what a task's flow remembers."""
         return Journal.load(self._unseal(row, "journal", row.journal), _BOUND_TO, now)
 
     def seal_questions(self, binding: RowBinding, written: bytes) -> bytes:
-        """Seal what a task has asked, as `Questions.dump` gives it."""
+        """Seal what a task has asked, as `Questions.dump` returns it."""
         return self._seal(binding, "questions", written)
 
     def unseal_questions(self, row: TaskRow) -> Questions:
-        """Give what a task has asked."""
+        """Return what a task has asked."""
         return Questions.load(self._unseal(row, "questions", row.questions)) if row.questions else Questions()
 
     def seal_outcome(self, binding: RowBinding, outcome: Complete | RequestError) -> bytes:
@@ -86,7 +86,7 @@ class SealedTasks:
         return self._seal(binding, "outcome", dump_outcome(outcome))
 
     def unseal_outcome(self, row: TaskRow) -> Complete | RequestError | None:
-        """Give what came of a task; None if nothing has."""
+        """Return what came of a task; None if nothing has."""
         if row.status not in ("completed", "failed"):
             return None
         found = load_outcome(self._unseal(row, "outcome", row.outcome))

@@ -1,39 +1,27 @@
-"""Tasks: flows that go on in the background, with their journal in a row of a store."""
+"""Tasks: flows that continue in the background, with their journal in a row of a store."""
 
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from hmac import compare_digest
-from typing import Any, Protocol
+from typing import Any
 
 from ..crypto.digests import digest
-from ..crypto.keys import KeyRing
-from ..errors import (
-    Busy,
-    InternalFault,
-    InvalidRequestState,
-    OverBudget,
-    ProtocolError,
-    RequestError,
-    StoreUnavailable,
-    UnknownTarget,
-)
+from ..errors import Busy, InvalidRequestState, OverBudget, StoreUnavailable, UnknownTarget
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..limits import Limits
-from ..logs.failures import report_failure
-from ..protocol.messages import JSON, Call, Change, Complete, Principal, Question, Task, TaskOffer, TaskResult
-from ..storage.base import Store
+from ..protocol.messages import JSON, Call, Principal, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
-from .sealing import ID_BYTES, RowBinding, SealedTasks
+from .records import NOTHING_LEFT, TaskRecords, place_of
+from .sealing import ID_BYTES, RowBinding
 from .waiting import TaskWaiting
+from .worker import Reservation, Worker
 
 logger = logging.getLogger("mrtr_server")
 
@@ -49,69 +37,37 @@ _FLAT = "task-"
 _LONGEST_ID = 128
 
 AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
-"""Says which questions answers are meant for."""
-
-_NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b"", "lease": "", "leased_until": 0.0}
-"""What a task that has ended keeps of its flow."""
-
-
-class Reservation(Protocol):
-    """A place that is kept for a task: it is stored as taken, so that nobody need claim it.
-
-    Args:
-        lease: names who takes it.
-        seconds: how long that is to hold.
-    """
-
-    lease: str
-    seconds: float
-
-    def run(self, row: TaskRow) -> None:
-        """Run the task, which has been stored."""
-        ...
-
-
-Reserve = Callable[[str], AbstractContextManager[Reservation | None]]
-
-
-def _to_nobody(tool: str) -> AbstractContextManager[Reservation | None]:
-    return nullcontext()
+"""Returns answers by the keys of the task, where they come by others."""
 
 
 class Tasks:
     """Starts tasks, and answers what clients ask about them.
 
     Args:
-        store: where they are.
-        ring: seals what they hold.
-        fanout: tells those who listen.
+        records: the rows of the tasks.
+        fanout: tells of changes.
         admission: says whether the server is draining.
-        limits: what a flow may use.
-        answer_within: gives how long a person has to answer a tool's questions in a task, in seconds.
-        clock: gives the time in seconds since the epoch.
+        worker: runs tasks in this process; None if others do.
     """
 
     def __init__(
-        self,
-        store: Store,
-        ring: KeyRing,
-        fanout: Fanout,
-        admission: Admission,
-        limits: Limits,
-        *,
-        answer_within: Callable[[str], float],
-        clock: Callable[[], float] = time.time,
+        self, records: TaskRecords, fanout: Fanout, admission: Admission, worker: Worker | None = None
     ) -> None:
-        self.store = store
-        self.limits = limits
-        self.now = clock
-        self.sealed = SealedTasks(ring, limits)
-        self.reserve: Reserve = _to_nobody
-        """Asks whether somebody here runs a task of a tool at once."""
-        self._answer_within = answer_within
-        self._fanout = fanout
-        self._waiting = TaskWaiting(fanout, admission, limits.task_waits)
+        self._records = records
+        self.store = records.store
+        self._sealed = records.sealed
+        self._limits = records.limits
+        self._worker = worker
+        self._waiting = TaskWaiting(fanout, admission, records.limits.task_waits)
         self._told = False
+
+    def wake_worker(self) -> None:
+        """Start to work on tasks here, if this process is to run any."""
+        if self._worker is not None:
+            self._worker.wake()
+
+    def _reserve(self, tool: str) -> AbstractContextManager[Reservation | None]:
+        return nullcontext() if self._worker is None else self._worker.reserve(tool)
 
     # What clients do
 
@@ -125,7 +81,7 @@ class Tasks:
             once: whether its flow becomes one task only, so that a repetition gets the same.
 
         Raises:
-            StoreUnavailable: it could not be kept.
+            StoreUnavailable: it could not be stored.
             OverBudget: its journal is too large, or what comes with its request.
         """
         if call.principal is None and not self._told:
@@ -134,12 +90,12 @@ class Tasks:
                 "Tasks of callers who are not authenticated are protected by their ids alone; set auth= to bind each "
                 "task to its caller"
             )
-        offer, now = call.task or TaskOffer(), self.now()
+        offer, now = call.task or TaskOffer(), self._records.now()
         journal = journal or Journal(now)
-        names = self.sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
+        names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FLAT if offer.first_ask else "") + name for name in names]
         binding = RowBinding(ids[0], _owner(call.principal))
-        most = self.limits.task_seconds if terms.ttl is None else terms.ttl
+        most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
             id=binding.id,
@@ -150,11 +106,11 @@ class Tasks:
             created=now,
             updated=now,
             ttl=ttl,
-            poll=self.limits.poll_seconds if terms.poll is None else terms.poll,
+            poll=self._limits.poll_seconds if terms.poll is None else terms.poll,
             deadline=now + ttl,
             expires=now + ttl + RETENTION,
-            call=self.sealed.seal_call(binding, call),
-            journal=self.sealed.seal_journal(binding, journal, now),
+            call=self._sealed.seal_call(binding, call),
+            journal=self._sealed.seal_journal(binding, journal, now),
         )
         # A replica whose ring begins with another key may have started the same one.
         found = [found for id in ids[1:] if (found := await self.store.find_task(id))]
@@ -167,8 +123,8 @@ class Tasks:
         return self.view(row)
 
     async def _add(self, row: TaskRow) -> TaskRow:
-        """Keep a new task, and give it; or the one that is there already."""
-        with self.reserve(row.name) as reservation:
+        """Store a new task, and return it; or the one that is there already."""
+        with self._reserve(row.name) as reservation:
             if reservation is None:
                 is_new = await self.store.add_task(row)
             else:
@@ -185,7 +141,7 @@ class Tasks:
             return await self.store.find_task(row.id) or row
 
         try:
-            return await self._waiting.until_settled(row, find, min(self.limits.first_ask_seconds, row.ttl))
+            return await self._waiting.until_settled(row, find, min(self._limits.first_ask_seconds, row.ttl))
         except StoreUnavailable:
             pass  # the client may yet ask for it
         except asyncio.CancelledError:  # the client has left, and nobody else will ever know the id
@@ -195,16 +151,16 @@ class Tasks:
         return row
 
     async def see(self, call: Call) -> Task:
-        """Give the task that a call is about. Raises `UnknownTarget`."""
+        """Return the task that a call is about. Raises `UnknownTarget`."""
         return self.view(await self._find(call.target, _owner(call.principal)))
 
     async def see_what_comes_of_it(self, call: Call) -> Task:
-        """Give the task that a call has brought an answer to, when it has asked again or ended, or after a moment."""
+        """Return the task that a call has answered, when it has asked again or ended, or after a moment."""
         row = await self._find(call.target, _owner(call.principal))
-        return self.view(await self._until_settled(row, self.limits.first_ask_seconds))
+        return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
 
     async def redeem(self, call: Call) -> TaskResult:
-        """Give what a task has for its client: what it asks, or what it came to. Waits for either.
+        """Wait for what a task has for its client: what it asks, or what it came to.
 
         Raises:
             UnknownTarget: there is no such task.
@@ -213,13 +169,13 @@ class Tasks:
         row = await self._find(call.target, _owner(call.principal))
         if row.status == "working" and not self._waiting.has_room:
             raise Busy(AGAIN_AFTER)
-        row = await self._until_settled(row, self.limits.result_wait_seconds)
-        return TaskResult(self.view(row), self.sealed.seal_wait(_binding(row)) if row.status == "working" else "")
+        row = await self._until_settled(row, self._limits.result_wait_seconds)
+        return TaskResult(self.view(row), self._sealed.seal_wait(place_of(row)) if row.status == "working" else "")
 
     def check_wait(self, call: Call) -> None:
         """Check the state that a request for a result was given to come again with. Raises `InvalidRequestState`."""
         try:
-            self.sealed.check_wait(RowBinding(call.target, _owner(call.principal)), call.state)
+            self._sealed.check_wait(RowBinding(call.target, _owner(call.principal)), call.state)
         except InvalidRequestState as refused:  # without the task's id, which may be all that protects it
             logger.warning("%s: refused a requestState: %s", call.method, refused.reason)
             raise
@@ -228,62 +184,61 @@ class Tasks:
         return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds)
 
     async def peek(self, id: str, principal: Principal | None) -> Task | None:
-        """Give a task; None if there is none, or none of this principal."""
+        """Return a task; None if there is none, or none of this principal."""
         try:
             return self.view(await self._find(id, _owner(principal)))
         except UnknownTarget:
             return None
 
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
-        """Take answers to what a task has open; others are ignored.
+        """Keep answers to what a task has open; others are ignored.
 
         Args:
             call: the request.
             answers: by key.
-            map_answers: gives them by the task's keys, where they come by others; see `Questions.by_name`.
+            map_answers: returns them by the task's keys, where they come by others; see `Questions.by_name`.
 
         Raises:
             UnknownTarget: there is no such task.
             InvalidParams: there are several questions for an answer without a key.
             OverBudget: the answers are too many or too large.
         """
-        if len(answers) > self.limits.answers:
-            raise OverBudget(
-                f"The request has more than {self.limits.answers} inputResponses", "answers", self.limits.answers
-            )
+        if len(answers) > self._limits.answers:
+            message = f"The request has more than {self._limits.answers} inputResponses"
+            raise OverBudget(message, "answers", self._limits.answers)
         while True:
             row = await self._find(call.target, _owner(call.principal))
             if row.status != "input_required":
                 return
-            questions = self.sealed.unseal_questions(row)
+            questions = self._sealed.unseal_questions(row)
             if not questions.take(answers if map_answers is None else map_answers(questions, answers)):
                 return
             written = questions.dump()
-            if len(written) > self.limits.state_bytes:
-                message = f"The answers are over {self.limits.state_bytes} bytes"
-                raise OverBudget(message, "state_bytes", self.limits.state_bytes)
-            changes: dict[str, Any] = {"questions": self.sealed.seal_questions(_binding(row), written)}
+            if len(written) > self._limits.state_bytes:
+                message = f"The answers are over {self._limits.state_bytes} bytes"
+                raise OverBudget(message, "state_bytes", self._limits.state_bytes)
+            changes: dict[str, Any] = {"questions": self._sealed.seal_questions(place_of(row), written)}
             if not questions.open:  # nobody's answer is waited for any more
                 changes |= {"status": "working", "deadline": row.created + row.ttl}
                 changed = await self._go_on(row, changes)
             else:
-                changed = await self._change(row, **changes)
+                changed = await self._records.change(row, **changes)
             if changed:
                 return
 
     async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
-        """Let a task that was answered work again."""
-        with self.reserve(row.name) as reservation:
+        """Change a task that was answered, so that it works again."""
+        with self._reserve(row.name) as reservation:
             if reservation is None:
-                return await self._change(row, **changes)
+                return await self._records.change(row, **changes)
             leased = {"lease": reservation.lease, "seconds": reservation.seconds, "attempts": row.attempts + 1}
-            changed = await self._change(row, **changes, **leased)
+            changed = await self._records.change(row, **changes, **leased)
             if changed is not None:
                 reservation.run(changed)
             return changed
 
     async def cancel(self, call: Call) -> Task:
-        """Cancel a task, and give it; one that has ended stays as it is. Raises `UnknownTarget`."""
+        """Cancel a task, and return it; one that has ended stays as it is. Raises `UnknownTarget`."""
         return self.view(await self._cancel(call.target, _owner(call.principal)))
 
     async def _cancel(self, id: str, owner: str) -> TaskRow:
@@ -291,7 +246,7 @@ class Tasks:
             row = await self._find(id, owner)
             if row.status in ENDED:
                 return row
-            cancelled = await self._change(row, status="cancelled", message="", **_NOTHING_LEFT)
+            cancelled = await self._records.change(row, status="cancelled", message="", **NOTHING_LEFT)
             if cancelled is not None:
                 return cancelled
 
@@ -300,71 +255,13 @@ class Tasks:
         # For anyone but its owner it does not exist.
         if row is None or not compare_digest(row.owner.encode(), owner.encode()):
             raise UnknownTarget("task", id)
-        return row if row.status in ENDED or row.deadline > self.now() else await self.expire(row)
+        return row if row.status in ENDED or row.deadline > self._records.now() else await self._records.expire(row)
 
-    # What happens to them
-
-    async def expire(self, row: TaskRow) -> TaskRow:
-        """Fail a task whose time is over, unless something else has just happened to it; give it as it is now."""
-        message = "The task did not end in time"
-        if row.status == "input_required":
-            message = "The input that the task was waiting for did not come in time"
-        elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
-            logger.warning(
-                "No worker began a task of %r before it expired; check that a worker runs that has this tool", row.name
-            )
-        expired = await self._change(row, **self.failed(row, ProtocolError(message)))
-        return expired or await self.store.find_task(row.id) or row
-
-    def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:
-        """Give the changes that end a task with a result."""
-        try:
-            sealed = self.sealed.seal_outcome(_binding(row), outcome)
-        except ValueError as error:
-            return self.failed(row, self._fault(row, error))
-        return {"status": "completed", "outcome": sealed, "message": "", **_NOTHING_LEFT}
-
-    def failed(self, row: TaskRow, error: RequestError) -> dict[str, Any]:
-        """Give the changes that end a task with an error."""
-        try:
-            sealed = self.sealed.seal_outcome(_binding(row), error)
-        except ValueError as mistake:  # in the data that the author gave it
-            error = self._fault(row, mistake)
-            sealed = self.sealed.seal_outcome(_binding(row), error)
-        return {"status": "failed", "outcome": sealed, "message": error.message, **_NOTHING_LEFT}
-
-    def parked(self, row: TaskRow, journal: Journal, asked: Mapping[str, Question]) -> dict[str, Any]:
-        """Give the changes that let a task wait for answers. Raises `OverBudget`."""
-        questions, now = self.sealed.unseal_questions(row), self.now()
-        questions.ask(asked)
-        return {
-            "status": "input_required",
-            "journal": self.seal_journal(row, journal),
-            "questions": self.sealed.seal_questions(_binding(row), questions.dump()),
-            "deadline": min(row.created + row.ttl, now + self._answer_within(row.name)),
-            "attempts": 0,
-        }
-
-    def seal_journal(self, row: TaskRow, journal: Journal) -> bytes:
-        """Seal what a task's flow remembers. Raises `OverBudget`."""
-        return self.sealed.seal_journal(_binding(row), journal, self.now())
-
-    def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
-        return InternalFault(report_failure("A task of %r returned a result that is not JSON", row.name, error=error))
-
-    async def _change(self, row: TaskRow, **changes: Any) -> TaskRow | None:
-        changed = await self.store.change_task(row, **changes, updated=self.now())
-        if changed is not None:
-            self.notify(row.id)
-        return changed
-
-    def notify(self, id: str) -> None:
-        """Tell those who listen that a task has changed."""
-        self._fanout.publish(Change("task", id))
+    # For clients
 
     def view(self, row: TaskRow) -> Task:
-        """Give a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
-        questions = self.sealed.unseal_questions(row) if row.status == "input_required" else Questions()
+        """Return a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
+        questions = self._sealed.unseal_questions(row) if row.status == "input_required" else Questions()
         return Task(
             id=row.id,
             status=row.status,
@@ -375,13 +272,9 @@ class Tasks:
             message=row.message,
             questions=questions.open,
             names=questions.names,
-            outcome=self.sealed.unseal_outcome(row),
+            outcome=self._sealed.unseal_outcome(row),
             first_ask=row.id.startswith(_FLAT),
         )
-
-
-def _binding(row: TaskRow) -> RowBinding:
-    return RowBinding(row.id, row.owner)
 
 
 def _owner(principal: Principal | None) -> str:

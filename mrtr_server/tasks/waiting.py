@@ -45,7 +45,7 @@ class TaskWaiting:
 
         Args:
             row: the task.
-            find: gives it as it is by then.
+            find: returns it as it is by then.
             seconds: how long to wait at most.
 
         Returns:

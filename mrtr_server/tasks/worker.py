@@ -3,31 +3,20 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
-from ..errors import (
-    InvalidRequestState,
-    MissingCapability,
-    ProtocolError,
-    RequestError,
-    StoreUnavailable,
-    UnknownTarget,
-)
+from ..errors import StoreUnavailable
 from ..flow.admission import Admission
-from ..flow.handler import TaskTerms
-from ..flow.journal import Journal
-from ..flow.single_use import Lease
-from ..limits import Limits
-from ..logs.refusals import RefusalLog
-from ..protocol.messages import Call, Complete, Question
+from ..flow.endings import YieldReason
+from ..storage.lease import Lease
 from ..storage.tasks import TaskRow
-from .execution import AGAIN_AFTER, TaskRun
-from .service import Reservation, Tasks
+from .execution import AGAIN_AFTER, Executor, TaskRun, TaskTools
+from .records import TaskRecords
 
 logger = logging.getLogger("mrtr_server")
 
@@ -35,7 +24,7 @@ POLL_INTERVAL = 1.0
 """How often a worker looks for tasks that nobody has told it of, in seconds."""
 
 HEARTBEAT_INTERVAL = 0.5
-"""How often it says that it is alive, and hears what was cancelled, in seconds."""
+"""How often it renews its leases, and learns what was cancelled, in seconds."""
 
 NOT_HERE_FOR = 2.0
 """How long a worker leaves a task to others that it can't run now, in seconds."""
@@ -49,38 +38,27 @@ OF_THE_REST = 1 / 4
 _MOST_OVERDUE = 100
 
 
-class RunTask(Protocol):
-    """Runs a round of a task; see `Tools.run_task`."""
-
-    def __call__(
-        self, call: Call, journal: Journal, background: TaskRun, outlet: TaskRun, should_yield: Callable[[], bool]
-    ) -> Awaitable[Complete | dict[str, Question]]:
-        """Give the result, or the questions that it asks; none if it was handed over."""
-        ...
-
-
 class Worker:
     """Runs tasks in this process, several at once, on each event loop that it is started on.
 
     Args:
-        tasks: the tasks.
-        run_task: runs a round of one.
-        terms: of the tools that have tasks, by name; there may be more later.
+        records: the rows of the tasks.
+        tools: the tools whose tasks it runs.
         admission: says whether the server is draining.
-        limits: how many run at once, how long one may be silent, and how often it may take its worker with it.
+        starts_by_itself: whether it starts where a task is made or asked for; otherwise only where it is told to.
     """
 
     def __init__(
-        self,
-        tasks: Tasks,
-        run_task: RunTask,
-        terms: Mapping[str, TaskTerms],
-        admission: Admission,
-        limits: Limits,
+        self, records: TaskRecords, tools: TaskTools, admission: Admission, *, starts_by_itself: bool = True
     ) -> None:
-        tasks.reserve = self.reserve
-        self._start = partial(_LoopWorker, tasks, run_task, terms, admission, limits)
+        self._start = partial(_LoopWorker, records, tools, admission)
+        self._starts_by_itself = starts_by_itself
         self._loop_workers: dict[asyncio.AbstractEventLoop, _LoopWorker] = {}
+
+    def wake(self) -> None:
+        """Start to work on this event loop if there may be a task, unless only others are to run it."""
+        if self._starts_by_itself:
+            self.start()
 
     def start(self) -> None:
         """Start to work on this event loop, unless it does already."""
@@ -91,8 +69,8 @@ class Worker:
             del self._loop_workers[other]
         self._loop_workers[loop] = self._start()
 
-    def reserve(self, tool: str) -> AbstractContextManager[Reservation | None]:
-        """Keep a place for a task that is about to be stored, if there is one on this event loop; see `Reservation`."""
+    def reserve(self, tool: str) -> AbstractContextManager["Reservation | None"]:
+        """Keep a place for a task of a tool that is about to be stored, if there is one on this event loop."""
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
         return nullcontext() if loop_worker is None else loop_worker.reserve(tool)
 
@@ -106,8 +84,14 @@ class Worker:
                 del self._loop_workers[loop]
 
 
-class _Place:
-    """A place that is kept for one task; see `Reservation`."""
+class Reservation:
+    """A place that is kept for one task: it is stored as taken, so that nobody need claim it.
+
+    Args:
+        lease: names who takes it.
+        seconds: how long that is to hold.
+        take: begins the task.
+    """
 
     __slots__ = ("_take", "_until", "lease", "seconds")
 
@@ -118,37 +102,28 @@ class _Place:
         self._take = take
 
     def run(self, row: TaskRow) -> None:
-        """Run the task."""
+        """Run the task, which has been stored."""
         self._take(row, self._until)
 
 
 class _LoopWorker:
     """A worker on one event loop."""
 
-    def __init__(
-        self,
-        tasks: Tasks,
-        run_task: RunTask,
-        terms: Mapping[str, TaskTerms],
-        admission: Admission,
-        limits: Limits,
-    ) -> None:
-        self._tasks = tasks
-        self._run_task = run_task
-        self._terms = terms
+    def __init__(self, records: TaskRecords, tools: TaskTools, admission: Admission) -> None:
+        self._records = records
+        self._terms = tools.terms
         self._admission = admission
         self._shutdown = admission.shutdown
-        self._limits = limits
-        self._refusals = RefusalLog()
+        self._limits = records.limits
+        self._executor = Executor(records, tools, self._leave_to_others)
         self._name = token_hex(16)
-        self._offered: list[str] = []
+        self._reserved: list[str] = []
         """The tools of the tasks that places are kept for."""
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
         self._ended = asyncio.Event()
         self._closing = False
         self._claiming = False
-        self._told: set[str] = set()
         self._left: dict[str, float] = {}
         """The tasks that are left to others, until when by the monotonic clock."""
         self._looked = 0.0
@@ -182,9 +157,8 @@ class _LoopWorker:
     def _tasks_running(self) -> list["asyncio.Task[None]"]:
         return [task for _, task in self._running.values()]
 
-    @property
-    def _leaves(self) -> bool:
-        return self._closing or self._admission.draining
+    def _should_yield(self) -> YieldReason | None:
+        return YieldReason.BUSY if self._closing or self._admission.draining else None
 
     async def _again_and_again(self, work: Callable[[], Awaitable[None]], what: str) -> None:
         """Do work until the server ends."""
@@ -200,33 +174,33 @@ class _LoopWorker:
     # Claiming
 
     def _at_once(self, tool: str) -> int:
-        """Give how many tasks of a tool run at once."""
+        """Return how many tasks of a tool run at once."""
         terms = self._terms.get(tool)
         return 0 if terms is None else terms.concurrency or self._limits.tasks
 
     def _room(self, tools: list[str]) -> int:
-        """Give how many tasks of some tools, which are claimed together, may begin now."""
-        all_here = [*self._offered, *(run.row.name for run, _ in self._running.values())]
+        """Return how many tasks of some tools, which are claimed together, may begin now."""
+        all_here = [*self._reserved, *(run.row.name for run, _ in self._running.values())]
         of_tool = self._at_once(tools[0]) - all_here.count(tools[0]) if len(tools) == 1 else self._limits.tasks
         return min(of_tool, self._limits.tasks - len(all_here))
 
     def _queues(self) -> list[list[str]]:
-        """Give the tools whose tasks are claimed together: each with a limit of its own first, then all the others."""
+        """Return the tools whose tasks are claimed together: each with a limit of its own, then all the others."""
         limited = [[tool] for tool, terms in self._terms.items() if terms.concurrency is not None]
         others = [tool for tool, terms in self._terms.items() if terms.concurrency is None]
         return [*limited, others] if others else limited
 
     async def _claim(self) -> None:
-        if self._leaves:
+        if self._should_yield():
             await asyncio.sleep(AGAIN_AFTER)
             return
         self._ended.clear()
         self._left = {id: until for id, until in self._left.items() if until > time.monotonic()}
         queues, is_all = self._queues(), True
         for tools in queues:
-            if (room := self._room(tools)) > 0 and not self._leaves:
+            if (room := self._room(tools)) > 0 and not self._should_yield():
                 is_all &= await self._claim_of(tools, room) < room
-        if is_all and not self._leaves:
+        if is_all and not self._should_yield():
             open_ = [tools for tools in queues if self._room(tools) > 0]
             await self._wait_for_more([tool for tools in open_ for tool in tools], full=len(open_) < len(queues))
 
@@ -234,12 +208,12 @@ class _LoopWorker:
         since, seconds = time.monotonic(), self._limits.lease_seconds
         self._claiming = True
         try:
-            rows = await self._tasks.store.claim_tasks(
+            rows = await self._records.store.claim_tasks(
                 self._name, seconds=seconds, most=most, tools=tools, without=list(self._left)
             )
             for row in await self._beginning(rows):
-                if self._leaves:
-                    await TaskRun(self._tasks, row, Lease(seconds, since)).leave()
+                if self._should_yield():
+                    await TaskRun(self._records, row, Lease(seconds, since)).leave()
                 else:
                     self._begin(row, since)
         finally:
@@ -250,7 +224,7 @@ class _LoopWorker:
         """Wait until there may be tasks of these tools, or room for others."""
         waits: list[Coroutine[Any, Any, object]] = []
         if tools:
-            waits.append(self._tasks.store.wait_for_tasks(POLL_INTERVAL, tools=tools, without=list(self._left)))
+            waits.append(self._records.store.wait_for_tasks(POLL_INTERVAL, tools=tools, without=list(self._left)))
         if full or not tools:
             waits.append(_within(POLL_INTERVAL, self._ended.wait()))
         if len(waits) == 1:
@@ -267,7 +241,7 @@ class _LoopWorker:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
-        """Give those of the claimed tasks that begin now.
+        """Return those of the claimed tasks that begin now.
 
         One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
         ran beside it. The others go back before anything begins, and that attempt does not count.
@@ -277,20 +251,20 @@ class _LoopWorker:
         waiting = suspects if any(run.row.attempts == last for run, _ in self._running.values()) else suspects[1:]
         for row in waiting:
             self._leave_to_others(row)
-            await self._tasks.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=0.0)
+            await self._records.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=0.0)
         return [row for row in rows if row not in waiting]
 
     @contextmanager
     def reserve(self, tool: str) -> Iterator[Reservation | None]:
         """See `Worker.reserve`."""
-        if self._leaves or self._room([tool]) <= 0:
+        if self._should_yield() or self._room([tool]) <= 0:
             yield None
             return
-        self._offered.append(tool)
+        self._reserved.append(tool)
         try:
-            yield _Place(self._name, min(TAKEN_FOR, self._limits.lease_seconds), self._take)
+            yield Reservation(self._name, min(TAKEN_FOR, self._limits.lease_seconds), self._take)
         finally:
-            self._offered.remove(tool)
+            self._reserved.remove(tool)
 
     def _take(self, row: TaskRow, until: float) -> None:
         if not self._closing:  # or it is for others when its lease ends
@@ -306,7 +280,7 @@ class _LoopWorker:
             if present.found(row, since):
                 return
             working.cancel()
-        run = TaskRun(self._tasks, row, Lease(self._limits.lease_seconds, since))
+        run = TaskRun(self._records, row, Lease(self._limits.lease_seconds, since))
         task = asyncio.create_task(self._run(run), context=Context())  # it may begin within a request
         self._running[row.id] = (run, task)
         task.add_done_callback(lambda _: self._done(run))
@@ -319,76 +293,10 @@ class _LoopWorker:
     # Running
 
     async def _run(self, run: TaskRun) -> None:
-        try:
-            name = run.row.name
-            # One that begins anew here waits for its former run, which may take a while to end.
-            async with self._turns.setdefault(name, asyncio.Semaphore(self._at_once(name) or 1)):
-                if self._leaves:
-                    await run.leave()
-                else:
-                    await self._run_round(run)
-        except InvalidRequestState as refused:
-            self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
-            self._leave_to_others(run.row)
-            await run.leave()
-        except UnknownTarget:
-            self._tell_once(
-                f"There are tasks of {run.row.name!r}, a tool that this server does not have; other servers may"
-            )
-            self._leave_to_others(run.row)
-            await run.leave()
-        except StoreUnavailable as error:
-            if not error.reference:  # or the log has a line of the outage
-                self._refusals.note("A task of %r can't continue now: %r", run.row.name, str(error))
-            self._leave_to_others(run.row, AGAIN_AFTER)
-            await run.leave()
-        except RequestError as error:
-            if isinstance(error, MissingCapability):
-                self._refusals.note_lacking(f"a task of {run.row.name}", "", error)
-            await self._fail(run, error)
-        except asyncio.CancelledError:
-            if not run.lost:
-                with suppress(asyncio.CancelledError):
-                    await run.leave()
-            raise
-        except Exception as error:
-            logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
-            await self._fail(run, ProtocolError("The task could not be stored"))
-
-    async def _fail(self, run: TaskRun, error: RequestError) -> None:
-        await run.end(lambda row: self._tasks.failed(row, error))
-
-    async def _run_round(self, run: TaskRun) -> None:
-        row, sealed = run.row, self._tasks.sealed
-        if row.attempts > self._limits.task_attempts:
-            logger.error(
-                "A task of %r has failed: it was started %d times and reached no step, question or end. Each time its "
-                "worker ended, or was silent for longer than its lease of %g s, as when its event loop is blocked",
-                row.name,
-                row.attempts - 1,
-                self._limits.lease_seconds,
-            )
-            raise ProtocolError("The task failed: it could not be run to its end")
-        call = sealed.unseal_call(row)
-        run.journal = journal = sealed.unseal_journal(row, self._tasks.now())
-        journal.deliver(sealed.unseal_questions(row).answers)
-
-        def should_yield() -> bool:
-            return run.lost or run.lease.in_doubt or self._leaves
-
-        came = await self._run_task(call, journal, run, run, should_yield)
-        if isinstance(came, Complete):
-            await run.end(lambda row: self._tasks.completed(row, came))
-        elif came:
-            journal.park({key: question.digest for key, question in came.items()})
-            await run.end(lambda row: self._tasks.parked(row, journal, came))
-        else:
-            await run.end(lambda row: {"journal": self._tasks.seal_journal(row, journal), "attempts": 0})
-
-    def _tell_once(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            logger.error("%s", what)
+        name = run.row.name
+        # One that begins anew here waits for its former run, which may take a while to end.
+        turn = self._turns.setdefault(name, asyncio.Semaphore(self._at_once(name) or 1))
+        await self._executor.execute(run, turn, self._should_yield)
 
     # What happens meanwhile
 
@@ -408,12 +316,12 @@ class _LoopWorker:
             await self._renew(ids)
         if time.monotonic() - self._looked >= POLL_INTERVAL:
             self._looked = time.monotonic()
-            overdue = await self._tasks.store.overdue_tasks(most=_MOST_OVERDUE)
-            await asyncio.gather(*map(self._tasks.expire, overdue))  # at once, or who is cancelled waits for them
+            overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
+            await asyncio.gather(*map(self._records.expire, overdue))  # at once, or who is cancelled waits for them
 
     async def _renew(self, ids: list[str]) -> None:
         since = time.monotonic()
-        held = await self._tasks.store.renew_tasks(self._name, ids, seconds=self._limits.lease_seconds)
+        held = await self._records.store.renew_tasks(self._name, ids, seconds=self._limits.lease_seconds)
         for id in ids:
             run, task = self._running.get(id, (None, None))
             if run is None or task is None or run.over:
@@ -421,7 +329,7 @@ class _LoopWorker:
             if id in held:
                 run.lease.hold(since)
             else:
-                run.lost = True
+                run.lease.lost = True
                 task.cancel()
 
 

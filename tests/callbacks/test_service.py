@@ -1315,7 +1315,7 @@ class TestHoldingEndsEarly:
         assert time.monotonic() - began < 0.1
 
     async def test_being_woken_alone_ends_nothing(self, callbacks: Callbacks, journal: Journal) -> None:
-        held = asyncio.create_task(callbacks.wait(journal))
+        held: asyncio.Task[Reports[None]] = asyncio.create_task(callbacks.wait(journal))
         for _ in range(5):
             await asyncio.sleep(0.01)
             callbacks.wake()

@@ -457,7 +457,7 @@ class TestWithoutASharedStore:
             await flow.answer(confirm=yes)
             await flow.replay()
         assert told(caplog) == 1
-        assert "states of 'pay' and the like" in caplog.text
+        assert "a state of 'pay', as of every confirmation or single-use tool" in caplog.text
         assert EFFECTS == ["paid"] * 3, "within the process, each once"
 
     async def test_nothing_is_said_where_it_is_shared(self, store: Watched, caplog: pytest.LogCaptureFixture) -> None:

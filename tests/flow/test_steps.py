@@ -17,7 +17,7 @@ from mrtr_server import (
     Context,
     MRTRServer,
 )
-from mrtr_server.flow.steps import _plain
+from mrtr_server.flow.step_arguments import plain
 
 from ..support.effects import EFFECTS, effect, new_ticket, slow_effect
 from ..support.models import Cart
@@ -470,8 +470,8 @@ class TestStepsThatMisbehave:
         assert await walk.text({"confirm": YES}) == "ax"
 
     async def test_sets_count_by_what_is_in_them(self) -> None:
-        assert _plain({"x", "y", "z"}) == ["x", "y", "z"]
-        assert _plain([b"\xff", {1: 2}]) == [["bytes", "/w=="], {"<int>1": 2}]
+        assert plain({"x", "y", "z"}) == ["x", "y", "z"]
+        assert plain([b"\xff", {1: 2}]) == [["bytes", "/w=="], {"<int>1": 2}]
 
     async def test_an_iterator_is_no_argument_of_a_step(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture

@@ -11,11 +11,12 @@ from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavaila
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
-from mrtr_server.flow.single_use import Lease
 from mrtr_server.protocol.messages import Call
+from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.execution import TaskRun
+from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.tasks.service import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -46,9 +47,9 @@ class Bench:
 
     def __init__(self, store: Unsteady | InProcessStore) -> None:
         self.store = store
-        limits = Limits()
-        ring = KeyRing([bytes(32)])
-        self.tasks = Tasks(store, ring, InProcessFanout(), Admission(limits), limits, answer_within=lambda _: 60.0)
+        limits, fanout = Limits(), InProcessFanout()
+        self.records = TaskRecords(store, KeyRing([bytes(32)]), fanout, limits)
+        self.tasks = Tasks(self.records, fanout, Admission(limits))
 
     async def start(self) -> None:
         await self.tasks.start(TaskTerms(required=True, rounds_first=False), Call("tools/call", {}, "act"), None)
@@ -62,15 +63,15 @@ class Bench:
     async def run(self, worker: str) -> TaskRun:
         """Take the task, and begin to run it."""
         row = await self.claim(worker)
-        run = TaskRun(self.tasks, row, Lease(LEASE, 0.0))
-        run.journal = self.tasks.sealed.unseal_journal(row, self.tasks.now())
+        run = TaskRun(self.records, row, Lease(LEASE, 0.0))
+        run.journal = self.records.sealed.unseal_journal(row, self.records.now())
         return run
 
     async def recorded(self, run: TaskRun) -> set[str]:
         """Return the steps that are recorded by now."""
         row = await self.store.find_task(run.row.id)
         assert row is not None
-        return set(self.tasks.sealed.unseal_journal(row, self.tasks.now()).steps)
+        return set(self.records.sealed.unseal_journal(row, self.records.now()).steps)
 
 
 async def do(run: TaskRun, step: str) -> None:

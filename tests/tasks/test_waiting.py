@@ -442,7 +442,7 @@ async def test_a_store_that_goes_away_is_no_endless_wait(alone: Replicas, monkey
     waiting = alone.opening("tasks/result", {"taskId": task}).start()
     await alone.until_waiting()
     monkeypatch.setattr(alone.front._parts.tasks, "_find", _away)
-    alone.front._parts.tasks.notify(task)
+    alone.front._parts.tasks._records.notify(task)
     assert (await waiting.end()).status == 500
     assert alone.waiting == 0
     gate("a").set()

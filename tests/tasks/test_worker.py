@@ -5,18 +5,23 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
+from starlette.requests import Request
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
+from mrtr_server.errors import UnknownTarget
+from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import execution as task_run
 from mrtr_server.tasks import worker
-from mrtr_server.testing import AsyncClient, Client, Clock, replica
+from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica
 
 from ..support.models import Login
 from .test_service import Listener
@@ -366,7 +371,58 @@ class TestTasksThatBeginHere:
         assert tools.ran == ["at once", "paid"]
 
 
+class OnceInDoubt(Lease):
+    """A lease that is in doubt when it is asked for, and is renewed before anybody asks again."""
+
+    asked_for = 0
+    """How often it is still to be in doubt."""
+
+    @property
+    def in_doubt(self) -> bool:
+        if OnceInDoubt.asked_for:
+            OnceInDoubt.asked_for -= 1
+            return True
+        return super().in_doubt
+
+
+@pytest.fixture
+def once_in_doubt(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[OnceInDoubt]]:
+    monkeypatch.setattr(worker, "Lease", OnceInDoubt)
+    yield OnceInDoubt
+    assert not OnceInDoubt.asked_for, "it was in doubt"
+
+
 class TestALease:
+    async def test_that_is_renewed_just_after_a_round_has_yielded_fails_no_task(
+        self, tools: Tools, once_in_doubt: type[OnceInDoubt]
+    ) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        once_in_doubt.asked_for = 2  # at the boundary before the last step, with nothing done in between
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran == ["first", "waits", "between", "between", "between", "last"]
+
+    async def test_that_is_renewed_just_after_a_wait_for_a_page_has_yielded_asks_no_second_time(
+        self, tools: Tools, once_in_doubt: type[OnceInDoubt]
+    ) -> None:
+        @tools.app.callback("paid")
+        async def paid(request: Request) -> str:
+            return "paid"
+
+        @tools.app.tool(task="optional")
+        async def pays(ctx: Context) -> str:
+            return await ctx.elicit_url("Please pay", callback=paid)
+
+        flow = await tools.start("pays")
+        page = urlsplit((await flow.wait()).asked["paid"].url)
+        once_in_doubt.asked_for = 1  # as it looks for the report
+        await flow.send({"paid": accept()}, wait=False)
+        await tools.until(lambda: not once_in_doubt.asked_for, "the round that yields")
+        browser = httpx.AsyncClient(transport=httpx.ASGITransport(tools.app), base_url="http://127.0.0.1")
+        assert (await browser.get(f"{page.path}?{page.query}")).status_code == 200
+        assert (await flow.wait()).text == "paid"
+
     async def test_that_was_taken_over_ends_the_run(self, tools: Tools) -> None:
         flow = await tools.start("steps")
         await tools.began.wait()
@@ -670,7 +726,7 @@ class TestServersThatEnd:
         tools = Tools(Flaky(clock), run_tasks=False, clock=clock)
         flow = await tools.start("at_once")
         stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
-        stranger._parts.wake_worker()
+        stranger._parts.tasks.wake_worker()
         await asyncio.sleep(0.3)
         row = await tools.row(flow)
         assert (row.status, row.version) == ("working", 0)
@@ -680,6 +736,19 @@ class TestServersThatEnd:
         )
         assert (await flow.look()).task.status == "failed"
         await stranger._parts.worker.close()
+
+
+async def test_an_error_that_a_handler_raises_ends_its_task_even_if_it_names_an_unknown_tool() -> None:
+    app = MRTRServer("worker", keys=KEYS, store=InProcessStore())
+
+    @app.tool(task="optional")
+    async def lost() -> str:
+        raise UnknownTarget("tool", "another")
+
+    flow = AsyncClient(app, tasks=True, log_level=None).flow("lost")
+    await flow.start()
+    assert (await flow.wait()).task.status == "failed"
+    await app._parts.worker.close()
 
 
 def test_workers_run_on_each_event_loop_that_has_tasks() -> None:

@@ -1,0 +1,94 @@
+"""How a round ends: one value of a closed union, from the runner to whoever answers the client.
+
+Whoever gets a `RoundEnd` matches on it, with `assert_never` at the end, so that mypy finds a case that is left out.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ..errors import Refusal
+from ..protocol.messages import NeedsInput, Question
+from .journal import Journal
+
+
+class YieldReason(Enum):
+    """Why a round ends with its journal alone, to be continued by another round."""
+
+    BUSY = "the server drains, or has too much to do"
+    STATE_FIRST = "the client needs a state before anything has an effect"
+    LEASE_IN_DOUBT = "another replica or worker may run the same round by now"
+    OWN_STATE = "the handler keeps a state of its own, and is to run again"
+
+
+@dataclass(slots=True)
+class Completed:
+    """The handler returned.
+
+    Args:
+        result: what it returned; what is made of that is the method's matter.
+    """
+
+    result: object
+
+
+@dataclass(slots=True)
+class Asking:
+    """The client has to answer first.
+
+    Args:
+        questions: by key; at least one.
+    """
+
+    questions: dict[str, Question]
+
+
+@dataclass(slots=True)
+class Yielded:
+    """The flow continues in another round, here or elsewhere, without a question.
+
+    Args:
+        why: what it continues elsewhere for.
+    """
+
+    why: YieldReason
+
+
+@dataclass(slots=True)
+class Backgrounded:
+    """The flow becomes a task.
+
+    Args:
+        journal: what it has done so far.
+    """
+
+    journal: Journal
+
+
+@dataclass(slots=True)
+class Refused:
+    """The person said no to what the handler can't do without.
+
+    Args:
+        refusal: how they said it.
+    """
+
+    refusal: Refusal
+
+
+@dataclass(slots=True)
+class Failed:
+    """There is no result.
+
+    Args:
+        error: what the handler raised; `MissingCapability`, if the client can't do what has to be asked of it; or a
+            `FlowError`, if the handler's code made a mistake.
+    """
+
+    error: Exception
+
+
+RoundEnd = Completed | Asking | Yielded | Backgrounded | Refused | Failed
+"""How the runner ends a round."""
+
+CallEnd = Completed | NeedsInput | Backgrounded | Refused | Failed
+"""How a round of a call ends: as the runner ended it, and sealed where the client is to come again."""

@@ -1,0 +1,199 @@
+"""Pure functions: they read their answers from the journal, and return what they want to ask. They never wait."""
+
+import logging
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from ..concurrency.threads import Threads, call_function
+from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
+from ..protocol.messages import JSON, Question
+from .asks import CONFIRMATION_SHAPE, Ask
+from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
+from .handler import Handler
+from .inputs import InputRequired, Inputs, State, reader
+from .journal import UNSET
+from .round import Round
+
+logger = logging.getLogger("mrtr_server")
+
+_NO_END = Completed(None)
+"""How a handler ends where the round itself says how it ends."""
+
+
+async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Threads) -> RoundEnd:
+    """Run a handler that takes its arguments, `Inputs` and `State` alone.
+
+    Args:
+        handler: what to run.
+        arguments: what the client fills, validated.
+        round_: the round; its journal is updated.
+        threads: runs a plain `def`.
+
+    Returns:
+        How the round ends.
+    """
+    keywords, inputs = fill_in(handler, arguments, round_)
+    try:
+        result = await call_function(handler, keywords, threads)
+    except (Exception, CallEnded, BaseExceptionGroup) as error:
+        return conclude_error(round_, error)
+    return conclude_result(handler, round_, result, inputs)
+
+
+def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "JournalInputs | None"]:
+    """Return the arguments of a handler with its `Inputs` and its `State`, and the former by themselves."""
+    keywords, inputs = dict(arguments), None
+    if handler.inputs is not None:
+        keywords[handler.inputs] = inputs = JournalInputs(round_)
+    if handler.state is not None:
+        keywords[handler.state] = _own_state(handler, round_)
+    return keywords, inputs
+
+
+def conclude_result(handler: Handler, round_: Round, result: object, inputs: "JournalInputs | None" = None) -> RoundEnd:
+    """Return how a round ends whose handler has returned.
+
+    Args:
+        handler: the handler.
+        round_: the round.
+        result: what the handler returned; what it asks, if that is an `InputRequired`.
+        inputs: what it has read its answers from; None if it takes none.
+    """
+    if not isinstance(result, InputRequired):
+        return round_.conclude(Completed(result))
+    if not round_.asked:
+        _require(handler, result, round_, inputs)
+    if not round_.asked:
+        round_.leave(YieldReason.OWN_STATE)
+    return round_.conclude(_NO_END)
+
+
+def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
+    """Return how a round ends whose handler has raised.
+
+    Raises:
+        BaseException: the error, if it is no `Exception` and the round has no other end.
+    """
+    if isinstance(error, Refusal):
+        return round_.conclude(Refused(error))
+    if isinstance(error, Exception):
+        return round_.conclude(Failed(error))
+    if not (round_.ending or round_.asked):
+        raise error
+    return round_.conclude(_NO_END)
+
+
+def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
+    if required.state is not UNSET:
+        try:
+            round_.journal.state = handler.stored_state.dump(required.state)
+        except PydanticSerializationError:
+            round_.fail(FlowError("InputRequired(state=...) can't be kept as its declared type"))
+            return
+    elif not required.asks:
+        round_.fail(FlowError("InputRequired() has neither an ask nor a state, so nothing would change"))
+        return
+    try:
+        _ask(required, round_, inputs)
+    except FlowError as error:
+        round_.fail(error)
+    except SetupError as mistake:
+        round_.fail(FlowError(str(mistake)))
+
+
+def _ask(required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
+    """Ask what is not answered yet."""
+    answers = round_.journal.answers
+    questions: dict[str, Question] = {}
+    open_: dict[str, Question] = {}
+    for key, ask in required.asks.items():
+        questions[key] = question = ask.question()
+        if key not in answers or question.digest not in answers[key]:
+            open_[key] = question
+    # A function that asks only what has been answered saw the answers and wants others.
+    for key, question in (open_ or questions).items():
+        ask = required.asks[key]
+        if inputs is None:
+            round_.require(key, ask, question)
+        else:
+            round_.require(key, ask, question, inputs.read.get(key, ()), inputs.reasons.get(key, ""))
+
+
+class JournalInputs(Inputs):
+    """The answers that a journal holds.
+
+    Args:
+        round_: the round that reads them.
+    """
+
+    __slots__ = ("_round", "read", "reasons")
+
+    def __init__(self, round_: Round) -> None:
+        self._round = round_
+        self.read: dict[str, set[str]] = {}
+        """The digests of the questions whose answers were read, by key."""
+        self.reasons: dict[str, str] = {}
+        """What was wrong with an answer, by key."""
+
+    def get(self, key: str, asked: Any, /) -> Any:
+        """Return the answer for a key, or None; see `Inputs.get`."""
+        question = ""
+        try:
+            question, raw, read = self._find(key, asked)
+            if raw is None:
+                return None
+            self.read.setdefault(key, set()).add(question)
+            return read(raw)
+        except Refusal as refusal:
+            self._round.refuse(refusal)
+            raise
+        except InvalidAnswer as misfit:
+            self.reasons[key] = misfit.reason
+            self._round.journal.forget(key, question)
+            return None
+        except Exception as error:
+            detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
+            failure = FlowError(f"inputs.get({key!r}, ...) failed: {detail}")
+            raise CallEnded(str(self._round.fail(failure))) from None
+
+    def _find(self, key: str, asked: Any) -> tuple[str, JSON | None, Any]:
+        """Find the answer for a key: the digest of its question, the answer if there is one, and what reads it."""
+        round_ = self._round
+        if not isinstance(asked, type) and isinstance(asked, Ask):
+            question = asked.question()
+            return question.digest, round_.kept(key, question, asked.needs_state), asked.parse
+        kind, shape, read = reader(asked)
+        found = round_.journal.newest_answer(key, kind, shape)
+        if found is None:
+            if not round_.early:
+                return "", None, read
+            digest = f"{kind}..{shape or ''}"
+            return digest, round_.take_early(key, digest, shape == CONFIRMATION_SHAPE), read
+        return *found, read
+
+
+def _own_state(handler: Handler, round_: Round) -> State[Any]:
+    stored = round_.journal.state
+    if stored is UNSET:
+        return State()
+    try:
+        return State(handler.stored_state.load(stored))
+    except Exception as error:
+        # Another version of the handler kept it; should that continue the flow, it finds it unless we keep another.
+        logger.warning(
+            "%s %r: the kept state no longer fits the type of %r (%s), so it is None",
+            round_.call.method,
+            round_.name,
+            handler.state,
+            ", ".join(_problems(error)),
+        )
+        return State()
+
+
+def _problems(error: Exception) -> list[str]:
+    """Return what kinds of problems there are; where they are, may be part of a value."""
+    if isinstance(error, ValidationError):
+        return sorted({problem["type"] for problem in error.errors(include_url=False, include_input=False)})
+    return [type(error).__name__]

@@ -1,0 +1,82 @@
+"""Tools whose calls are tasks, as whoever works on tasks knows them."""
+
+import logging
+from collections.abc import Mapping
+from typing import assert_never
+
+from ..errors import ArgumentsMisfit, InvalidParams, UnknownTarget
+from ..flow.authorization import Authorizer
+from ..flow.endings import Asking, Backgrounded, Completed, Failed, Refused, Yielded
+from ..flow.handler import TaskTerms
+from ..flow.journal import Journal
+from ..flow.service import RoundService
+from ..flow.waiting import ShouldYield
+from ..protocol.messages import Call, Complete
+from ..registration.registry import Registry
+from ..registration.tools import Tool
+from ..schema.results import failed
+from ..tasks.execution import TaskEnd, TaskRun
+from .failures import ErrorReporter, problems, refused, tool_failure
+
+logger = logging.getLogger("mrtr_server")
+
+
+class BackgroundTools:
+    """Runs rounds of tasks; see `TaskTools`.
+
+    Args:
+        registry: has the tools.
+        flows: runs the rounds.
+        errors: notes what goes wrong on our side.
+        authorizer: knows who may call what.
+    """
+
+    def __init__(self, registry: Registry, flows: RoundService, errors: ErrorReporter, authorizer: Authorizer) -> None:
+        self._registry = registry
+        self._flows = flows
+        self._errors = errors
+        self._authorizer = authorizer
+
+    @property
+    def terms(self) -> Mapping[str, TaskTerms]:
+        """How calls become tasks, by tool; see `TaskTools.terms`."""
+        return self._registry.tasks
+
+    def answer_within(self, tool: str) -> float | None:
+        """Return how long a person has to answer, in seconds; see `TaskTools.answer_within`."""
+        found = self._registry.tools.get(tool)
+        return None if found is None else found.handler.answer_within
+
+    async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+        """Run a round of a task; see `TaskTools.run`."""
+        tool = self._registry.tools.get(call.target)
+        if tool is None:
+            raise UnknownTarget("tool", call.target)
+        if self._authorizer.guards(tool.authorize):
+            await self._check_caller(tool, call)
+        try:
+            arguments = tool.arguments.validate(call.arguments)
+        except ArgumentsMisfit as misfit:  # the tool has changed since
+            return Complete(failed(problems(call.target, misfit)))
+        end = await self._flows.run_task(tool.handler, arguments, call, journal, run, run, should_yield)
+        match end:
+            case Asking() | Yielded() | Backgrounded():
+                return end
+            case Completed(result):
+                try:
+                    return Complete(tool.write(result))
+                except Exception as error:
+                    return tool_failure(call, error, self._errors)
+            case Refused(refusal):
+                return Complete(failed(refused(refusal)))
+            case Failed(error):
+                return tool_failure(call, error, self._errors)
+            case unknown:
+                assert_never(unknown)
+
+    async def _check_caller(self, tool: Tool, call: Call) -> None:
+        """Check that the one who began a task may still do so; what is asked has the scopes that they had then."""
+        if not await self._authorizer.still_allowed(call.caller, (tool.authorize, call.target)):
+            logger.warning("A task of %r has failed: authorize= refuses its caller", call.target)
+            unknown = UnknownTarget("tool", call.target)
+            raise InvalidParams(unknown.message, unknown.data)  # of an unknown tool, others might still run it
