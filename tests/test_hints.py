@@ -27,9 +27,7 @@ from mrtr_server.registration.options import (
 )
 from mrtr_server.testing import Client, replica
 
-
-class Login(BaseModel):
-    name: str
+from .support.models import Login
 
 
 @pytest.fixture

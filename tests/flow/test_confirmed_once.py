@@ -10,42 +10,28 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, Limits, MRTRServer
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.testing import AsyncClient, Flow, Reply, decline, no, replicas, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect
+from ..support.models import Login
 from ..support.serving import KEYS, in_process
 from ..support.wire import Wire, accept, modern
 from .test_single_use import Watched, until
 
 pytestmark = pytest.mark.anyio
 
-EFFECTS: list[str] = []
 REPLAYS = 50
 
 Walking = Flow[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]
 
 
-class Login(BaseModel):
-    name: str
-
-
-@pytest.fixture(autouse=True)
-def no_effects() -> None:
-    EFFECTS.clear()
-
-
 @pytest.fixture
 def store() -> Watched:
     return Watched()
-
-
-def effect(what: str) -> str:
-    EFFECTS.append(what)
-    return what
 
 
 async def agreed(ctx: Context) -> bool:

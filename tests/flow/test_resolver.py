@@ -35,14 +35,12 @@ from mrtr_server import (
 )
 
 from ..support.direct import Exchange, exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect
+from ..support.models import Login
 from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Amount(BaseModel):
@@ -54,17 +52,6 @@ class Stock(BaseModel):
 
 
 ROOTS = {"roots": [{"uri": "file:///a", "name": "a"}]}
-EFFECTS: list[str] = []
-
-
-@pytest.fixture(autouse=True)
-def no_effects() -> None:
-    EFFECTS.clear()
-
-
-def effect(what: str) -> str:
-    EFFECTS.append(what)
-    return what
 
 
 @pytest.fixture

@@ -31,14 +31,11 @@ from mrtr_server.tasks import worker
 from mrtr_server.testing import AsyncClient, replica
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.models import Login
 from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
-
-
-class Login(BaseModel):
-    name: str
 
 
 Who = Annotated[Login, Elicit("who?")]

@@ -21,6 +21,7 @@ from mrtr_server import InProcessStore, SQLStore, StoreUnavailable, TaskRow, Tas
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.sql.statements import read_migrations
 from mrtr_server.storage.tasks import ENDED
+from mrtr_server.testing import Clock
 
 from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
 
@@ -37,16 +38,6 @@ OF_A_SERVER_THAT_GOES = (
 )
 """What PostgreSQL and its driver say of a server that is shut down, and starts again."""
 STATUSES = ["working", "working", "input_required", "completed", "failed", "cancelled"]
-
-
-class Clock:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

@@ -45,6 +45,7 @@ from mrtr_server import (
 )
 
 from ..conftest import Serve
+from ..support.models import Login
 from ..support.serving import in_thread
 from ..support.task_apps import working
 from ..support.wire import Inspected
@@ -135,10 +136,6 @@ def connect(office_url: str, mode: str) -> Connect:
 
 
 office = MRTRServer("office", version="2.0", instructions="Be brief.", keys=[bytes(32)], page_size=7)
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Booking(BaseModel):

@@ -12,12 +12,10 @@ from pydantic import BaseModel, field_validator
 from mrtr_server import Confirm, Context, Depends, Elicit, InputRequired, Inputs, KeyRing, MRTRServer, State
 from mrtr_server.testing import Client, Flow, Reply, accept, yes
 
+from ..support.models import Login
+
 RING = KeyRing.generate()
 Tool = Callable[..., Awaitable[str]]
-
-
-class Login(BaseModel):
-    name: str
 
 
 class LoginWithTeam(BaseModel):

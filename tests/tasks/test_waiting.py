@@ -24,6 +24,7 @@ from mrtr_server.testing import replica
 from ..support.databases import PostgreSQL
 from ..support.direct import Exchange, exchange, scope_of
 from ..support.fleet import fleet
+from ..support.models import Login
 from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
 
 pytestmark = pytest.mark.anyio
@@ -36,10 +37,6 @@ TIMEOUT = 10.0
 app = MRTRServer("waiting", keys=[bytes(32)])
 gates: dict[str, asyncio.Event] = {}
 """What lets a tool go on."""
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Size(BaseModel):
@@ -268,6 +265,18 @@ class TestTheWaitEnds:
         assert (await alone.send("tools/call", call)).result["status"] == "working"
         assert 0.9 < time.monotonic() - began < 3
         gate("a").set()
+
+    @pytest.mark.parametrize(("first_ask", "ttl"), [(0.3, 600.0), (600.0, 0.3)], ids=["the server's", "the task's own"])
+    async def test_for_the_first_ask_at_the_sooner_of_two_bounds(self, first_ask: float, ttl: float) -> None:
+        async with AsyncExitStack() as stack:
+            # Nobody runs the task, or ends it when its time is over.
+            limits = Limits(first_ask_seconds=first_ask, task_seconds=ttl)
+            server = await _replicas(stack, None, limits=limits, run_tasks=False)
+            began = time.monotonic()
+            call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
+            assert (await server.send("tools/call", call)).result["status"] in ("working", "failed")
+            assert 0.25 < time.monotonic() - began < 8
+            gate("a").set()
 
     async def test_when_the_client_leaves(self, alone: Replicas) -> None:
         task = await alone.start("held", name="a")

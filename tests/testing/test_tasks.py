@@ -4,14 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import Context, ImageContent, InProcessStore, Message, MRTRServer, ResourceContents, ToolError
 from mrtr_server.testing import Answer, AsyncClient, Client, Unexpected, accept, replicas, yes
 
-
-class Login(BaseModel):
-    name: str
+from ..support.models import Login
 
 
 @pytest.fixture
