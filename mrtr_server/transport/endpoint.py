@@ -209,7 +209,7 @@ class Endpoint:
             if connection is not None and connection.gone:
                 await connection.leave()
                 return
-            if not self._is_cut_off(connection, listens=listens):
+            if not self._can_answer(connection, listens=listens):
                 raise
             self._in_flight.forgive(request)
             logger.warning("%s was cut off, since the server shuts down", _named(call))
@@ -221,9 +221,9 @@ class Endpoint:
         else:
             await writer.respond(reply.status, reply.body, *reply.headers)
 
-    def _is_cut_off(self, connection: Connection | None, *, listens: bool) -> bool:
-        """Check whether a shutdown cancelled a request for want of time, by our own clock or by the web server's."""
-        if not listens and self._admission.shutdown.began is not None:
+    def _can_answer(self, connection: Connection | None, *, listens: bool) -> bool:
+        """Check whether a cancelled request can be answered, since a shutdown cut it off; abandon its response if not."""
+        if not listens and self._admission.shutdown.began is not None:  # by our own clock or by the web server's
             return True
         if connection is not None:
             connection.abandon()
