@@ -222,7 +222,7 @@ class Endpoint:
             await writer.respond(reply.status, reply.body, *reply.headers)
 
     def _can_answer(self, connection: Connection | None, *, listens: bool) -> bool:
-        """Check whether a cancelled request can be answered, since a shutdown cut it off; abandon its response if not."""
+        """Check whether a cancelled request can be answered, for a shutdown cut it off; else abandon its response."""
         if not listens and self._admission.shutdown.began is not None:  # by our own clock or by the web server's
             return True
         if connection is not None:
