@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from inspect import Signature, signature
 from operator import attrgetter
@@ -170,6 +171,15 @@ def test_every_public_function_that_returns_something_says_what(name: str, funct
     doc, described = inspect.getdoc(function) or "", signature(function)
     if described.parameters.keys() - {"self"} and described.return_annotation not in (None, "None", Signature.empty):
         assert "\nReturns:\n" in doc
+
+
+@DOCUMENTED
+def test_what_a_public_function_raises_by_itself_is_documented(name: str, function: Callable[..., Any]) -> None:
+    code = vars(function).get("__init__") if inspect.isclass(function) else function
+    if inspect.isfunction(code) and Path(inspect.getfile(code)).is_relative_to(ROOT):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+        raised = {ast.unparse(node.exc) for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc}
+        assert not raised or "\nRaises:\n" in (inspect.getdoc(function) or "")
 
 
 UNITS = {
