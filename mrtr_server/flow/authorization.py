@@ -12,7 +12,7 @@ from typing import Any
 from ..concurrency.threads import Threads, call_function
 from ..errors import SetupError, StoreUnavailable, UnknownTarget
 from ..logs.failures import report_failure
-from ..protocol.messages import Caller
+from ..protocol.callers import Caller
 
 logger = logging.getLogger("mrtr_server")
 

@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from ..callbacks.service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
-from ..protocol.messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
+from ..protocol.callers import Client, Principal
+from ..protocol.messages import LOG_LEVELS, NOTHING, LogLevel, LogMessage, Outlet, Progress
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
 from .url_asks import ElicitUrl
 from .waiting import WaitingRound

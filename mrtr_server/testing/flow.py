@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic
 
-from ..protocol.dialect import NAME_FIELDS
+from ..protocol.headers import NAME_FIELDS
 from .answers import Answerable, write
 from .asked import Asks, listed
 from .failure import Unexpected

@@ -14,9 +14,10 @@ from ..limits import Limits
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
+from ..protocol.callers import Client
 from ..protocol.dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
 from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON, Call, Client, Listening
+from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
