@@ -214,7 +214,7 @@ class _Heard:
         self._patience: asyncio.Timeout | None = None
 
     async def next(self) -> list[Change] | None:
-        """Wait for changes. Gives none when the subscription has ended, and None when it is quiet."""
+        """Wait for changes. Return none when the subscription has ended, and None when it is quiet."""
         until = asyncio.get_running_loop().time() + KEEP_ALIVE if self._ends is None else self._ends
         try:
             async with asyncio.timeout_at(until) as self._patience:
