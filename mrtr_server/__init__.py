@@ -31,6 +31,9 @@ from .flow.inputs import Inputs as Inputs
 from .flow.inputs import State as State
 from .flow.url_asks import ElicitUrl as ElicitUrl
 from .limits import Limits as Limits
+from .protocol.callers import Caller as Caller
+from .protocol.callers import Client as Client
+from .protocol.callers import Principal as Principal
 from .protocol.content import Annotations as Annotations
 from .protocol.content import AudioContent as AudioContent
 from .protocol.content import Completion as Completion
@@ -44,9 +47,6 @@ from .protocol.content import ResourceLink as ResourceLink
 from .protocol.content import TextContent as TextContent
 from .protocol.content import ToolAnnotations as ToolAnnotations
 from .protocol.content import ToolResult as ToolResult
-from .protocol.messages import Caller as Caller
-from .protocol.messages import Client as Client
-from .protocol.messages import Principal as Principal
 from .registration.declarations import Depends as Depends
 from .schema.arguments import Header as Header
 from .server import MRTRServer as MRTRServer

@@ -112,7 +112,7 @@ class MRTRServer:
             changes: settings, as for the constructor.
         """
         other = copy(self)
-        other._assemble(replace(self._parts.settings, **changes), self._parts.registry)
+        other._assemble(replace(self._parts.settings, **changes), self._parts.registry)  # noqa: SLF001  its own class
         return other
 
     def _assemble(self, settings: "Settings[MRTRServer]", registry: Registry) -> None:
@@ -186,7 +186,7 @@ class MRTRServer:
     @takes(ToolOptions)
     def tool(self, options: ToolOptions, /) -> Callable[[F], F]: ...
     @takes_function_or(ToolOptions, "@app.tool", TOOL_OPTIONS)
-    def tool(self, options: ToolOptions, /) -> Callable[[F], F]:
+    def tool(self, options: ToolOptions, /) -> Callable[[F], F]:  # noqa: D417  it takes their fields
         """Register a function as a tool: `@app.tool`, or `@app.tool(...)` with options.
 
         The function stays as it is. Its parameters become the tool's arguments, except those of type `Context`,
@@ -194,6 +194,7 @@ class MRTRServer:
         text or content if its annotation says so, and structured content otherwise (Tools, Tool Result).
 
         Args:
+            function: the function, where the decorator has no options: `@app.tool`.
             name: the tool's name. Default: the function's.
             title: a name for people.
             description: what the model reads. Default: the docstring.
@@ -248,14 +249,19 @@ class MRTRServer:
     @takes(PromptOptions)
     def prompt(self, options: PromptOptions, /) -> Callable[[F], F]: ...
     @takes_function_or(PromptOptions, "@app.prompt", PROMPT_OPTIONS)
-    def prompt(self, options: PromptOptions, /) -> Callable[[F], F]:
+    def prompt(self, options: PromptOptions, /) -> Callable[[F], F]:  # noqa: D417  it takes their fields
         """Register a function as a prompt: `@app.prompt`, or `@app.prompt(...)` with options.
 
         The function stays as it is. It returns a string (one message of the user), a `Message`, a content object, a
         list of those, or a `PromptResult` (Prompts, Getting a Prompt).
 
         Args:
-            name, title, description, icons, meta: as for `tool`.
+            function: the function, where the decorator has no options: `@app.prompt`.
+            name: the prompt's name. Default: the function's.
+            title: a name for people.
+            description: what the prompt is for. Default: the docstring.
+            icons: for people to recognize it by.
+            meta: `_meta` of the prompt in the list.
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
             authorize: decides who may get it, besides the server's own hook; see `MRTRServer`.
 
@@ -275,7 +281,7 @@ class MRTRServer:
         return register
 
     @takes(ResourceOptions, "@app.resource", RESOURCE_OPTIONS)
-    def resource(self, options: ResourceOptions) -> Callable[[F], F]:
+    def resource(self, options: ResourceOptions) -> Callable[[F], F]:  # noqa: D417  it takes their fields
         """Register a function as a resource, or as a template of resources if the URI has variables.
 
         It returns text, bytes, any JSON value, a `ResourceContents`, or a list of those (Resources, Reading Resources).
@@ -284,8 +290,14 @@ class MRTRServer:
         Args:
             uri: a fixed URI, or a template such as `weather://{city}`; `{+path}` matches slashes, too. Each variable
                 is a parameter of the function.
-            name, title, description, icons, meta, answer_within, authorize: as for `prompt`. The hook gets the URI that
-                is read; in a list and for a completion, that of the template.
+            name: the resource's name. Default: the function's.
+            title: a name for people.
+            description: what the resource is. Default: the docstring.
+            icons: for people to recognize it by.
+            meta: `_meta` of the resource in the list.
+            answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
+            authorize: decides who may read it, besides the server's own hook; see `MRTRServer`. It gets the URI that is
+                read; in a list and for a completion, that of the template.
             mime_type: the type of what is returned. Default: text, JSON or bytes, by the value.
             size: in bytes, if it is known.
             annotations: who it is for and how important it is.
@@ -308,7 +320,7 @@ class MRTRServer:
         return register
 
     @takes(CompletionOptions, "@app.completion")
-    def completion(self, options: CompletionOptions) -> Callable[[F], F]:
+    def completion(self, options: CompletionOptions) -> Callable[[F], F]:  # noqa: D417  it takes their fields
         """Register a function that suggests values for an argument of a prompt, or for a variable of a template.
 
         It takes what has been typed so far and, if it has a second parameter, the arguments that are known already, by
@@ -335,7 +347,7 @@ class MRTRServer:
         return register
 
     @takes(CallbackOptions, "@app.callback")
-    def callback(self, options: CallbackOptions) -> Registering:
+    def callback(self, options: CallbackOptions) -> Registering:  # noqa: D417  it takes their fields
         """Register a function that is called when a person returns from a page, at `{base_url}/callbacks/{name}`.
 
         It takes the browser's request and, if it has a second parameter, the `CallbackLink` that the person opened.
@@ -382,19 +394,30 @@ class MRTRServer:
     # Changes
 
     def notify_tools_changed(self) -> None:
-        """Notify subscribed clients that the list of tools has changed. Any thread may call it."""
+        """Notify subscribed clients that the list of tools has changed (Subscriptions).
+
+        Any thread may call it.
+        """
         self._parts.fanout.publish(Change("tools"))
 
     def notify_prompts_changed(self) -> None:
-        """Notify subscribed clients that the list of prompts has changed. Any thread may call it."""
+        """Notify subscribed clients that the list of prompts has changed (Subscriptions).
+
+        Any thread may call it.
+        """
         self._parts.fanout.publish(Change("prompts"))
 
     def notify_resources_changed(self) -> None:
-        """Notify subscribed clients that the list of resources has changed. Any thread may call it."""
+        """Notify subscribed clients that the list of resources has changed (Subscriptions).
+
+        Any thread may call it.
+        """
         self._parts.fanout.publish(Change("resources"))
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Notify the clients that subscribe to a resource that it has changed. Any thread may call it.
+        """Notify the clients that subscribe to a resource that it has changed (Subscriptions).
+
+        Any thread may call it.
 
         Args:
             uri: of the resource; of a template, with its variables filled in.

@@ -10,6 +10,7 @@ from hypothesis import settings
 from starlette.types import ASGIApp
 
 from .support.databases import PostgreSQL, running_postgresql
+from .support.effects import EFFECTS
 from .support.serving import all_ended, ended, in_thread
 from .support.wire import Inspected, Wire
 
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def anyio_backend() -> str:
     """Asynchronous tests run on asyncio, as the package does."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_effects() -> None:
+    """Begin each test with nothing done; see `support/effects.py`."""
+    EFFECTS.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

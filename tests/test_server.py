@@ -184,17 +184,18 @@ class TestTypes:
             float | None,
             bool,
             Any,
-            Literal["a", "b"],
+            Literal["1", "2"],
             list[str] | str,
             Annotated[list[str], BeforeValidator(str.split, json_schema_input_type=str)],
         ],
     )
     def test_what_a_string_can_fill_is_served(self, app: MRTRServer, annotation: Any) -> None:
         def function(it: Any) -> str:
-            return ""
+            return "filled"
 
         function.__annotations__["it"] = annotation
         app.prompt(function)
+        assert Client(app).get_prompt("function", it="1").result["messages"][0]["content"]["text"] == "filled"
 
     @pytest.mark.parametrize("returns", [bytes, bytearray, bytes | None, Annotated[bytes, "it"], str | bytes])
     def test_bytes_of_a_tool_need_a_kind(self, app: MRTRServer, returns: Any) -> None:

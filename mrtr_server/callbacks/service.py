@@ -19,7 +19,8 @@ from ..crypto.keys import KeyRing
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits
-from ..protocol.messages import JSON, Call, Principal
+from ..protocol.callers import Principal
+from ..protocol.messages import JSON, Call
 from ..schema.arguments import Stored
 from ..storage.base import Store
 from .base_url import BaseUrl

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast, get_args, get_ori
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
+from typing_extensions import override
 
 from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import blocks
@@ -40,7 +41,7 @@ class Elicited(Generic[T]):
 
     @property
     def accepted(self) -> bool:
-        """Whether the form was accepted. (For a type checker, ask for `content is not None`.)"""
+        """Whether the form was accepted; for a type checker, ask for `content is not None`."""
         return self.action == "accept"
 
     def __eq__(self, other: object) -> bool:
@@ -87,14 +88,23 @@ class Sampled(_Answer):
 
 
 class Root(_Answer):
-    """A directory or file that the client works in (Roots)."""
+    """A directory or file that the client works in (Roots).
+
+    Args:
+        uri: where it is: a `file:` URI.
+        name: its name for people, if the client says one.
+    """
 
     uri: str
     name: str | None = None
 
 
 class Roots(_Answer):
-    """The roots that the client listed."""
+    """The roots that the client listed (Roots).
+
+    Args:
+        roots: in the client's order.
+    """
 
     roots: tuple[Root, ...]
 
@@ -121,7 +131,14 @@ class Ask(ABC, Generic[T]):
         return {name: made for name in self.texts if callable(made := getattr(self, name))}
 
     def filled(self, texts: Mapping[str, Any]) -> Self:
-        """Return the same ask with these texts."""
+        """Return the same ask with these texts.
+
+        Args:
+            texts: what the functions in `functions` have made, by attribute.
+
+        Returns:
+            A copy. This ask does not change.
+        """
         ask = copy(self)
         for name, text in texts.items():
             setattr(ask, name, text)
@@ -129,15 +146,26 @@ class Ask(ABC, Generic[T]):
 
     @abstractmethod
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
+        """Return the ask as it goes to the client.
+
+        Raises:
+            SetupError: a text is still a function, or a form has no model.
+        """
 
     @abstractmethod
     def parse(self, raw: JSON) -> T:
         """Read an answer.
 
+        Args:
+            raw: what the client sent for the ask's key, as plain JSON; it may be anything.
+
+        Returns:
+            What the handler gets.
+
         Raises:
-            InvalidAnswer: it is not what was asked for.
+            InvalidAnswer: it is not what was asked for. The ask is then asked again, with the reason.
             Refusal: the person declined or dismissed the ask.
+            FlowError: what a page has reported no longer fits the declared type of its callback.
         """
 
 
@@ -172,8 +200,8 @@ class Elicit(Ask[T]):
             self._form, self.branches = form_of(schema)
             self.default_key = self._form.name
 
+    @override
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
         if self.schema is UNSET:
             raise SetupError(
                 "Elicit(message) without a model is for the annotation of a parameter; here, write "
@@ -182,13 +210,13 @@ class Elicit(Ask[T]):
         params = {"message": written(self.message), "requestedSchema": self._form.schema}
         return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)
 
+    @override
     def parse(self, raw: JSON) -> T:
-        """Read an answer; see `Ask.parse`."""
         return cast(T, read_form(self._form, self.branches, raw))
 
 
 class Confirm(Ask[bool]):
-    """Ask the person for a yes. Anything but an accepted, true answer ends the call.
+    """Ask the person for a yes (Elicitation, Form Mode). Anything but an accepted, true answer ends the call.
 
     From there on each state of the flow is redeemed once, so one yes lets the rest of the call run once.
 
@@ -204,14 +232,14 @@ class Confirm(Ask[bool]):
         super().__init__(key)
         self.message = message
 
+    @override
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
         params = {"message": written(self.message), **_CONFIRMATION}
         # A kind of its own: no answer to a form that looks the same can be taken for a yes.
         return Question(CONFIRMATION, "elicitation/create", params, "elicitation.form")
 
+    @override
     def parse(self, raw: JSON) -> bool:
-        """Read an answer; see `Ask.parse`. What is read is always True."""
         content = accepted(raw, confirming=True)
         confirmed = content.get("confirm") if isinstance(content, dict) else None
         if not isinstance(confirmed, bool):
@@ -222,7 +250,7 @@ class Confirm(Ask[bool]):
 
 
 class Sample(Ask[Sampled]):
-    """Ask the client's model for a message (Sampling).
+    """Ask the client's model for a message (Sampling, Creating Messages).
 
     Args:
         messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
@@ -271,17 +299,17 @@ class Sample(Ask[Sampled]):
         elif include_context in ("thisServer", "allServers"):
             self._needs = "sampling.context"
 
+    @override
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
         params = {"messages": written(self.messages), **self._params}
         return Question("sample", "sampling/createMessage", params, self._needs)
 
+    @override
     def filled(self, texts: Mapping[str, Any]) -> "Sample":
-        """Return the same ask with these messages."""
         return super().filled({name: _conversation(messages) for name, messages in texts.items()})
 
+    @override
     def parse(self, raw: JSON) -> Sampled:
-        """Read an answer; see `Ask.parse`."""
         return read_model(Sampled, raw)
 
 
@@ -295,12 +323,12 @@ class ListRoots(Ask["list[Root]"]):
     default_key = "roots"
     texts = ()
 
+    @override
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
         return Question("roots", "roots/list", {}, "roots")
 
+    @override
     def parse(self, raw: JSON) -> list[Root]:
-        """Read an answer; see `Ask.parse`."""
         return list(read_model(Roots, raw).roots)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 from ..concurrency.threads import Threads, call_function
 from ..errors import SetupError, StoreUnavailable, UnknownTarget
 from ..logs.failures import report_failure
-from ..protocol.messages import Caller
+from ..protocol.callers import Caller
 
 logger = logging.getLogger("mrtr_server")
 
 Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
-"""Says whether a caller may use what has a name or URI."""
+"""Returns whether a caller may use what has a name or URI."""
 
 
 @dataclass(frozen=True, slots=True)

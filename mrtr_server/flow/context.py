@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from ..callbacks.service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
-from ..protocol.messages import LOG_LEVELS, NOTHING, Client, LogLevel, LogMessage, Outlet, Principal, Progress
+from ..protocol.callers import Client, Principal
+from ..protocol.messages import LOG_LEVELS, NOTHING, LogLevel, LogMessage, Outlet, Progress
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
 from .url_asks import ElicitUrl
 from .waiting import WaitingRound
@@ -29,6 +30,14 @@ class Context:
 
     An ask that the client has not answered yet ends the round: it never returns, and the handler is run again from the
     top when the answer is there. So whatever must happen once goes into `step`.
+
+    A mistake in how asks and steps are used ends the flow, whatever the handler makes of the exception: the log says
+    what was wrong, and where.
+
+    Args:
+        round_: the round that the handler runs in.
+        outlet: takes progress and log messages.
+        can_await: whether the handler can wait for an answer; a plain `def` can't.
     """
 
     __slots__ = ("_can_await", "_outlet", "_round")
@@ -48,7 +57,7 @@ class Context:
     @overload
     def elicit(self, message: str, schema: type[Elicited[M]], *, key: str | None = None) -> Ongoing[Elicited[M]]: ...
     def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Ongoing[Any]:
-        """Ask the person to fill in a form.
+        """Ask the person to fill in a form (Elicitation, Form Mode).
 
         Args:
             message: why you ask, in words for the person.
@@ -57,11 +66,15 @@ class Context:
 
         Returns:
             The validated model (or the `Elicited`). A form that came back wrong is asked for again with the reason.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: Elicit(message, schema, key=key))
 
     def confirm(self, message: str, *, key: str | None = None) -> Ongoing[bool]:
-        """Ask the person for a yes. Anything else ends the call; nothing after it runs.
+        """Ask the person for a yes (Elicitation, Form Mode). Anything else ends the call; nothing after it runs.
 
         One yes lets what comes after it run once: see `Confirm`.
 
@@ -71,6 +84,10 @@ class Context:
 
         Returns:
             True, always.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: Confirm(message, key=key))
 
@@ -88,7 +105,7 @@ class Context:
     def elicit_url(
         self, message: str, url: Any = None, *, callback: Any = None, key: str | None = None
     ) -> Ongoing[Any]:
-        """Ask the person to open a page, for what must not pass through the client.
+        """Ask the person to open a page, for what must not pass through the client (Elicitation, URL Mode).
 
         Args:
             message: why, in words for the person.
@@ -100,6 +117,10 @@ class Context:
         Returns:
             What the callback returned. Without one True: the person agreed to open the page, and whether they are done
             there is for your own code to check.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: ElicitUrl(message, url, callback=callback, key=key))
 
@@ -118,7 +139,30 @@ class Context:
         tool_choice: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> Ongoing[Sampled]:
-        """Ask the client's model for a message. The parameters are those of `Sample`; `text` has the answer's text."""
+        """Ask the client's model for a message (Sampling, Creating Messages).
+
+        Args:
+            messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
+                `Message`, or plain JSON with `role` and `content`.
+            max_tokens: how long the message may be, in tokens.
+            system_prompt: what the model is told before the conversation, if the client allows it.
+            model_preferences: `hints`, and the priorities of cost, speed and intelligence, each from 0 to 1.
+            temperature: how freely the model writes, on the scale of the client's model.
+            stop_sequences: texts at which the model stops.
+            metadata: for the client's provider of models.
+            include_context: what the client adds of its servers. `"thisServer"` and `"allServers"` need a client that
+                declares `sampling.context`.
+            tools: tools that the model may use, as plain JSON. They need a client that declares `sampling.tools`.
+            tool_choice: how the model may use them, such as `{"mode": "auto"}`; it needs the same.
+            key: names the ask; `sample` by default, then `sample_2`.
+
+        Returns:
+            The message. Its `text` joins all text blocks.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
+        """
         return self._one(
             lambda: Sample(
                 messages,
@@ -136,7 +180,18 @@ class Context:
         )
 
     def list_roots(self, *, key: str | None = None) -> Ongoing[list[Root]]:
-        """Ask for the directories and files that the client works in."""
+        """Ask for the directories and files that the client works in (Roots).
+
+        Args:
+            key: names the ask; `roots` by default, then `roots_2`.
+
+        Returns:
+            The roots, in the client's order.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
+        """
         return self._one(lambda: ListRoots(key=key))
 
     @overload
@@ -154,7 +209,7 @@ class Context:
     @overload
     def ask(self, /, **asks: Ask[Any]) -> Ongoing[dict[str, Any]]: ...
     def ask(self, /, *asks: Ask[Any], **named: Ask[Any]) -> Ongoing[Any]:
-        """Ask several things in one round.
+        """Ask several things in one round (Multi Round-Trip Requests).
 
         Args:
             asks: `Elicit(...)`, `Confirm(...)`, `ElicitUrl(...)`, `Sample(...)`, `ListRoots()`, in any mix.
@@ -162,6 +217,11 @@ class Context:
 
         Returns:
             The answers in the order of the asks, or by key.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
+            TypeError: something is no ask, or only some of the asks have a name.
         """
         return self._awaited("an ask", lambda: self._several(asks, named))
 
@@ -208,15 +268,25 @@ class Context:
         comes after it twice, unless the tool is `single_use`. A function with a parameter of type `IdempotencyKey` is
         handed the step's key.
 
+        A step that can't be told apart from another one, that was given other arguments when it ran, or whose result is
+        not of its declared type, ends the flow with an error that the log explains.
+
         Args:
             function: sync (it runs in a thread) or async; it must not ask or run steps itself.
-            args, kwargs: its arguments. They must be the same in every round, or the flow ends with an error.
+            *args: its arguments. They must be the same in every round, or the flow ends with an error.
+            **kwargs: likewise, by name.
             key: names the step; the function's name by default, then with `_2`, `_3`. A lambda needs one.
             rerun: run the function again when its arguments have changed, since that does no harm.
 
         Returns:
             What it returned, after a way through JSON by its declared type: the same in the round in which it ran and
             in all later ones.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
+            TypeError: it is no function.
+            Exception: whatever the function raised.
         """
         if not self._can_await:
             raise self._round.refuse_plain("a step")
@@ -228,6 +298,10 @@ class Context:
 
         The client then sends the request again at once, and another replica continues with all that was answered and
         all steps that have run. Every step offers the same before it begins. Otherwise nothing happens.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._awaited("a checkpoint", self._round.checkpoint)
 
@@ -236,6 +310,10 @@ class Context:
 
         The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
         has no tasks, nothing happens, and the function continues where it is.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._awaited("ctx.background()", self._round.continue_in_background)
 
@@ -244,12 +322,15 @@ class Context:
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
         """Send the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
 
-        It never waits for the client: where that reads slowly, newer progress takes the place of older.
+        It never waits for the client: where that reads slowly, newer progress takes the place of older (Progress).
 
         Args:
-            progress: grows with each note.
+            progress: grows with each note; in a unit of your own.
             total: what `progress` will be at the end, if that is known.
             message: what is being done, in words for the person; in a task, its status.
+
+        Returns:
+            Something that an `async def` may await; it is done at once.
         """
         if self._round.task is not None:
             if message:
@@ -263,6 +344,9 @@ class Context:
 
         Args:
             message: in words for the person; nothing secret. In the foreground it goes nowhere.
+
+        Returns:
+            Something that an `async def` may await; it is done at once.
         """
         if self._round.task is not None:
             self._round.task.say(message)
@@ -271,12 +355,18 @@ class Context:
     def log(self, data: Any, *, level: LogLevel = "info", logger: str | None = None) -> Awaitable[None]:
         """Send a message to the client's log, if it wants messages of that level. In a plain `def`, don't await it.
 
-        It never waits for the client: where that reads too slowly, messages are dropped.
+        It never waits for the client: where that reads too slowly, messages are dropped (Logging).
 
         Args:
             data: text or plain JSON; nothing secret.
             level: how severe it is.
             logger: names the part of the server that speaks.
+
+        Returns:
+            Something that an `async def` may await; it is done at once.
+
+        Raises:
+            ValueError: there is no such level. It is raised only where the client wants messages.
         """
         least = self._round.call.log_level
         if least is None or LOG_LEVELS.index(level) < LOG_LEVELS.index(least):

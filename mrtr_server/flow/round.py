@@ -215,7 +215,8 @@ class Round:
         """Ask what a pure function has returned, whether it was answered before or not.
 
         Args:
-            key, ask: the ask, and its key.
+            key: the ask's key.
+            ask: the ask.
             question: the ask as it goes to the client.
             read: the digests of further questions whose answers the function has read under that key.
             reason: what is wrong with the answer that came before; empty if there was none.

@@ -125,9 +125,11 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
                 task.uncancel()
             return round_.conclude(Completed(None))
         case Stop.RETURNED:
-            if raised is not None:
-                return conclude_error(round_, raised)
-            return conclude_result(handler, round_, result, inputs)
+            return (
+                conclude_error(round_, raised)
+                if raised is not None
+                else conclude_result(handler, round_, result, inputs)
+            )
         case unknown:
             assert_never(unknown)
 

@@ -145,10 +145,8 @@ class RoundService:
             # Most calls have nothing to remember.
             try:
                 result = await call_function(handler, arguments, self._threads)
-            except Refusal as refusal:
-                return Refused(refusal)
             except Exception as error:
-                return Failed(error)
+                return Refused(error) if isinstance(error, Refusal) else Failed(error)
             if not isinstance(result, InputRequired):
                 return Completed(result)
             journal, bound_to = Journal(self._clock()), binding(self._audience, call)
@@ -162,21 +160,18 @@ class RoundService:
             else:
                 end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
-            case Completed():
-                if unsealed:
+            case Completed() | Refused() | Failed():
+                if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
                 return end
             case Asking(questions):
                 return self._seal(handler, journal, bound_to, questions)
             case Yielded(why):
-                if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
-                    raise self._in_doubt(handler)
+                self._refuse_in_doubt(handler, journal, why)
                 return self._seal(handler, journal, bound_to, {}, keeps_state=why is YieldReason.OWN_STATE)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
                 return self._seal(handler, journal, bound_to, {}) if unsealed else end
-            case Refused() | Failed():
-                return end
             case unknown:
                 assert_never(unknown)
 
@@ -313,7 +308,10 @@ class RoundService:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
         Args:
-            handler, arguments, call, outlet: as for `run`.
+            handler: what to run.
+            arguments: what the client fills, validated.
+            call: the request.
+            outlet: takes the notes that the handler sends on its way.
             journal: what the flow remembers.
             task: the task.
             should_yield: asked at each boundary whether the round ends there.
@@ -349,8 +347,9 @@ class RoundService:
                 journal.hand_over(self._limits)
         return end
 
-    def _in_doubt(self, handler: Handler) -> NotExecuted:
-        return NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
+    def _refuse_in_doubt(self, handler: Handler, journal: Journal, why: YieldReason) -> None:
+        if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
+            raise NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

@@ -81,6 +81,10 @@ def plain(value: Any, depth: int = 16) -> Any:
         return [plain(item, depth - 1) for item in value]
     if isinstance(value, set | frozenset):
         return sorted((plain(item, depth - 1) for item in value), key=canonical)
+    return _plain_object(value, depth)
+
+
+def _plain_object(value: Any, depth: int) -> Any:
     if isinstance(value, BaseModel):
         return plain(dict(value), depth - 1)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -59,6 +59,9 @@ class Planned:
     error: FlowError | None = None
 
 
+_RUN_AGAIN: Any = object()
+
+
 class Branch:
     """The steps of one asyncio task, or of one dependency, counted by name, so that each replays the same."""
 
@@ -162,26 +165,14 @@ class Steps:
         stored = _stored(planned.function.func)
         record = self._journal.steps.get(key)
         if record is not None and task is None:
-            if record.function != planned.named:
-                raise KeyConflict(
-                    f"The step {key!r} was {record.function} when it ran, and is {planned.named} now; give "
-                    "one of them another key="
-                )
-            if record.arguments == planned.digests:
-                try:
-                    result = stored.load(record.result)
-                except Exception as error:  # another version of the handler recorded it
-                    if not planned.rerun:
-                        raise _misfit(key, error) from None
-                else:
-                    if key not in self.started:
-                        self.started[key] = (planned, None)
-                        _tell(planned, runs=False)
-                    return result
-            elif not planned.rerun and planned.digests not in record.failed:
-                raise _moved(key, record, planned.digests)
+            result = _replay(planned, record, stored)
+            if result is not _RUN_AGAIN:
+                if key not in self.started:
+                    self.started[key] = (planned, None)
+                    _notify_watcher(planned, runs=False)
+                return result
         if task is None:
-            _tell(planned, runs=True)
+            _notify_watcher(planned, runs=True)
             task = asyncio.create_task(self._execute(planned, stored))
             self.started[key] = (planned, task)
             self.running.add(task)
@@ -259,7 +250,25 @@ class Steps:
         return f"{name}{ALIKE}{alike + 1}" if alike else name
 
 
-def _tell(planned: Planned, *, runs: bool) -> None:
+def _replay(planned: Planned, record: Step, stored: Stored) -> Any:
+    """Return what a step returned when it ran; `_RUN_AGAIN`, if it has to run again and may."""
+    if record.function != planned.named:
+        raise KeyConflict(
+            f"The step {planned.key!r} was {record.function} when it ran, and is {planned.named} now; give "
+            "one of them another key="
+        )
+    if record.arguments == planned.digests:
+        try:
+            return stored.load(record.result)
+        except Exception as error:  # another version of the handler recorded it
+            if not planned.rerun:
+                raise _misfit(planned.key, error) from None
+    elif not planned.rerun and planned.digests not in record.failed:
+        raise _moved(planned.key, record, planned.digests)
+    return _RUN_AGAIN
+
+
+def _notify_watcher(planned: Planned, *, runs: bool) -> None:
     if (watcher := step_watcher.get()) is not None:
         watcher(planned.function.func.__name__ if MARK in planned.key else planned.key, runs)
 

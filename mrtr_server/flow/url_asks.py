@@ -5,6 +5,7 @@ from copy import copy
 from typing import Any, TypeVar, cast, overload
 
 from pydantic import ValidationError
+from typing_extensions import override
 
 from ..callbacks.service import KIND, NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
@@ -71,7 +72,12 @@ class ElicitUrl(Ask[T]):
         self.callback = callback
 
     def question(self) -> Question:
-        """Return the ask as it goes to the client; with a callback, still without the page's address."""
+        """Return the ask as it goes to the client; with a callback, still without the page's address.
+
+        Raises:
+            SetupError: a text is still a function.
+            FlowError: the `url=` function failed, or returned something else than a string.
+        """
         params = {"mode": "url", "message": written(self.message)}
         if self.callback is None and callable(self.url):
             raise SetupError("url= can be a function only with callback=, or in the annotation of a parameter")
@@ -82,7 +88,18 @@ class ElicitUrl(Ask[T]):
         return Question(KIND, "elicitation/create", params, "elicitation.url", shape)
 
     def leading(self, question: Question, back: CallbackLink) -> Question:
-        """Return the ask's question with the page's address, which leads back by this link."""
+        """Return the ask's question with the page's address, which leads back by this link.
+
+        Args:
+            question: the ask as it goes to the client, still without an address.
+            back: the link of the callback for this flow.
+
+        Returns:
+            A copy of the question. The one that was passed does not change.
+
+        Raises:
+            FlowError: the `url=` function failed, or returned something else than a string.
+        """
         assert self.callback is not None  # noqa: S101  nothing leads back without one
         led = copy(question)  # which others may be asked at the same time, by links of their own
         led.params = {**question.params, "url": self._address(self.callback, back)}
@@ -100,8 +117,8 @@ class ElicitUrl(Ask[T]):
             raise FlowError(f"The url= function for the callback {callback.name!r} returned a {kind}, not a string")
         return address
 
+    @override
     def parse(self, raw: JSON) -> T:
-        """Read an answer; see `Ask.parse`. Without a callback, what is read is always True."""
         content = accepted(raw)
         if self.callback is None:
             return cast(T, True)

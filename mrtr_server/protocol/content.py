@@ -30,7 +30,13 @@ class Wire(BaseModel):
 
 
 class Annotations(Wire):
-    """Hints on who content is for and how much it matters (Resources, Annotations)."""
+    """Hints on who content is for and how much it matters (Resources, Annotations).
+
+    Args:
+        audience: who should see it: `"user"`, `"assistant"`, or both.
+        priority: how much it matters, from 0 (optional) to 1 (required).
+        last_modified: when it was last changed, in ISO 8601.
+    """
 
     audience: list[Literal["user", "assistant"]] | None = None
     priority: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -38,7 +44,14 @@ class Annotations(Wire):
 
 
 class Icon(Wire):
-    """An icon of a server, tool, prompt or resource."""
+    """An icon of a server, tool, prompt or resource.
+
+    Args:
+        src: where it is: an `https:` or `data:` URI.
+        mime_type: its type, such as `"image/png"`, where the URI's own may be wrong or missing.
+        sizes: its sizes in pixels, such as `["48x48"]`, or `["any"]`.
+        theme: the theme that it is drawn for; None for any.
+    """
 
     src: str
     mime_type: str | None = None
@@ -52,7 +65,15 @@ def icon_entries(icons: Iterable[Icon | Mapping[str, Any]]) -> list[dict[str, An
 
 
 class ToolAnnotations(Wire):
-    """Hints on what a tool does (Tools, Data Types). Clients take them as hints only."""
+    """Hints on what a tool does (Tools, Data Types). Clients take them as hints only.
+
+    Args:
+        title: a name for people.
+        read_only_hint: whether it changes nothing.
+        destructive_hint: whether it may destroy something, and not only add to it.
+        idempotent_hint: whether a second call with the same arguments changes nothing more.
+        open_world_hint: whether it deals with a world outside, such as the web.
+    """
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -71,14 +92,29 @@ class Content(Wire):
 
 
 class TextContent(Content):
-    """Text."""
+    """Text (Tools, Text Content).
+
+    Args:
+        text: the text.
+        type: always `"text"`; leave it out.
+        annotations: who it is for and how important it is.
+        meta: the block's `_meta`.
+    """
 
     type: Literal["text"] = "text"
     text: str
 
 
 class ImageContent(Content):
-    """An image; `data` is bytes, or Base64 text."""
+    """An image (Tools, Image Content).
+
+    Args:
+        data: bytes, or Base64 text.
+        mime_type: its type.
+        type: always `"image"`; leave it out.
+        annotations: who it is for and how important it is.
+        meta: the block's `_meta`.
+    """
 
     type: Literal["image"] = "image"
     data: Base64
@@ -86,7 +122,15 @@ class ImageContent(Content):
 
 
 class AudioContent(Content):
-    """Audio; `data` is bytes, or Base64 text."""
+    """Audio (Tools, Audio Content).
+
+    Args:
+        data: bytes, or Base64 text.
+        mime_type: its type.
+        type: always `"audio"`; leave it out.
+        annotations: who it is for and how important it is.
+        meta: the block's `_meta`.
+    """
 
     type: Literal["audio"] = "audio"
     data: Base64
@@ -94,7 +138,15 @@ class AudioContent(Content):
 
 
 class ResourceContents(Wire):
-    """What a resource holds: `text`, or `blob` as bytes or Base64 text. Without a `uri` it is the one that was read."""
+    """What a resource holds: text or bytes (Resources, Resource Contents).
+
+    Args:
+        uri: of the resource; left out, it is the one that was read.
+        mime_type: the type of what it holds.
+        text: what it holds, if that is text.
+        blob: what it holds otherwise: bytes, or Base64 text.
+        meta: its `_meta`.
+    """
 
     uri: str = ""
     mime_type: str | None = None
@@ -106,14 +158,34 @@ class ResourceContents(Wire):
 
 
 class EmbeddedResource(Content):
-    """A resource within a result."""
+    """A resource within a result (Tools, Embedded Resources).
+
+    Args:
+        resource: the resource, with its `uri`.
+        type: always `"resource"`; leave it out.
+        annotations: who it is for and how important it is.
+        meta: the block's `_meta`.
+    """
 
     type: Literal["resource"] = "resource"
     resource: ResourceContents
 
 
 class ResourceLink(Content):
-    """A link to a resource that the client can read."""
+    """A link to a resource that the client can read (Tools, Resource Links).
+
+    Args:
+        uri: of the resource.
+        name: its name.
+        title: a name for people.
+        description: what it is.
+        mime_type: the type of what it holds.
+        size: how large it is, in bytes.
+        icons: for people to recognize it by.
+        type: always `"resource_link"`; leave it out.
+        annotations: who it is for and how important it is.
+        meta: the block's `_meta`.
+    """
 
     type: Literal["resource_link"] = "resource_link"
     uri: str
@@ -126,7 +198,7 @@ class ResourceLink(Content):
 
 
 class ToolResult(Wire):
-    """A tool's result in full, for what a plain return value does not say.
+    """A tool's result in full, for what a plain return value does not say (Tools, Tool Result).
 
     Args:
         content: blocks for the model; plain strings are taken as text.
@@ -144,14 +216,25 @@ class ToolResult(Wire):
 
 
 class Message(Wire):
-    """A message of a prompt; `content` is a block, or a string for text."""
+    """A message of a prompt (Prompts, PromptMessage).
+
+    Args:
+        role: who speaks.
+        content: a content block, or a string for text.
+    """
 
     role: Literal["user", "assistant"] = "user"
     content: Any
 
 
 class PromptResult(Wire):
-    """A prompt's result in full: its messages, with a description of its own."""
+    """A prompt's result in full, with a description of its own (Prompts, Getting a Prompt).
+
+    Args:
+        messages: strings (the user's), `Message`s or content blocks.
+        description: what the prompt is for.
+        meta: the result's `_meta`.
+    """
 
     messages: list[Any]
     description: str | None = None
@@ -161,7 +244,13 @@ class PromptResult(Wire):
 
 
 class Completion(Wire):
-    """Suggestions in full: the best values, how many there are in all, and whether there are more."""
+    """Suggestions in full (Completion).
+
+    Args:
+        values: the best ones, the best first. The first 100 are sent.
+        total: how many there are in all, if that is known.
+        has_more: whether there are more than these.
+    """
 
     values: list[str]
     total: int | None = None

@@ -1,16 +1,13 @@
-"""What the dialects share: JSON-RPC, headers, and the fields that are the same in all of them."""
+"""What the dialects share: the errors, the results, and the fields that are the same in all of them."""
 
 import math
-import re
 from abc import ABC, abstractmethod
-from binascii import Error as Base64Error
-from binascii import a2b_base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from ..errors import (
     Busy,
@@ -30,10 +27,11 @@ from ..errors import (
     UnknownMethod,
     UnsupportedVersion,
 )
-from ..limits import LONGEST_KEY, LONGEST_NAME, LONGEST_RESPONSE_ID, check_length, is_longer, too_long
-from .header_params import HeaderParameter
-from .json_size import has_more_values
-from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, Principal, Progress, Question, Subscription
+from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
+from .callers import Principal
+from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
+from .jsonrpc import Envelope
+from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, Progress, Question, Subscription
 
 METHODS = ASKING_METHODS | {
     "tools/list",
@@ -47,24 +45,9 @@ METHODS = ASKING_METHODS | {
 WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
 """The methods that have arguments. In other methods, a parameter of that name is ignored."""
 
-METHOD_HEADER = b"mcp-method"
-NAME_HEADER = b"mcp-name"
-VERSION_HEADER = b"mcp-protocol-version"
-SESSION_HEADER = b"mcp-session-id"
-
-NAME_FIELDS = {
-    "tools/call": "name",
-    "prompts/get": "name",
-    "resources/read": "uri",
-    "tasks/get": "taskId",
-    "tasks/update": "taskId",
-    "tasks/cancel": "taskId",
-}
-"""The parameter that `Mcp-Name` mirrors (Streamable HTTP, Standard Request Headers; Tasks, Routing Headers)."""
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
 
-NO_METHOD = "The message has no method"
 
 # Codes of our own, outside the range that JSON-RPC reserves.
 DECLINED = -31001
@@ -95,29 +78,8 @@ class Surface:
 
     info: JSON
     versions: list[str]
-    header_parameters: Callable[[str], tuple[HeaderParameter, ...]]
+    header_parameters: Mirrored
     may_be_task: Callable[[str], bool]
-
-
-@dataclass(slots=True)
-class Envelope:
-    """A JSON-RPC message with the protocol's headers.
-
-    Args:
-        message: the whole message.
-        method: its method; empty for a response, which answers a request of ours.
-        id: its id; None for a notification.
-        params: its parameters.
-        headers: the HTTP headers, by lower-case name.
-        repeated: the name of a header of the protocol that was there twice; empty if none was.
-    """
-
-    message: JSON
-    method: str
-    id: str | int | None
-    params: JSON
-    headers: Mapping[bytes, bytes]
-    repeated: str = ""
 
 
 def names_version(envelope: Envelope) -> bool:
@@ -277,91 +239,6 @@ def timestamp(seconds: float) -> str:
 
 # Reading
 
-# With every digit a 0 and every E an e, a number can only overflow where one of these is: an exponent of three digits,
-# or so many digits that one of two is enough. Looking for them costs a fraction of a regular expression.
-_TO_NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
-_MAY_OVERFLOW = (b"0e000", b"0e+000", b"0" * 200)
-# Few bodies have five characters of a number in a row, which each of these has. Seen alike, brackets count as one.
-_TO_SHAPES = bytes.maketrans(b"123456789eE+[", b"000000000000{")
-_LONG_NUMBER = b"0" * 5
-
-
-def read_envelope(
-    body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int, values: int = 100_000
-) -> Envelope:
-    """Read a body as a JSON-RPC message.
-
-    Args:
-        body: the HTTP body.
-        headers: the HTTP headers, by lower-case name.
-        repeated: the name of a header of the protocol that was there twice.
-        depth: how deep arrays and objects may nest.
-        values: how many values it may hold.
-
-    Raises:
-        ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
-        OverBudget: it nests too deep, or holds too many values.
-        InvalidRequest: it is not a JSON-RPC request or notification, or its id is too long to be repeated.
-        Each error has the message's id, if one can be read.
-    """
-    if len(body) > values and has_more_values(body, values):
-        raise OverBudget(f"The message holds more than {values} JSON values", "values", values)
-    try:
-        message = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        if "recursion limit" in str(error):
-            raise OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth) from None
-        raise ParseError("The body is not JSON") from None
-    if not isinstance(message, dict):
-        what = "a batch; send one request at a time" if isinstance(message, list) else "not an object"
-        raise InvalidRequest(f"The message is {what}")
-    request_id = message.get("id")
-    if type(request_id) is not str and type(request_id) is not int:
-        request_id = None
-    elif is_longer(request_id, longest := LONGEST_KEY if "method" in message else LONGEST_RESPONSE_ID):
-        raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
-    # Nearly every request can be cleared by its bytes, without the walk.
-    shapes = body.translate(_TO_SHAPES)
-    if shapes.count(b"{") > depth or (_LONG_NUMBER in shapes and _may_overflow(body)):
-        try:
-            _check(message, depth, depth)
-        except RequestError as error:
-            error.request_id = request_id
-            raise
-    if problem := _problem_of(message, request_id):
-        raise InvalidRequest(problem, request_id)
-    return Envelope(message, message.get("method") or "", request_id, message.get("params", {}), headers, repeated)
-
-
-def _problem_of(message: JSON, request_id: str | int | None) -> str:
-    """Return why a message is neither a request, a notification nor a result; empty if it is one."""
-    method = message.get("method")
-    if message.get("jsonrpc") != "2.0":
-        return 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
-    if method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
-        return ""
-    if not isinstance(method, str) or not method:
-        return NO_METHOD
-    if "id" in message and request_id is None:
-        return "The id must be a string or an integer"
-    return "" if isinstance(message.get("params", {}), dict) else "params must be an object"
-
-
-def _may_overflow(body: bytes) -> bool:
-    numbers = body.translate(_TO_NUMBERS)
-    return any(shape in numbers for shape in _MAY_OVERFLOW)
-
-
-def _check(value: Any, depth: int, limit: int) -> None:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ParseError("The body holds a number that overflows")
-    elif isinstance(value, dict | list):
-        if depth == 0:
-            raise OverBudget(f"JSON nests deeper than {limit}", "json_depth", limit)
-        for item in value.values() if isinstance(value, dict) else value:
-            _check(item, depth - 1, limit)
-
 
 def read_target(envelope: Envelope) -> str:
     """Return the name or URI that a request is about; empty for methods that have none. Raises `InvalidParams`."""
@@ -403,100 +280,3 @@ def read_progress_token(meta: Mapping[str, Any]) -> str | int | None:
     if token is not None:
         check_length(token, LONGEST_KEY, "progressToken")
     return token
-
-
-# Headers
-
-_HEADER_VALUE = re.compile(rb"[\t\x20-\x7e]*")
-_INTEGER = re.compile(r"-?[0-9]{1,32}(\.0{1,32})?")
-
-
-def decode_header(value: bytes) -> str | None:
-    """Decode a header's value: whitespace around it trimmed, the Base64 sentinel resolved (Value Encoding).
-
-    Returns:
-        The value, or None if it has characters that no header may have, or is not what the sentinel says it is.
-    """
-    if value.translate(None, b"_-./:").isalnum():  # as nearly every name is; it needs no closer look
-        return value.decode("ascii")
-    value = value.strip(b" \t")
-    if not _HEADER_VALUE.fullmatch(value):
-        return None
-    if not (value.startswith(b"=?base64?") and value.endswith(b"?=") and len(value) >= 11):
-        return value.decode("ascii")
-    try:
-        return a2b_base64(value[9:-2], strict_mode=True).decode("utf-8")
-    except (Base64Error, ValueError):
-        return None
-
-
-def check_headers(envelope: Envelope, surface: Surface, *, required: bool) -> HeaderMismatch | None:
-    """Check that the headers say what the body says (Streamable HTTP, Server Validation).
-
-    Args:
-        envelope: the request.
-        surface: knows which parameters headers mirror.
-        required: whether they must be there; those that are there must match in every dialect.
-
-    Returns:
-        What is wrong with those that mirror a tool's arguments, which tells that there is such a tool.
-
-    Raises:
-        HeaderMismatch: the others do not.
-    """
-    check_method(envelope, required=required)
-    field = NAME_FIELDS.get(envelope.method)
-    if field is not None:
-        # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
-        needed = required and field != "taskId"
-        check_name(envelope, envelope.params.get(field), f"params.{field}", required=needed)
-    return _check_parameters(envelope, surface, required) if envelope.method == "tools/call" else None
-
-
-def check_method(envelope: Envelope, *, required: bool) -> None:
-    """Check that no header is there twice, and that `Mcp-Method` is the method. Raises `HeaderMismatch`."""
-    if envelope.repeated:
-        raise HeaderMismatch(f"Header mismatch: {envelope.repeated[:200]} occurs twice")
-    method = envelope.headers.get(METHOD_HEADER)
-    if method is None:
-        if required:
-            raise HeaderMismatch("Header mismatch: Mcp-Method is missing")
-    elif method.strip(b" \t") != envelope.method.encode():
-        raise HeaderMismatch("Header mismatch: Mcp-Method is not the method of the body")
-
-
-def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> None:
-    """Check that `Mcp-Name` is the name, URI or task that the body has there. Raises `HeaderMismatch`."""
-    header = envelope.headers.get(NAME_HEADER)
-    if header is None:
-        if required:
-            raise HeaderMismatch("Header mismatch: Mcp-Name is missing")
-    elif decode_header(header) != name:
-        raise HeaderMismatch(f"Header mismatch: Mcp-Name is not {where} of the body")
-
-
-def _check_parameters(envelope: Envelope, surface: Surface, required: bool) -> HeaderMismatch | None:
-    tool = envelope.params.get("name")
-    mirrored = surface.header_parameters(tool) if isinstance(tool, str) else ()
-    for parameter in mirrored:
-        value: Any = envelope.params.get("arguments")
-        for part in parameter.path:
-            value = value.get(part) if isinstance(value, dict) else None
-        header = envelope.headers.get(parameter.header.encode())
-        where = ".".join(parameter.path)
-        if header is None:
-            if required and value is not None:
-                return HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
-        elif not _same(decode_header(header), value):
-            return HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
-    return None
-
-
-def _same(header: str | None, value: object) -> bool:
-    if header is None or value is None:
-        return False
-    if isinstance(value, bool):
-        return header == ("true" if value else "false")
-    if isinstance(value, int | float):
-        return _INTEGER.fullmatch(header) is not None and int(header.partition(".")[0]) == value
-    return header == value if isinstance(value, str) else False

@@ -1,12 +1,12 @@
 """The dialects by name: one module for each wire form, and version strings in those modules only."""
 
 from .dialect import Dialect as Dialect
-from .dialect import Envelope as Envelope
 from .dialect import Reply as Reply
 from .dialect import Surface as Surface
-from .dialect import read_envelope as read_envelope
 from .dialect import unclaimed as unclaimed
 from .drafts import SepDraftDialect as SepDraftDialect
+from .jsonrpc import Envelope as Envelope
+from .jsonrpc import read_envelope as read_envelope
 from .v2026_07_28 import ModernDialect as ModernDialect
 
 DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (ModernDialect, SepDraftDialect)}

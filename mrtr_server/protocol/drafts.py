@@ -14,18 +14,12 @@ from typing import Any
 
 from ..errors import InvalidParams, InvalidRequest, MissingCapability, RequestError, UnknownMethod
 from ..limits import LONGEST_NAME, check_length
+from .callers import Client, Principal
 from .dialect import (
     METHODS,
-    NO_METHOD,
-    SESSION_HEADER,
-    VERSION_HEADER,
     WITH_ARGUMENTS,
     Dialect,
-    Envelope,
     Reply,
-    check_headers,
-    check_method,
-    check_name,
     milliseconds,
     names_version,
     read_answers,
@@ -36,17 +30,17 @@ from .dialect import (
     result,
     timestamp,
 )
+from .headers import SESSION_HEADER, VERSION_HEADER, check_headers, check_method, check_name
+from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     ASKING_METHODS,
     JSON,
     NEEDS_TASKS,
     Acknowledged,
     Call,
-    Client,
     Complete,
     NeedsInput,
     Outcome,
-    Principal,
     Question,
     Task,
     TaskCreated,
@@ -105,7 +99,7 @@ class SepDraftDialect(Dialect):
             check_method(envelope, required=False)
             read_task = self._read_task if envelope.method else self._read_response
             return read_task(envelope, principal, user)
-        mismatch = check_headers(envelope, self.surface, required=False)
+        mismatch = check_headers(envelope, self.surface.header_parameters, required=False)
         if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params

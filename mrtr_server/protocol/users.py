@@ -5,7 +5,7 @@ from typing import Any
 from starlette.authentication import BaseUser
 
 from ..errors import SetupError
-from .messages import NO_SCOPES, Principal
+from .callers import NO_SCOPES, Principal
 
 
 def principal_of(user: Any) -> Principal | None:

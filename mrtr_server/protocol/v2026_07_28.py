@@ -4,17 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, MissingCapability, UnknownMethod, UnsupportedVersion
+from .callers import Client, Principal
 from .dialect import (
     METHODS,
-    NO_METHOD,
     VERSION_FIELD,
-    VERSION_HEADER,
     WITH_ARGUMENTS,
     Dialect,
-    Envelope,
     ListenWriter,
     Surface,
-    check_headers,
     milliseconds,
     names_version,
     notification,
@@ -26,6 +23,8 @@ from .dialect import (
     result,
     timestamp,
 )
+from .headers import VERSION_HEADER, check_headers
+from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     ASKING_METHODS,
     JSON,
@@ -35,12 +34,10 @@ from .messages import (
     Acknowledged,
     Call,
     Change,
-    Client,
     Complete,
     Discovery,
     NeedsInput,
     Outcome,
-    Principal,
     Subscription,
     Task,
     TaskCreated,
@@ -86,7 +83,7 @@ class ModernDialect(Dialect):
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         params, meta = envelope.params, self._check_version(envelope)
         capabilities = meta[_CAPABILITIES]
-        mismatch = check_headers(envelope, self.surface, required=True)
+        mismatch = check_headers(envelope, self.surface.header_parameters, required=True)
         if envelope.method not in _METHODS:
             raise UnknownMethod(envelope.method)
         info = meta.get(_CLIENT, _NOBODY)

@@ -32,15 +32,7 @@ def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callab
     read: Callable[[JSON], Any] = mark.parse
     may_be_declined = False
     if isinstance(mark, Elicit):
-        if mark.schema not in (UNSET, wanted):
-            raise SetupError(
-                f"{where} is of type {as_written(wanted)}, but its Elicit asks for {as_written(mark.schema)}; leave "
-                "the model out of Elicit(...)"
-            )
-        try:
-            bound: Elicit[Any] = Elicit(cast(Any, mark.message), wanted, key=mark.key)
-        except SetupError as error:
-            raise SetupError(f"{where}: {error}") from error
+        bound = _bind_form(where, wanted, mark)
         ask, read, default_key = bound, bound.parse, bound.default_key
         may_be_declined = not bound.branches
     elif isinstance(mark, Confirm):
@@ -56,17 +48,33 @@ def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callab
         _check_type(where, wanted, mark, list[Root])
     if otherwise is UNSET:
         return ask, read, default_key
-    if isinstance(mark, Confirm):
-        raise SetupError(
-            f"{where} is a confirmation, and the call continues only after a yes; remove its default, or None "
-            "from its type"
-        )
     if not may_be_declined:
-        kind = "Elicited" if get_origin(wanted) is Elicited else as_written(mark)
-        raise SetupError(
-            f"{where}: {kind} has no other value to fall back to; remove the default, or None from the type"
-        )
+        raise _unused_default(declaration, mark)
     return ask, _or(read, otherwise), default_key
+
+
+def _unused_default(declaration: Declaration, mark: Ask[Any]) -> SetupError:
+    if isinstance(mark, Confirm):
+        return SetupError(
+            f"{declaration.where} is a confirmation, and the call continues only after a yes; remove its default, or "
+            "None from its type"
+        )
+    kind = "Elicited" if get_origin(declaration.type) is Elicited else as_written(mark)
+    return SetupError(
+        f"{declaration.where}: {kind} has no other value to fall back to; remove the default, or None from the type"
+    )
+
+
+def _bind_form(where: str, wanted: Any, mark: Elicit[Any]) -> Elicit[Any]:
+    if mark.schema not in (UNSET, wanted):
+        raise SetupError(
+            f"{where} is of type {as_written(wanted)}, but its Elicit asks for {as_written(mark.schema)}; leave "
+            "the model out of Elicit(...)"
+        )
+    try:
+        return Elicit(cast(Any, mark.message), wanted, key=mark.key)
+    except SetupError as error:
+        raise SetupError(f"{where}: {error}") from error
 
 
 def _check_type(where: str, wanted: Any, mark: Ask[Any], *types: Any) -> None:

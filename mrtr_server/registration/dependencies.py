@@ -53,7 +53,7 @@ def compile_declared(
         asked = Declaration("confirm=", where, bool, Confirm(confirm, key="confirm"), UNSET)
         confirmation = plan.node(asked, plan.scope)
     asks = [node for node in [confirmation, *parameters.values(), *plan.nodes] if isinstance(node, Asked)]
-    _give_keys(handler, list(dict.fromkeys(asks)), plan.default_keys)
+    _set_keys(handler, list(dict.fromkeys(asks)), plan.default_keys)
     defaults = {name: arguments[name].default for name in plan.wanted if _has_default(arguments[name])}
     rest = next((name for name in plan.wanted if arguments[name].kind is Parameter.VAR_KEYWORD), None)
     keys = frozenset(asked.key for asked in asks)
@@ -194,8 +194,8 @@ class _Plan:
         return sources
 
 
-def _give_keys(handler: str, asks: list[Asked], defaults: Mapping[Node, str]) -> None:
-    """Give every ask its key: its own, or the first of its default keys that is free."""
+def _set_keys(handler: str, asks: list[Asked], defaults: Mapping[Node, str]) -> None:
+    """Set the key of every ask: its own, or the first of its default keys that is free."""
     taken: dict[str, Asked] = {}
     for asked in asks:
         if (key := asked.ask.key) is not None:

@@ -33,7 +33,8 @@ def compile_handler(
         function: a function, a method, or an object with `__call__`.
         name: what it is registered as.
         namespace: the local names where it was defined, for annotations that are strings.
-        answer_within, single_use: see `Handler`.
+        answer_within: how long an answer may take, in seconds; None for the server's own limit.
+        single_use: whether each of its states is redeemed once.
         confirm: what the person must have agreed to before the function runs; None for nothing.
 
     Raises:

@@ -52,7 +52,9 @@ def takes_function_or(
     """Return a decorator like that of `takes`, for a method that is a decorator itself, called with options or not.
 
     Args:
-        options, name, hints: as for `takes`.
+        options: the dataclass of the argument.
+        name: what the method is called in errors.
+        hints: what to use instead of options that other frameworks have.
     """
 
     def decorate(method: Callable[[Any, Options], Callable[..., Any]]) -> Callable[..., Any]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from typing_extensions import override
+
 from .pubsub import Fanout, InProcessFanout
 from .tasks import TaskRow
 
@@ -61,6 +63,9 @@ class Store(ABC):
                 replica has died: the next delivery of the same answers is granted anew, with another token.
             keep: how long the record is kept, from the first delivery, in seconds. It is at least as long as the state
                 can be opened.
+
+        Returns:
+            Whether it may run, and if not, why; see `Redemption`.
 
         Raises:
             StoreUnavailable: it could not be done, or its reply was lost.
@@ -136,10 +141,13 @@ class Store(ABC):
 
     @abstractmethod
     async def get(self, key: str) -> bytes | None:
-        """Return the value of a key; None if there is none, or it has expired.
+        """Return the value of a key.
 
         Args:
             key: a digest.
+
+        Returns:
+            The value; None if there is none, or it has expired.
 
         Raises:
             StoreUnavailable: as for `redeem`.
@@ -171,7 +179,7 @@ class Store(ABC):
 
         Args:
             row: the task.
-            seconds: how long its lease holds, if it has one.
+            seconds: how long its lease holds, if it has one, in seconds.
 
         Returns:
             Whether it is new. If there is one of that id already, that one stays as it is.
@@ -182,10 +190,13 @@ class Store(ABC):
         raise NotImplementedError(f"{type(self).__name__} keeps no tasks")
 
     async def find_task(self, id: str) -> TaskRow | None:
-        """Return a task; None if there is none, or it has expired.
+        """Return a task.
 
         Args:
             id: whatever a client sent.
+
+        Returns:
+            The task; None if there is none, or it has expired.
 
         Raises:
             StoreUnavailable: as for `add_task`.
@@ -197,7 +208,8 @@ class Store(ABC):
 
         Args:
             row: the task as it was.
-            seconds: how long the lease holds that is among the changes, from now on; None leaves its end as it is.
+            seconds: how long the lease holds that is among the changes, from now on, in seconds; None leaves its end as
+                it is.
             changes: the fields, by name.
 
         Returns:
@@ -219,10 +231,13 @@ class Store(ABC):
 
         Args:
             lease: names who takes them.
-            seconds: how long the lease holds.
+            seconds: how long the lease holds, in seconds.
             most: how many to take.
             tools: the tools, by name.
             without: the ids of tasks to leave.
+
+        Returns:
+            The tasks as they are now; none if there is nothing to do.
 
         Raises:
             StoreUnavailable: as for `add_task`.
@@ -235,7 +250,7 @@ class Store(ABC):
         Args:
             lease: names who has taken them.
             ids: of the tasks.
-            seconds: how long it holds.
+            seconds: how long it holds, in seconds.
 
         Returns:
             The ids of those that are still working under it.
@@ -251,6 +266,9 @@ class Store(ABC):
         Args:
             most: how many to return.
 
+        Returns:
+            The tasks, those first whose deadline passed first.
+
         Raises:
             StoreUnavailable: as for `add_task`.
         """
@@ -263,7 +281,7 @@ class Store(ABC):
         left something because it took its most.
 
         Args:
-            seconds: how long to wait, at most.
+            seconds: how long to wait at most, in seconds.
             tools: the tools, by name.
             without: the ids of tasks to leave.
 
@@ -274,7 +292,7 @@ class Store(ABC):
 
 
 class TaskStore(Store):
-    """A store that keeps tasks as well. It implements all methods that concern them.
+    """A store that keeps tasks as well. It implements all methods that concern them, as `Store` describes them.
 
     A method that can't do its work raises `StoreUnavailable`; nothing is half done then. What is past its `expires`
     counts as absent. Leases are by the store's own clock.
@@ -282,32 +300,32 @@ class TaskStore(Store):
 
     keeps_tasks = True
 
+    @override
     @abstractmethod
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        """Keep a new task; see `Store.add_task`."""
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool: ...
 
+    @override
     @abstractmethod
-    async def find_task(self, id: str) -> TaskRow | None:
-        """Return a task; see `Store.find_task`."""
+    async def find_task(self, id: str) -> TaskRow | None: ...
 
+    @override
     @abstractmethod
-    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
-        """Change fields of a task; see `Store.change_task`."""
+    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None: ...
 
+    @override
     @abstractmethod
     async def claim_tasks(
         self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
-    ) -> list[TaskRow]:
-        """Lease tasks that nobody runs; see `Store.claim_tasks`."""
+    ) -> list[TaskRow]: ...
 
+    @override
     @abstractmethod
-    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
-        """Extend a lease on tasks; see `Store.renew_tasks`."""
+    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]: ...
 
+    @override
     @abstractmethod
-    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        """Return tasks whose deadline has passed; see `Store.overdue_tasks`."""
+    async def overdue_tasks(self, *, most: int) -> list[TaskRow]: ...
 
+    @override
     @abstractmethod
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
-        """Wait until there may be something to claim; see `Store.wait_for_tasks`."""
+    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None: ...

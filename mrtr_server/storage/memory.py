@@ -8,6 +8,8 @@ from secrets import token_hex
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from typing_extensions import override
+
 from ..concurrency.wakes import Wakes
 from ..errors import StoreUnavailable
 from .base import Redemption, TaskStore
@@ -82,8 +84,8 @@ class _InProcessTasks(TaskStore):
         self._guard = Lock()
         self._wakes = Wakes()
 
+    @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        """Keep a new task; see `Store.add_task`."""
         now = self._now()
         with self._guard:
             self._forget(now)
@@ -101,13 +103,13 @@ class _InProcessTasks(TaskStore):
             self._wakes.set()
         return True
 
+    @override
     async def find_task(self, id: str) -> TaskRow | None:
-        """Return a task; see `Store.find_task`."""
         row = self._tasks.get(id)
         return row if row is not None and row.expires > self._now() else None
 
+    @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
-        """Change fields of a task; see `Store.change_task`."""
         now = self._now()
         if seconds is not None:
             changes["leased_until"] = now + seconds
@@ -128,10 +130,10 @@ class _InProcessTasks(TaskStore):
             self._wakes.set()
         return changed
 
+    @override
     async def claim_tasks(
         self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
     ) -> list[TaskRow]:
-        """Lease tasks that nobody runs; see `Store.claim_tasks`."""
         self._wakes.clear()
         names = frozenset(tools)
         now = self._now()
@@ -154,8 +156,8 @@ class _InProcessTasks(TaskStore):
             self._wakes.set()
         return claimed
 
+    @override
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
-        """Extend a lease on tasks; see `Store.renew_tasks`."""
         held = set()
         now = self._now()
         with self._guard:
@@ -166,8 +168,8 @@ class _InProcessTasks(TaskStore):
                     held.add(id)
         return held
 
+    @override
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        """Return tasks whose deadline has passed; see `Store.overdue_tasks`."""
         now = self._now()
         overdue: dict[str, TaskRow] = {}
         with self._guard:
@@ -181,8 +183,8 @@ class _InProcessTasks(TaskStore):
                 heapq.heappush(self._deadlines, (row.deadline, id))
         return list(overdue.values())
 
+    @override
     async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
-        """Wait until there may be something to claim; see `Store.wait_for_tasks`."""
         await self._wakes.wait(seconds)
 
     def _put(self, row: TaskRow) -> None:
@@ -244,8 +246,8 @@ class InProcessStore(_InProcessTasks):
         self._redeemed: _ExpiringDict[_Record] = _ExpiringDict(most_records, most_bytes)
         self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes)
 
+    @override
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        """Grant a delivery of a sealed state; see `Store.redeem`."""
         now = self._clock()
         with self._lock:
             record = self._redeemed.get(state, now)
@@ -262,8 +264,8 @@ class InProcessStore(_InProcessTasks):
                 record.token, record.attempt, record.leased_until = token_hex(16), record.attempt + 1, now + lease
             return Redemption("granted", record.token, attempt=record.attempt)
 
+    @override
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        """Extend the lease of a grant; see `Store.renew`."""
         now = self._clock()
         with self._lock:
             record = self._granted(state, token, now)
@@ -272,8 +274,8 @@ class InProcessStore(_InProcessTasks):
             record.leased_until = now + lease
             return True
 
+    @override
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        """Keep what came of a granted delivery; see `Store.record`."""
         with self._lock:
             record = self._granted(state, token, self._clock())
             if record is None or record.outcome not in (None, outcome):
@@ -283,15 +285,15 @@ class InProcessStore(_InProcessTasks):
                 self._redeemed.grow(state, len(outcome))
             return True
 
+    @override
     async def release(self, state: str, token: str) -> None:
-        """Remove a grant; see `Store.release`."""
         with self._lock:
             record = self._granted(state, token, self._clock())
             if record is not None and record.outcome is None:
                 self._redeemed.remove(state)
 
+    @override
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        """Keep a value, if there is none for the key; see `Store.put`."""
         now = self._clock()
         with self._lock:
             if self._values.get(key, now) is not None:
@@ -300,8 +302,8 @@ class InProcessStore(_InProcessTasks):
             self._values.grow(key, len(value))
             return True
 
+    @override
     async def get(self, key: str) -> bytes | None:
-        """Return the value of a key; see `Store.get`."""
         with self._lock:
             return self._values.get(key, self._clock())
 

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from ..errors import NotExecuted, StoreUnavailable
 from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
@@ -120,66 +122,66 @@ class WatchedStore(Store):
         self._looking: asyncio.Task[None] | None = None
         outage.look = self._look_soon
 
+    @override
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        """Grant a delivery of a sealed state; see `Store.redeem`."""
         work = self._store.redeem(state, answers, lease=lease, keep=keep)
         return await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
 
+    @override
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        """Extend the lease of a grant; see `Store.renew`."""
         return await _watched(self._outage, "renew", self._store.renew(state, token, lease=lease), bool)
 
+    @override
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        """Keep what came of a granted delivery; see `Store.record`."""
         return await _watched(self._outage, "record", self._store.record(state, token, outcome), bool)
 
+    @override
     async def release(self, state: str, token: str) -> None:
-        """Remove a grant; see `Store.release`."""
         await _watched(self._outage, "release", self._store.release(state, token), _nothing)
 
+    @override
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        """Keep a value, if there is none for the key; see `Store.put`."""
         return await _watched(self._outage, "put", self._store.put(key, value, keep=keep), bool)
 
+    @override
     async def get(self, key: str) -> bytes | None:
-        """Return the value of a key; see `Store.get`."""
         return await _watched(self._outage, "get", self._store.get(key), _nothing)
 
+    @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        """Keep a new task; see `Store.add_task`."""
         return await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
 
+    @override
     async def find_task(self, id: str) -> TaskRow | None:
-        """Return a task; see `Store.find_task`."""
         return await _watched(self._outage, "find_task", self._store.find_task(id), _nothing)
 
+    @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
-        """Change fields of a task; see `Store.change_task`."""
         work = self._store.change_task(row, seconds=seconds, **changes)
         return await _watched(self._outage, "change_task", work, bool)
 
+    @override
     async def claim_tasks(
         self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
     ) -> list[TaskRow]:
-        """Lease tasks that nobody runs; see `Store.claim_tasks`."""
         work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
         return await _watched(self._outage, "claim_tasks", work, bool)
 
+    @override
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
-        """Extend a lease on tasks; see `Store.renew_tasks`."""
         return await _watched(self._outage, "renew_tasks", self._store.renew_tasks(lease, ids, seconds=seconds), bool)
 
+    @override
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        """Return tasks whose deadline has passed; see `Store.overdue_tasks`."""
         return await _watched(self._outage, "overdue_tasks", self._store.overdue_tasks(most=most), _nothing)
 
+    @override
     async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
-        """Wait until there may be something to claim; see `Store.wait_for_tasks`."""
         work = self._store.wait_for_tasks(seconds, tools=tools, without=without)
         await _watched(self._outage, "wait_for_tasks", work, _nothing)
 
+    @override
     async def close(self) -> None:
-        """End the store's connections; see `Store.close`."""
         await self._store.close()
 
     async def is_usable(self) -> bool:

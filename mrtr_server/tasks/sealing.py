@@ -12,7 +12,8 @@ from ..errors import InvalidRequestState, OverBudget, RequestError
 from ..flow.journal import Journal
 from ..flow.outcomes import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
-from ..protocol.messages import JSON, Call, Client, Complete, Principal
+from ..protocol.callers import Client, Principal
+from ..protocol.messages import JSON, Call, Complete
 from ..protocol.users import dump_user, load_user
 from ..storage.tasks import TaskRow
 from .questions import Questions

@@ -14,7 +14,8 @@ from ..errors import Busy, InvalidRequestState, OverBudget, StoreUnavailable, Un
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..protocol.messages import JSON, Call, Principal, Task, TaskOffer, TaskResult
+from ..protocol.callers import Principal
+from ..protocol.messages import JSON, Call, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions

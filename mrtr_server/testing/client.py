@@ -31,8 +31,6 @@ class Calls(Session[One, Many]):
     ) -> One:
         """Call a tool, and answer what it asks until it is done.
 
-        Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
-
         Args:
             tool: its name.
             arguments: its arguments.
@@ -41,6 +39,9 @@ class Calls(Session[One, Many]):
 
         Returns:
             The last reply, with the steps, log and notes of all rounds.
+
+        Raises:
+            Unexpected: as for `Flow.finish`.
         """
         return self.flow(tool, {**arguments, **named}).finish(answers)
 
@@ -63,6 +64,9 @@ class Calls(Session[One, Many]):
 
         Returns:
             The last reply, with the steps, log and notes of all rounds.
+
+        Raises:
+            Unexpected: as for `Flow.finish`.
         """
         return self.prompt_flow(prompt, {**arguments, **named}).finish(answers)
 
@@ -75,6 +79,9 @@ class Calls(Session[One, Many]):
 
         Returns:
             The last reply, with the steps, log and notes of all rounds.
+
+        Raises:
+            Unexpected: as for `Flow.finish`.
         """
         return self.resource_flow(uri).finish(answers)
 
@@ -87,6 +94,9 @@ class Calls(Session[One, Many]):
 
         Returns:
             The reply; `result` has what came back.
+
+        Raises:
+            Unexpected: the server can't be reached, or did not reply in time.
         """
         return self.run_one(self._send(method, params, self.transports[0]))
 
@@ -152,6 +162,9 @@ class Client(Calls[Reply, list[Reply]]):
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
         timeout: how long a reply may take, in seconds; None for any time.
+
+    Raises:
+        Unexpected: there is no such dialect, it has no tasks, or no server was passed.
     """
 
     def __enter__(self) -> Self:
@@ -175,8 +188,23 @@ class Client(Calls[Reply, list[Reply]]):
 class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]):
     """A client for tests that are `async def`: what `Client` returns must be awaited here.
 
-    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down. It has
-    the parameters of `Client`.
+    As an asynchronous context manager it starts its applications, with their `lifespan=`, and shuts them down.
+
+    Args:
+        servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
+        token: the bearer token of the user.
+        headers: HTTP headers of every request.
+        answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
+        capabilities: what the client declares; every capability if left out.
+        tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
+        dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
+        log_level: the least severe log messages that the client wants; None for none.
+        path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
+            if left out.
+        timeout: how long a reply may take, in seconds; None for any time.
+
+    Raises:
+        Unexpected: there is no such dialect, it has no tasks, or no server was passed.
     """
 
     async def __aenter__(self) -> Self:

@@ -17,7 +17,13 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 
 
 class Progress(NamedTuple):
-    """A note on how far a call has come."""
+    """A note on how far a call has come.
+
+    Args:
+        progress: how far, in the handler's own unit.
+        total: what it will be at the end; None if that is not known.
+        message: what is being done.
+    """
 
     progress: float
     total: float | None = None
@@ -25,7 +31,13 @@ class Progress(NamedTuple):
 
 
 class Error(NamedTuple):
-    """A JSON-RPC error."""
+    """A JSON-RPC error.
+
+    Args:
+        code: its number.
+        message: what is wrong.
+        data: what the protocol adds, as plain JSON.
+    """
 
     code: int
     message: str
@@ -33,7 +45,13 @@ class Error(NamedTuple):
 
 
 class Task(NamedTuple):
-    """How a task is doing."""
+    """How a task is doing.
+
+    Args:
+        id: names it.
+        status: where it is.
+        message: what it is doing, in words.
+    """
 
     id: str
     status: TaskStatus

@@ -26,7 +26,7 @@ class Clock:
         """Move the clock.
 
         Args:
-            seconds: by how much; negative for a clock that is set back.
+            seconds: by how much, in seconds; negative for a clock that is set back.
         """
         self.now += seconds
 

@@ -8,9 +8,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from .._version import __version__
-from ..protocol.dialect import NAME_FIELDS, VERSION_FIELD, decode_header
+from ..protocol.dialect import VERSION_FIELD
 from ..protocol.dialects import ModernDialect, SepDraftDialect
 from ..protocol.header_params import HeaderParameter
+from ..protocol.headers import NAME_FIELDS, decode_header
 from ..protocol.messages import JSON, LogLevel
 
 EVERYTHING: JSON = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {}}

@@ -28,7 +28,7 @@ from ..errors import (
 )
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
-from ..protocol.messages import Principal
+from ..protocol.callers import Principal
 from ..protocol.users import principal_of
 
 logger = logging.getLogger("mrtr_server")

@@ -129,8 +129,13 @@ class Connection:
         if self._stream is not None:
             self._stream.abandon()
 
-    async def close(self) -> None:
-        """Respond to a client that has disconnected: middleware around the server fails without a response."""
+    async def leave(self) -> None:
+        """End a request whose client has disconnected, which cancelled it.
+
+        There is a response all the same: middleware around the server fails without one.
+        """
+        self.abandon()
+        self.request.uncancel()  # it was us, and there is nobody left to answer
         if self._stream is None:
             with suppress(OSError):
                 await self._writer.respond(499, b"")
@@ -209,7 +214,7 @@ class _Heard:
         self._patience: asyncio.Timeout | None = None
 
     async def next(self) -> list[Change] | None:
-        """Wait for changes. Gives none when the subscription has ended, and None when it is quiet."""
+        """Wait for changes. Return none when the subscription has ended, and None when it is quiet."""
         until = asyncio.get_running_loop().time() + KEEP_ALIVE if self._ends is None else self._ends
         try:
             async with asyncio.timeout_at(until) as self._patience:

@@ -14,9 +14,10 @@ from ..limits import Limits
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.dialects import DIALECTS, Dialect, Envelope, Surface, read_envelope, unclaimed
+from ..protocol.callers import Client
+from ..protocol.dialects import DIALECTS, Dialect, Envelope, Reply, Surface, read_envelope, unclaimed
 from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON, Call, Client, Listening
+from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
@@ -204,35 +205,39 @@ class Endpoint:
             reply = dialect.reply(call, outcome)
             call = None  # the client may take its time to read the reply, and both may be as large
             del outcome
-        except PayloadTooLarge as error:
-            # What is left of the body stays unread, so the connection can't be used again.
-            reply = dialect.error(None, error)
-            await writer.respond(reply.status, reply.body, (b"connection", b"close"))
-            return
         except asyncio.CancelledError:
             if connection is not None and connection.gone:
-                connection.abandon()
-                connection.request.uncancel()  # it was us, and there is nobody left to answer
-                await connection.close()
+                await connection.leave()
                 return
-            if listens or self._admission.shutdown.began is None:
-                if connection is not None:
-                    connection.abandon()
+            if not self._can_answer(connection, listens=listens):
                 raise
-            # The shutdown has no more time for it, by our own clock or by the web server's.
             self._in_flight.forgive(request)
             logger.warning("%s was cut off, since the server shuts down", _named(call))
             reply = dialect.error(request_id, CutOff())
-        except RequestError as error:
-            if isinstance(error, MissingCapability):
-                self._note_lacking(call, error)
-            reply = dialect.error(request_id if request_id is not None else error.request_id, error)
         except Exception as error:
-            reply = dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
+            reply = self._failed(error, dialect, call, request_id)
         if connection is not None:
             await connection.finish(reply)
         else:
             await writer.respond(reply.status, reply.body, *reply.headers)
+
+    def _can_answer(self, connection: Connection | None, *, listens: bool) -> bool:
+        """Check whether a cancelled request can be answered, for a shutdown cut it off; else abandon its response."""
+        if not listens and self._admission.shutdown.began is not None:  # by our own clock or by the web server's
+            return True
+        if connection is not None:
+            connection.abandon()
+        return False
+
+    def _failed(self, error: Exception, dialect: Dialect, call: Call | None, request_id: str | int | None) -> Reply:
+        if isinstance(error, PayloadTooLarge):
+            # What is left of the body stays unread, so the connection can't be used again.
+            return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
+        if isinstance(error, MissingCapability):
+            self._note_lacking(call, error)
+        if isinstance(error, RequestError):
+            return dialect.error(request_id if request_id is not None else error.request_id, error)
+        return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
 
     def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:
         what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
@@ -251,7 +256,7 @@ def _named(call: Call | None) -> str:
 
 
 def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:
-    """Mend the dictionary where a header is there twice; give the name of one of the protocol that is."""
+    """Mend the dictionary where a header is there twice; return the name of one of the protocol that is."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in listed:
         values.setdefault(name, []).append(value)

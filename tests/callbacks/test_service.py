@@ -1,6 +1,7 @@
 """Pages that report back: whose browser opens a link, what it may do, and how the flow that asked goes on."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.arguments import Stored
 from mrtr_server.storage.memory import InProcessStore
+from mrtr_server.testing import Clock
 from mrtr_server.transport.auth import TokenUser
 
 from ..support.direct import Exchange, headers_for, scope_of
@@ -398,7 +400,7 @@ class TestTheClientsWordIsNotEnough:
             ask.parse(claimed)
         assert ask.parse(Report(claimed)) == Account(name="eve", token="x")
 
-    async def test_nor_is_one_without_a_state(self) -> None:
+    async def test_a_word_without_a_state_is_not_enough(self) -> None:
         asking = walk(calendar(hold=0.05).app)
         assert await asking.questions({"google": OPENED}) == {"google": "Log in to Google"}
 
@@ -495,6 +497,18 @@ class TestAnEarlyClient:
         asked.clear()
         await asyncio.sleep(0.5)
         assert not asked
+
+    async def test_leaves_nothing_behind_when_it_has_been_held(self) -> None:
+        def futures() -> int:
+            gc.collect()
+            return sum(isinstance(each, asyncio.Future) for each in gc.get_objects())
+
+        server = calendar(hold=0.4)
+        asking = walk(server.app)
+        await asking.questions()
+        before = futures()
+        await asking.questions({"google": OPENED})
+        assert futures() <= before
 
     @pytest.mark.alone
     async def test_asks_only_for_what_it_still_needs(self) -> None:
@@ -714,11 +728,11 @@ class TestALink:
         refused(await Browser(server.app).back(state, code="x" * 20_000), "too large")
 
     async def test_ends_with_its_flow(self, refused: Any) -> None:
-        now = [time.time()]
-        server = calendar(clock=lambda: now[0], limits=Limits(flow_seconds=60))
+        clock = Clock()
+        server = calendar(clock=clock, limits=Limits(flow_seconds=60))
         asking = walk(server.app)
         await asking.questions()
-        now[0] += 61
+        clock.advance(61)
         refused(await Browser(server.app).back(state_of(url_of(asking))), "expired")
 
     async def test_is_for_one_callback_alone(self, server: Calendar, state: str, refused: Any) -> None:
@@ -1295,7 +1309,9 @@ class TestHoldingEndsEarly:
         assert time.monotonic() - began < 0.3
 
     @pytest.mark.alone
-    async def test_and_begins_not_at_all(self, callbacks: Callbacks, journal: Journal) -> None:
+    async def test_it_does_not_begin_where_the_call_is_to_continue_elsewhere(
+        self, callbacks: Callbacks, journal: Journal
+    ) -> None:
         began = time.monotonic()
         assert (await callbacks.wait(journal, lambda: True)).unfinished == (("google", "callback.0.0"),)
         assert time.monotonic() - began < 0.1

@@ -146,14 +146,19 @@ class TestOneServerOnSeveralEventLoops:
 
     def test_one_that_ends_takes_no_call_of_another_with_it(self) -> None:
         threads = Threads(2)
-        over = threading.Event()
+        over, ended = threading.Event(), threading.Event()
 
         def end_again_and_again() -> None:
             while not over.is_set():
                 threads.close()
+                ended.set()
 
         async def call() -> int:
-            return sum([await threads(lambda: 1) for _ in range(500)])
+            done = 0
+            for _ in range(500):
+                ended.clear()
+                done += await threads(lambda: ended.wait(10))  # one ends while the function runs
+            return done
 
         other = threading.Thread(target=end_again_and_again)
         other.start()

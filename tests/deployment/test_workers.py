@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from ..support.serving import KEYS, ROOT, TIMEOUT, Process, wait_until
+from ..support.wire import Wire
 
 APP = "tests.support.several_app:app"
 COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
@@ -63,6 +64,15 @@ def answers(server: Process) -> bool:
         return False
 
 
+def worker_of(server: Process) -> str:
+    """Call a tool on a connection of its own; return the process that served it."""
+    wire = Wire(f"http://127.0.0.1:{server.port}/mcp")
+    try:
+        return wire.call("who").text
+    finally:
+        wire.close()
+
+
 @pytest.mark.parametrize("server", COMMANDS)
 class TestWorkers:
     def test_several_without_keys_are_refused_with_the_way_out(self, server: str, tmp_path: Path) -> None:
@@ -72,14 +82,16 @@ class TestWorkers:
             assert "mrtr-server keygen" in several.text
             wait_until(lambda: several.process.poll() is not None, "the server to give up")
 
-    def test_one_is_not(self, server: str, tmp_path: Path) -> None:
+    def test_one_without_keys_is_served(self, server: str, tmp_path: Path) -> None:
         with serving(server, 1, tmp_path / "log") as single:
             wait_until(lambda: answers(single), "the server to be ready")
             assert "no keys are given" in single.text
 
-    def test_nor_are_several_that_share_their_keys(self, server: str, tmp_path: Path) -> None:
+    def test_several_that_share_their_keys_serve(self, server: str, tmp_path: Path) -> None:
         with serving(server, 2, tmp_path / "log", MRTR_KEYS=KEYS) as several:
             wait_until(lambda: answers(several), "the server to be ready")
+            first = worker_of(several)
+            wait_until(lambda: worker_of(several) != first, "the other worker to serve")
             assert "key" not in several.text
 
 

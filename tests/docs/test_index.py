@@ -10,7 +10,7 @@ TESTS = Path(__file__).parents[1]
 TEXT = (TESTS / "README.md").read_text()
 SECTIONS = dict(re.findall(r"^## tests/?(\w*)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 FOLDERS = sorted({path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} | {"support"})
-RULES = re.findall(r"^\| \d+\. .+ \| `(\w+)` \| `(\S+)` \|$", TEXT, re.MULTILINE)
+RULES = re.findall(r"^\| \d+\. .+ \| `(\w+)` in `(\S+)` \| `(\S+)` \|$", TEXT, re.MULTILINE)
 
 
 def listed(section: str) -> list[str]:
@@ -28,8 +28,13 @@ def test_every_file_is_there_once(folder: str) -> None:
     assert listed(SECTIONS[folder if folder != "." else ""]) == there
 
 
-def test_every_rule_of_a_flow_names_its_class() -> None:
-    classes = [node.name for node in ast.parse((TESTS / "flow" / "test_rules.py").read_text()).body
-               if isinstance(node, ast.ClassDef)]  # fmt: skip
-    assert [name for name, _ in RULES] == [name for name in classes if name.startswith("TestRule")]
-    assert [more for _, more in RULES if not (TESTS / more).is_file()] == []
+def test_every_rule_of_a_flow_names_its_class_and_its_file() -> None:
+    classes = {
+        (node.name, path.relative_to(TESTS).as_posix())
+        for path in (TESTS / "flow").glob("test_*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name.startswith("TestRule")
+    }
+    assert len(RULES) == len(classes)
+    assert {(name, file) for name, file, _ in RULES} == classes
+    assert [more for _, _, more in RULES if not (TESTS / more).is_file()] == []

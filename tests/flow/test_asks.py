@@ -268,7 +268,7 @@ class TestAnswers:
         assert misfit(ask, raw) == "The answer has no action."
 
     @pytest.mark.parametrize("ask", [LOGIN, BRANCHING])
-    def test_so_is_a_form_that_does_not_fit(self, ask: Ask[Any]) -> None:
+    def test_a_form_that_does_not_fit_is_asked_for_again(self, ask: Ask[Any]) -> None:
         assert misfit(ask, {"action": "accept"}) == "name: Field required"
         assert misfit(ask, {"action": "accept", "content": None}) == "The form came back empty."
         assert misfit(ask, {"action": "accept", "content": {"name": 5}}) == "name: Input should be a valid string"
@@ -331,15 +331,27 @@ class TestAnswers:
         )
     )
     def test_whatever_a_client_sends_is_an_answer_a_no_or_a_misfit(self, ask: Ask[Any], raw: dict[str, Any]) -> None:
+        says, answer, refused, wrong = raw.get("action"), None, "", ""
         try:
-            ask.parse(raw)
+            answer = ask.parse(raw)
         except Refusal as refusal:
-            action = refusal.action
+            refused = refusal.action
         except InvalidAnswer as found:
-            action = found.reason
+            wrong = found.reason
+        if refused:
+            assert (ask in PERSON, refused in ("decline", "cancel"), says) == (True, True, refused)
+        elif answer is None:
+            assert wrong, "an answer that does not fit is asked for again with a reason"
+        elif ask is BRANCHING:
+            assert says in ("decline", "cancel"), "no name is among what is sent"
+        elif ask is URL:
+            assert says == "accept"
+        elif ask is ROOTS:
+            assert answer == raw["roots"] == []
         else:
-            action = "accept"
-        assert action
+            assert ask is SAMPLE, f"{raw} is no answer to {ask}"
+            assert raw["content"] in ({}, [])
+            assert (answer.content, answer.text) == (raw["content"], "")
 
     def test_no_reason_repeats_what_was_sent(self) -> None:
         secret = "s3cret"

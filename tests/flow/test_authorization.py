@@ -15,8 +15,8 @@ from mrtr_server.concurrency.threads import Threads
 from mrtr_server.flow.authorization import Authorizer, compile_hook
 
 from ..conftest import Serve
-from ..support.apps import Login
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.models import Login
 from ..support.wire import JSON, TASKS, Reply, Wire, accept, modern, request
 from ..transport.test_subscriptions import Listener
 

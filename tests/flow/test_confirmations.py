@@ -9,15 +9,16 @@ from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
 from mrtr_server.errors import InvalidRequestState
+from mrtr_server.testing import Clock
 
 from ..conftest import Serve
 from ..support.walk import Walk
 from ..support.wire import Wire, accept
 
 DONE: list[str] = []
-CLOCK = [0.0]
+CLOCK = Clock()
 
-app = MRTRServer("confirmations", keys=[bytes(32)], clock=lambda: time.time() + CLOCK[0])
+app = MRTRServer("confirmations", keys=[bytes(32)], clock=CLOCK)
 
 
 def done(what: str) -> str:
@@ -92,7 +93,7 @@ DISMISSED = "The user dismissed the confirmation without a choice, so the reques
 @pytest.fixture(autouse=True)
 def nothing_is_done() -> None:
     DONE.clear()
-    CLOCK[0] = 0.0
+    CLOCK.now = time.time()
 
 
 @pytest.fixture(name="wire")
@@ -175,7 +176,7 @@ def test_a_malformed_answer_is_asked_for_again(wire: Wire, tool: str, answer: di
 @STYLES
 def test_a_late_answer_gets_the_frozen_error(wire: Wire, tool: str) -> None:
     state = wire.call(tool, X).state
-    CLOCK[0] = 3601.0
+    CLOCK.advance(3601)
     reply = wire.call(tool, X, answers={"confirm": accept(confirm=True)}, state=state)
     assert (reply.code, reply.error["message"]) == (-32602, InvalidRequestState.MESSAGE)
     assert DONE == []

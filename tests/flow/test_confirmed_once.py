@@ -10,42 +10,28 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, Limits, MRTRServer
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.testing import AsyncClient, Flow, Reply, decline, no, replicas, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect
+from ..support.models import Login
 from ..support.serving import KEYS, in_process
 from ..support.wire import Wire, accept, modern
 from .test_single_use import Watched, until
 
 pytestmark = pytest.mark.anyio
 
-EFFECTS: list[str] = []
 REPLAYS = 50
 
 Walking = Flow[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]
 
 
-class Login(BaseModel):
-    name: str
-
-
-@pytest.fixture(autouse=True)
-def no_effects() -> None:
-    EFFECTS.clear()
-
-
 @pytest.fixture
 def store() -> Watched:
     return Watched()
-
-
-def effect(what: str) -> str:
-    EFFECTS.append(what)
-    return what
 
 
 async def agreed(ctx: Context) -> bool:
@@ -198,7 +184,7 @@ class TestEveryLaterState:
         assert frozen(await flow.send({"login": {"name": "bob"}}))
         assert EFFECTS == ["paid", "paid by ann"]
 
-    async def test_also_where_the_question_is_gone_from_it(self, store: Watched) -> None:
+    async def test_is_redeemed_once_where_the_question_is_gone_from_it(self, store: Watched) -> None:
         """The client left the confirmation open, and the handler asks for something else now."""
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
         rounds: list[int] = []
@@ -217,7 +203,7 @@ class TestEveryLaterState:
         assert EFFECTS == ["ann"]
         assert rounds == [1, 2, 3]
 
-    async def test_also_one_that_is_handed_over(self, store: Watched) -> None:
+    async def test_is_redeemed_once_where_it_was_handed_over(self, store: Watched) -> None:
         app = serving(store)
         flow = await asked(app)
         (leaving,) = replicas(app, 1)
@@ -231,7 +217,7 @@ class TestEveryLaterState:
         await flow.replay()
         assert EFFECTS == ["paid"]
 
-    async def test_also_in_a_version_that_confirms_no_more(self, store: Watched) -> None:
+    async def test_is_redeemed_once_in_a_version_that_confirms_no_more(self, store: Watched) -> None:
         newer = MRTRServer("bank", keys=[bytes(32)], store=store)
 
         @newer.tool
@@ -245,7 +231,7 @@ class TestEveryLaterState:
         await flow.replay()
         assert EFFECTS == ["ann"]
 
-    async def test_but_none_before_it(self, store: Watched) -> None:
+    async def test_no_state_before_the_confirmation_is_redeemed_once(self, store: Watched) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
 
         @app.tool
@@ -264,7 +250,7 @@ class TestEveryLaterState:
         assert (await flow.answer(confirm=yes)).text == "paid"
         assert [redemption.verdict for redemption in store.redeemed] == ["granted"]
 
-    async def test_and_a_flow_without_one_never_touches_the_store(self, store: Watched) -> None:
+    async def test_a_flow_without_a_confirmation_never_touches_the_store(self, store: Watched) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
         store.down = {"redeem", "renew", "record"}
 

@@ -11,13 +11,10 @@ from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, Elicit, KeyRing, MRTRServer, ToolError
 
+from ..support.models import Login
 from ..support.walk import CANCEL, DECLINE, YES, Walk, accept
 
 pytestmark = pytest.mark.anyio
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Amount(BaseModel):

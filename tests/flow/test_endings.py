@@ -13,7 +13,8 @@ from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round
-from mrtr_server.protocol.messages import Call, Client
+from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.messages import Call
 
 
 class Login(BaseModel):

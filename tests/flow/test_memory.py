@@ -8,7 +8,7 @@ import pytest
 from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round
-from tests.support.apps import Login
+from tests.support.models import Login
 from tests.support.walk import Walk
 
 pytestmark = pytest.mark.alone

@@ -35,14 +35,12 @@ from mrtr_server import (
 )
 
 from ..support.direct import Exchange, exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect
+from ..support.models import Login
 from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Amount(BaseModel):
@@ -54,17 +52,6 @@ class Stock(BaseModel):
 
 
 ROOTS = {"roots": [{"uri": "file:///a", "name": "a"}]}
-EFFECTS: list[str] = []
-
-
-@pytest.fixture(autouse=True)
-def no_effects() -> None:
-    EFFECTS.clear()
-
-
-def effect(what: str) -> str:
-    EFFECTS.append(what)
-    return what
 
 
 @pytest.fixture
@@ -292,7 +279,9 @@ class TestNo:
         assert EFFECTS == []
 
     @pytest.mark.parametrize("answer", [DECLINE, CANCEL], ids=str)
-    async def test_or_gives_none_or_the_default(self, app: MRTRServer, answer: dict[str, Any]) -> None:
+    async def test_a_no_gives_none_or_the_default_where_the_parameter_takes_that(
+        self, app: MRTRServer, answer: dict[str, Any]
+    ) -> None:
         nobody = Login(name="nobody")
 
         @app.tool
@@ -309,7 +298,7 @@ class TestNo:
         assert list(asked.values()) == ["one?", "two?", "who?", "open"]
         assert await walk.text(dict.fromkeys(asked, answer)) == "None nobody None False"
 
-    async def test_or_the_handler_branches_on_it(self, app: MRTRServer) -> None:
+    async def test_a_no_is_for_the_handler_that_takes_what_was_elicited(self, app: MRTRServer) -> None:
         @app.tool
         def greet(login: Annotated[Elicited[Login], Elicit("who?")]) -> str:
             return f"{login.action} {login.content}"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from examples import payments
 from mrtr_server import (
@@ -34,8 +33,11 @@ from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.base import Redemption, Store
 from mrtr_server.storage.memory import InProcessStore
+from mrtr_server.testing import Clock
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect
+from ..support.models import Login
 from ..support.serving import KEYS, Process, in_process, started, wait_until
 from ..support.walk import DECLINE, NO, YES, Walk, accept
 from ..support.wire import JSON, Reply, Wire, modern
@@ -44,21 +46,6 @@ from ..transport.test_endpoint import connected, raw_request
 pytestmark = pytest.mark.anyio
 
 KEY = bytes(32)
-EFFECTS: list[str] = []
-
-
-class Login(BaseModel):
-    name: str
-
-
-@pytest.fixture(autouse=True)
-def no_effects() -> None:
-    EFFECTS.clear()
-
-
-def effect(what: str) -> str:
-    EFFECTS.append(what)
-    return what
 
 
 async def slow_effect(what: str) -> str:
@@ -864,34 +851,105 @@ class TestTheLease:
         assert EFFECTS == ["charged", " and mailed"]
 
 
+class TakenOver(Watched):
+    """A store in which another replica takes a delivery over, just before its outcome would have been recorded.
+
+    Args:
+        clock: of the store.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.lease_clock = clock
+        self.taken_over = asyncio.Event()
+        self.asked: list[tuple[str, str]] = []
+
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+        self.asked.append((state, answers))
+        return await super().redeem(state, answers, lease=lease, keep=keep)
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        if not self.taken_over.is_set():
+            self.lease_clock.advance(31)
+            other = await self.store.redeem(*self.asked[0], lease=30, keep=3600)
+            assert (other.verdict, other.attempt) == ("granted", 2)
+            self.taken_over.set()
+        return await super().record(state, token, outcome)
+
+
+class TestFaultsInARow:
+    """Another replica took the delivery over while this one ran it, and then something else goes wrong."""
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def store(self, clock: Clock) -> TakenOver:
+        return TakenOver(clock)
+
+    @pytest.fixture
+    def app(self, store: TakenOver, clock: Clock) -> MRTRServer:
+        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(lease_seconds=30))
+        add_pay(app)
+        return app
+
+    async def test_a_store_that_is_away_by_then_does_not_hide_what_was_done(
+        self, app: MRTRServer, store: TakenOver
+    ) -> None:
+        walk = await asked(app)
+        paying = asyncio.create_task(walk.text({"confirm": YES}))
+        await store.taken_over.wait()
+        store.down = {"redeem"}
+        assert await paying == "5 paid", "not that nothing was done"
+        assert EFFECTS == ["5 paid"]
+        assert store.failures > 0
+
+    async def test_what_a_client_did_not_wait_for_is_recorded_once_the_other_replica_is_no_more(
+        self, app: MRTRServer, store: TakenOver, clock: Clock
+    ) -> None:
+        walk = await asked(app)
+        repeated = again(walk, walk.state)
+        left = begin(walk, {"confirm": YES})
+        await until(lambda: EFFECTS)
+        left.disconnect()
+        await left.end()
+        await store.taken_over.wait()
+        clock.advance(31)  # the other one was killed
+        await until(lambda: [each.verdict for each in store.redeemed].count("granted") == 2)
+        assert await repeated.text({"confirm": YES}) == "5 paid"
+        assert EFFECTS == ["5 paid"], "a round that ran is recorded, and not given back"
+        assert store.released == 0
+
+
 class TestRecordsExpireWithTheState:
-    async def test_and_then_the_state_is_refused(self) -> None:
-        now = [1_000_000.0]
-        store = Watched(clock=lambda: now[0])
+    async def test_a_state_whose_record_has_expired_is_refused(self) -> None:
+        clock = Clock(1_000_000.0)
+        store = Watched(clock=clock)
         app = MRTRServer(
-            "bank", keys=[KEY], store=store, clock=lambda: now[0], limits=Limits(state_seconds=100, lease_seconds=5)
+            "bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100, lease_seconds=5)
         )
         add_pay(app, effect)
         walk = await asked(app)
         kept = walk.state
-        now[0] += 30
+        clock.advance(30)
         assert await walk.text({"confirm": YES}) == "5 paid"
-        now[0] += 69
+        clock.advance(69)
         assert await again(walk, kept).text({"confirm": YES}) == "5 paid"
-        now[0] += 1
+        clock.advance(1)
         assert (await again(walk, kept).error({"confirm": YES}))["message"] == InvalidRequestState.MESSAGE
         # A replica whose clock is behind may still take the state, within the leeway, so the record is still there.
-        slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: now[0] - 50)
+        slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: clock() - 50)
         add_pay(slow, effect)
         assert await again(walk, kept, slow).text({"confirm": YES}) == "5 paid"
-        now[0] += 61
+        clock.advance(61)
         (state,) = store.recorded
         assert (await store.store.redeem(state, "other", lease=1, keep=1)).verdict == "granted", "it is gone"
         assert EFFECTS == ["5 paid"]
 
     async def test_a_duplicate_does_not_wait_past_that(self, store: Watched) -> None:
-        now = [1_000_000.0]
-        app = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: now[0], limits=Limits(state_seconds=100))
+        clock = Clock(1_000_000.0)
+        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
         add_pay(app)
 
         async def busy(*args: Any, **kwargs: Any) -> Redemption:
@@ -902,7 +960,7 @@ class TestRecordsExpireWithTheState:
         waiting = asyncio.create_task(walk.send({"confirm": YES}))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        now[0] += 100
+        clock.advance(100)
         async with asyncio.timeout(5):
             assert (await waiting)["error"]["message"] == InvalidRequestState.MESSAGE
 

@@ -31,14 +31,11 @@ from mrtr_server.tasks import worker
 from mrtr_server.testing import AsyncClient, replica
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.models import Login
 from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
-
-
-class Login(BaseModel):
-    name: str
 
 
 Who = Annotated[Login, Elicit("who?")]
@@ -545,7 +542,9 @@ class TestErrors:
         assert happened == ["enter session", "session got ToolError"]
 
     @pytest.mark.parametrize("failure", [ToolError("never mind"), RuntimeError("broken")], ids=repr)
-    async def test_but_not_a_no(self, app: MRTRServer, failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_no_can_not_be_made_into_another_error(
+        self, app: MRTRServer, failure: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
         def translating() -> Iterator[None]:
             try:
                 yield

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
@@ -19,11 +18,9 @@ from mrtr_server import Context, Depends, InProcessStore, KeyRing, MRTRServer, S
 from mrtr_server.logs.tracebacks import format_failure
 from mrtr_server.testing import Client, Reply
 
+from ..support.models import Login
+
 HERE = f'File "{__file__}", line'
-
-
-class Login(BaseModel):
-    name: str
 
 
 def line() -> int:

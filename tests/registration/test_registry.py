@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from mrtr_server import Completion, Context, Header, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
 from mrtr_server.concurrency.threads import Threads
@@ -16,6 +16,8 @@ from mrtr_server.registration.options import ResourceOptions, ToolOptions
 from mrtr_server.registration.registry import LISTINGS, Registry
 from mrtr_server.registration.resources import build_resource
 from mrtr_server.registration.tools import build_tool
+
+from ..support.models import Login
 
 VERSION = "2026-07-28"
 
@@ -41,10 +43,6 @@ def listed(app: MRTRServer, method: str) -> list[dict[str, Any]]:
     return list(entries)
 
 
-class Login(BaseModel):
-    name: str
-
-
 class TestLists:
     def test_a_tool_is_listed_with_what_its_function_says(self, app: MRTRServer) -> None:
         @app.tool
@@ -68,7 +66,7 @@ class TestLists:
             },
         }
 
-    def test_and_with_what_its_decorator_says(self, app: MRTRServer) -> None:
+    def test_a_tool_is_listed_with_what_its_decorator_says(self, app: MRTRServer) -> None:
         @app.tool(
             name="weather.get",
             title="Weather",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, Field
 
 from mrtr_server import Confirm, Context, Depends, Elicit, Inputs, MRTRServer, SetupError, State
 from mrtr_server.schema.arguments import SignatureArguments
@@ -15,11 +15,8 @@ from mrtr_server.schema.unknown_arguments import MOST_NAMED, ArgumentNames
 from mrtr_server.testing import Client, yes
 
 from ..conftest import Serve
+from ..support.models import Login
 from ..support.wire import JSON, Reply, Wire, accept, request
-
-
-class Login(BaseModel):
-    name: str
 
 
 def stock() -> int:

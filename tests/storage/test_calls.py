@@ -14,7 +14,7 @@ from mrtr_server.storage.sql.database import Database
 from mrtr_server.storage.sql.tasks import POLL
 from mrtr_server.testing import AsyncClient, yes
 
-from ..support.apps import Login
+from ..support.models import Login
 
 pytestmark = pytest.mark.anyio
 

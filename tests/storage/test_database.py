@@ -24,7 +24,7 @@ from mrtr_server.storage.sql import sqlite
 from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase
 from mrtr_server.storage.sql.urls import open_database
-from mrtr_server.testing import Client, yes
+from mrtr_server.testing import Client, Clock, yes
 
 from ..support.databases import PostgreSQL
 
@@ -298,7 +298,7 @@ class TestStoreOf:
         assert isinstance(store, SQLStore)
         assert store.database.name.endswith("given.db")
 
-    def test_or_the_one_in_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_takes_the_url_of_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MRTR_DATABASE_URL", f" sqlite:///{tmp_path}/set.db\n")
         store = store_of()
         assert isinstance(store, SQLStore)
@@ -496,8 +496,8 @@ class TestSQLiteTrouble:
     async def test_a_disk_that_is_full_loses_nothing_and_has_room_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        now = [1_000.0]
-        store = SQLStore(f"sqlite:///{tmp_path}/store.db", clock=lambda: now[0])
+        clock = Clock(1_000.0)
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db", clock=clock)
         assert await works(store, "precious")
         await store.database.execute("PRAGMA max_page_count=60", {})
         kept: list[str] = []
@@ -511,7 +511,7 @@ class TestSQLiteTrouble:
         assert len(kept) > 10
         assert [len(await store.get(key) or b"") for key in kept] == [3_000] * len(kept)
         assert (await store.redeem("precious", "answers", lease=60, keep=600)).verdict == "running"
-        now[0] += 11
+        clock.advance(11)
         monkeypatch.setattr("mrtr_server.storage.sql.store.SWEEP_EVERY", 0.0)
         assert await store.put("key", bytes(3_000), keep=10)
         await store.close()

@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from mrtr_server import InProcessStore, Redemption, SQLStore, Store, StoreUnavailable
 from mrtr_server.storage.sql import store as module
+from mrtr_server.testing import Clock
 
 from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
 
@@ -29,16 +30,6 @@ ROWS = "(SELECT count(*) FROM mrtr_redemptions) + (SELECT count(*) FROM mrtr_kep
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
-
-
-class Clock:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

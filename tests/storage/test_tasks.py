@@ -21,6 +21,7 @@ from mrtr_server import InProcessStore, SQLStore, StoreUnavailable, TaskRow, Tas
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.sql.statements import read_migrations
 from mrtr_server.storage.tasks import ENDED
+from mrtr_server.testing import Clock
 
 from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
 
@@ -37,16 +38,6 @@ OF_A_SERVER_THAT_GOES = (
 )
 """What PostgreSQL and its driver say of a server that is shut down, and starts again."""
 STATUSES = ["working", "working", "input_required", "completed", "failed", "cancelled"]
-
-
-class Clock:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -335,7 +326,7 @@ class TaskContract:
         await waiting
         assert time.monotonic() - start < 1
 
-    async def test_and_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
+    async def test_who_waits_for_tasks_is_woken_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
         await bench.add()
         (row,) = await bench.claim()
         parked: dict[str, Any] = {"status": "input_required", "lease": "", "leased_until": 0.0}

@@ -22,9 +22,7 @@ from mrtr_server import (
     ToolError,
 )
 
-
-class Login(BaseModel):
-    name: str
+from .models import Login
 
 
 class Order(BaseModel):

@@ -76,6 +76,11 @@ class Exchange:
         self.sent.append(message)
         self._sent.set()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the application has returned."""
+        return self._task is not None and self._task.done()
+
     async def until(self, part: bytes) -> None:
         """Wait until the application has sent something with these bytes in it."""
         async with asyncio.timeout(5):

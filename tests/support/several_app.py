@@ -1,11 +1,13 @@
 """A server without keys and without a store, which works in one process only."""
 
+import os
+
 from mrtr_server import MRTRServer
 
 app = MRTRServer("several", lame_duck=0.1)
 
 
 @app.tool
-def hello() -> str:
-    """Greet."""
-    return "hello"
+def who() -> str:
+    """Say which worker serves."""
+    return str(os.getpid())

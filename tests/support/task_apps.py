@@ -4,7 +4,8 @@ from pydantic import BaseModel
 
 from mrtr_server import Context, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
 
-from .apps import Login, weather_for_somebody
+from .apps import weather_for_somebody
+from .models import Login
 
 promising = MRTRServer("promising", keys=[bytes(32)])
 """The city weather of the earliest sketches, as a promise."""

@@ -45,6 +45,7 @@ from mrtr_server import (
 )
 
 from ..conftest import Serve
+from ..support.models import Login
 from ..support.serving import in_thread
 from ..support.task_apps import working
 from ..support.wire import Inspected
@@ -135,10 +136,6 @@ def connect(office_url: str, mode: str) -> Connect:
 
 
 office = MRTRServer("office", version="2.0", instructions="Be brief.", keys=[bytes(32)], page_size=7)
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Booking(BaseModel):
@@ -789,7 +786,7 @@ class TestLists:
         assert [resource.uri for resource in resources] == ["doc://plain", "doc://binary"]
         assert template.uri_template == "doc://{owner}/{name}"
 
-    async def test_and_resources_are_kept_as_long_as_the_server_says(self, office_url: str) -> None:
+    async def test_resources_are_kept_as_long_as_the_server_says(self, office_url: str) -> None:
         before = len(READS)
         async with Client(office_url) as client:
             for _ in range(3):

@@ -22,7 +22,7 @@ from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.sealing import RowBinding, SealedTasks, _dump_call
 
 from ..conftest import Serve
-from ..support.apps import Login
+from ..support.models import Login
 from ..support.wire import JSON, TASKS, Reply, Wire, accept, modern
 
 ABLE: JSON = {"elicitation": {}, **TASKS}

@@ -8,8 +8,8 @@ import pytest
 from mrtr_server import BearerTokens, Context, MRTRServer
 
 from ..conftest import Serve
-from ..support.apps import Login
 from ..support.direct import headers_for
+from ..support.models import Login
 from ..support.task_apps import working
 from ..support.wire import JSON, PREFIX, TASKS, Wire, accept, modern
 from ..transport.test_subscriptions import Listener

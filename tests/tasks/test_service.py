@@ -30,6 +30,7 @@ from mrtr_server import (
 from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.models import Login
 from ..support.wire import events, meta, modern
 
 pytestmark = pytest.mark.anyio
@@ -45,10 +46,6 @@ flows: set[str] = set()
 
 gates: dict[str, asyncio.Event] = {}
 """What lets a step go on, and says that it has begun."""
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Size(BaseModel):
@@ -503,17 +500,28 @@ class TestSingleUse:
         await flow.start()
         assert len({reply.task.id for reply in await flow.race()}) == 1
 
-    async def test_makes_one_task_where_the_record_of_it_was_lost(self, server: MRTRServer) -> None:
+    async def test_makes_one_task_where_the_record_of_it_was_lost_and_tells_how_it_is(self, server: MRTRServer) -> None:
         """A replica that ends between the two leaves a task that the next delivery finds."""
         flow = AsyncClient(server, tasks=True).flow("once")
         await flow.start()
+        params = {"name": "once", "arguments": {}, "requestState": flow.last.state}
         first = await flow.answer()
-        # The same tasks, and redemptions that never were.
-        forgetful = replica(server, store=InProcessStore())
-        forgetful._parts.tasks.store = server._parts.tasks.store
-        flow.move_to(forgetful)
-        assert (await flow.replay(first)).task.id == first.task.id
-        await forgetful._parts.worker.close()
+        await flow.wait()
+
+        async def deliver_again() -> tuple[str, str]:
+            # The same tasks, and redemptions that never were.
+            forgetful = replica(server, store=InProcessStore())
+            forgetful._parts.tasks.store = server._parts.tasks.store
+            reply = await AsyncClient(forgetful, tasks=True).request("tools/call", params)
+            await forgetful._parts.worker.close()
+            told = reply.message["result"]
+            return told["taskId"], told["status"]
+
+        assert await deliver_again() == (first.task.id, "input_required")
+        await flow.answer(login={"name": "Ann"})
+        await flow.wait()
+        assert await deliver_again() == (first.task.id, "completed")
+        assert ran == ["once"]
 
 
 class TestWhatATaskSaysOfItself:
@@ -786,8 +794,12 @@ class TestListening:
             assert listener.agreed == [flow.task]
             await flow.wait()
             await flow.answer(login={"name": "Ann"})
-            told = await listener.until("completed")
-        assert told["result"]["content"] == [{"type": "text", "text": "Hello, Ann"}]
+            await listener.until("completed")
+        *before, last = listener.told
+        assert last["result"]["content"] == [{"type": "text", "text": "Hello, Ann"}]
+        heard = [(each["status"], each["lastUpdatedAt"], each.get("statusMessage")) for each in listener.told]
+        assert len(set(heard)) == len(heard), "nothing is told twice"
+        assert "input_required" in {each["status"] for each in before}
 
     async def test_needs_the_extension(self, server: MRTRServer) -> None:
         reply = await AsyncClient(server).request("subscriptions/listen", {"notifications": {"taskIds": ["x"]}})
@@ -836,6 +848,11 @@ class Listener:
         self._exchange.disconnect()
         await self._exchange.end()
 
+    async def hears(self, message: str) -> None:
+        """Wait until it has heard of a task with this message."""
+        await self._exchange.until(f'"statusMessage":"{message}"'.encode())
+
     async def until(self, status: str) -> dict[str, Any]:
+        """Wait until it has heard of a task with this status; give that task."""
         await self._exchange.until(f'"status":"{status}"'.encode())
         return self.told[-1]

@@ -24,6 +24,7 @@ from mrtr_server.testing import replica
 from ..support.databases import PostgreSQL
 from ..support.direct import Exchange, exchange, scope_of
 from ..support.fleet import fleet
+from ..support.models import Login
 from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
 
 pytestmark = pytest.mark.anyio
@@ -36,10 +37,6 @@ TIMEOUT = 10.0
 app = MRTRServer("waiting", keys=[bytes(32)])
 gates: dict[str, asyncio.Event] = {}
 """What lets a tool go on."""
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Size(BaseModel):
@@ -269,6 +266,18 @@ class TestTheWaitEnds:
         assert 0.9 < time.monotonic() - began < 3
         gate("a").set()
 
+    @pytest.mark.parametrize(("first_ask", "ttl"), [(0.3, 600.0), (600.0, 0.3)], ids=["the server's", "the task's own"])
+    async def test_for_the_first_ask_at_the_sooner_of_two_bounds(self, first_ask: float, ttl: float) -> None:
+        async with AsyncExitStack() as stack:
+            # Nobody runs the task, or ends it when its time is over.
+            limits = Limits(first_ask_seconds=first_ask, task_seconds=ttl)
+            server = await _replicas(stack, None, limits=limits, run_tasks=False)
+            began = time.monotonic()
+            call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
+            assert (await server.send("tools/call", call)).result["status"] in ("working", "failed")
+            assert 0.25 < time.monotonic() - began < 8
+            gate("a").set()
+
     async def test_when_the_client_leaves(self, alone: Replicas) -> None:
         task = await alone.start("held", name="a")
         waiting = alone.opening("tasks/result", {"taskId": task}).start()
@@ -321,7 +330,7 @@ class TestTheWaitEnds:
 
 
 class TestWaitingIsBounded:
-    async def test_in_number(self) -> None:
+    async def test_waiting_requests_are_bounded_in_number(self) -> None:
         async with AsyncExitStack() as stack:
             small = await _replicas(stack, None, limits=Limits(task_waits=2, first_ask_seconds=600))
             task = await small.start("held", name="a")
@@ -339,7 +348,7 @@ class TestWaitingIsBounded:
             assert {(await each.end()).text for each in waiting} == {"a is done"}
             assert (await small.send("tasks/result", {"taskId": task})).text == "a is done"
 
-    async def test_and_holds_no_place_among_the_calls_that_run(self) -> None:
+    async def test_waiting_holds_no_place_among_the_calls_that_run(self) -> None:
         async with AsyncExitStack() as stack:
             narrow = await _replicas(stack, None, limits=Limits(max_concurrency=1, first_ask_seconds=600))
             task = await narrow.start("held", name="a")
@@ -354,7 +363,7 @@ class TestWaitingIsBounded:
             for each in waiting:
                 assert (await each.end()).status == 200
 
-    async def test_and_holds_no_connection_to_the_database(self, postgresql: PostgreSQL) -> None:
+    async def test_waiting_holds_no_connection_to_the_database(self, postgresql: PostgreSQL) -> None:
         url = postgresql.url(await postgresql.new_database())
         async with AsyncExitStack() as stack:
             replicas = await _replicas(stack, url, limits=Limits(result_wait_seconds=600))

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from pydantic import BaseModel
 from starlette.requests import Request
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
@@ -24,13 +23,12 @@ from mrtr_server.tasks import execution as task_run
 from mrtr_server.tasks import worker
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica
 
+from ..support.models import Login
+from .test_service import Listener
+
 pytestmark = pytest.mark.anyio
 
 KEYS = [bytes(32)]
-
-
-class Login(BaseModel):
-    name: str
 
 
 class Flaky(InProcessStore):
@@ -186,6 +184,18 @@ class TestAStoreThatIsAway:
         assert (await flow.wait()).text == "at once"
         assert tools.ran == ["at once"]
 
+    async def test_is_asked_again_in_steps_and_not_in_a_loop(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(task_run, "AGAIN_AFTER", 0.1)
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"change"}
+        tools.store.calls.clear()
+        tools.gate.set()
+        await asyncio.sleep(0.55)
+        assert 2 <= tools.store.calls.count("change") <= 6
+        tools.store.away = set()
+        assert (await flow.wait()).text == "last"
+
     async def test_is_a_clear_error_for_clients(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
         flow = await tools.start("greet")
         await flow.wait()
@@ -211,7 +221,9 @@ class TestAStoreThatIsAway:
         assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
         await tools.app._parts.worker.close()
 
-    async def test_and_is_there_again_is_said_once_each(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_is_said_once_to_be_away_and_once_to_be_back(
+        self, tools: Tools, caplog: pytest.LogCaptureFixture
+    ) -> None:
         await (await tools.start("at_once")).wait()
         tools.store.away = {"claim", "renew", "overdue"}
         await asyncio.sleep(0.6)
@@ -434,6 +446,32 @@ class TestALease:
         assert tools.ran == ["first", "waits"]
         assert (await tools.row(flow)).lease == "another's"
 
+    async def test_that_was_found_again_holds_anew(self) -> None:
+        """The run need not be given up, and its code not be run again, for an outage that is over."""
+        tools = Tools(Flaky(), limits=Limits(lease_seconds=1))
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"renew"}
+        attempts = (await tools.row(flow)).attempts
+        claimed = asyncio.Event()
+        found = tools.store.claim_tasks
+
+        async def claim(*args: Any, **given: Any) -> list[TaskRow]:
+            rows: list[TaskRow] = await found(*args, **given)
+            if rows:
+                claimed.set()
+            return rows
+
+        tools.store.claim_tasks = claim
+        async with asyncio.timeout(10):
+            await claimed.wait()
+        assert (await tools.row(flow)).attempts > attempts
+        await asyncio.sleep(0.05)
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran == ["first", "waits", "between", "last"]
+        await tools.app._parts.worker.close()
+
     async def test_that_ended_and_was_found_again_loses_nothing(self, tools: Tools) -> None:
         flow = await tools.start("steps")
         await tools.began.wait()
@@ -486,7 +524,93 @@ class TestALease:
         await tools.app._parts.worker.close()
 
 
+class TestARowThatHasChangedMeanwhile:
+    """What a run records is kept although the row is another version than the one it knew."""
+
+    async def test_takes_the_record_of_a_step(self, tools: Tools) -> None:
+        between, go_on = asyncio.Event(), asyncio.Event()
+
+        async def two(ctx: Context) -> str:
+            """Run a step that waits; wait, and run another one."""
+            await ctx.step(tools._wait, "waits", key="waits")
+            between.set()
+            await go_on.wait()
+            return await ctx.step(tools.did, "last", key="last")
+
+        tools.app.tool(task="optional")(two)
+        flow = await tools.start("two")
+        await tools.began.wait()
+        row = await tools.row(flow)
+        assert await tools.store.change_task(row, attempts=row.attempts)
+        tools.gate.set()
+        await between.wait()
+        await tools.app._parts.worker.close()  # its run is cancelled here, and goes on elsewhere
+        other = replica(tools.app)
+        flow.move_to(other)
+        other._parts.worker.start()
+        go_on.set()
+        assert (await flow.wait()).text == "last"
+        assert tools.ran == ["waits", "last"], "the step was recorded before the code after it ran"
+        await other._parts.worker.close()
+
+    async def test_takes_a_message_and_the_result(self, tools: Tools) -> None:
+        said, go_on = asyncio.Event(), asyncio.Event()
+
+        async def talks(ctx: Context) -> str:
+            """Say something, and wait."""
+            said.set()
+            await go_on.wait()
+            await ctx.status("one")
+            await tools.gate.wait()
+            return "done"
+
+        tools.app.tool(task="optional")(talks)
+        flow = await tools.start("talks")
+        await said.wait()
+        row = await tools.row(flow)
+        assert await tools.store.change_task(row, attempts=row.attempts)
+        go_on.set()
+        await message(tools, flow, "one")
+        row = await tools.row(flow)
+        assert await tools.store.change_task(row, attempts=row.attempts)
+        tools.gate.set()
+        assert (await flow.wait()).text == "done"
+
+
+async def message(tools: Tools, flow: Any, text: str) -> None:
+    """Wait until a task that works has a message."""
+    async with asyncio.timeout(10):
+        while (await tools.row(flow)).message != text:  # noqa: ASYNC110  what it waits for has no event
+            await asyncio.sleep(0.005)
+    assert (await tools.row(flow)).status == "working"
+
+
 class TestMessages:
+    async def test_each_is_stored_while_the_task_works_and_told_once(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(task_run, "SAY_EVERY", 0.3)
+        turns = [asyncio.Event() for _ in range(3)]
+
+        async def talks(ctx: Context) -> str:
+            """Say a thing whenever it is let."""
+            for number, turn in enumerate(turns):
+                await turn.wait()
+                await ctx.status(f"message {number}")
+            await tools.gate.wait()
+            return "done"
+
+        tools.app.tool(task="optional")(talks)
+        flow = await tools.start("talks")
+        async with Listener(tools.app, [flow.task], "") as listener:
+            for number, turn in enumerate(turns):
+                turn.set()  # the next one comes while the one before it waits for its time
+                await message(tools, flow, f"message {number}")
+                await listener.hears(f"message {number}")
+            tools.gate.set()
+            await listener.until("completed")
+            told = [(each["status"], each.get("statusMessage", "")) for each in listener.told]
+        works = [("working", f"message {number}") for number in range(3)]
+        assert told[-4:] == [*works, ("completed", "")], "and each once"
+
     async def test_that_come_with_the_result_are_over_with_it(self, tools: Tools) -> None:
         flow = await tools.start("says")
         reply = await flow.wait()
@@ -585,13 +709,30 @@ class TestServersThatEnd:
         assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
 
     async def test_end_while_the_store_is_away(self, tools: Tools) -> None:
-        await tools.start("steps")
+        flow = await tools.start("steps")
         await tools.began.wait()
         tools.store.away = {"change", "find", "claim", "renew", "overdue"}
         tools.gate.set()
         async with asyncio.timeout(5):
             await tools.app._parts.worker.close()
         tools.store.away = set()
+        row = await tools.row(flow)
+        assert (row.status, row.lease != "", row.attempts) == ("working", True, 0), "its lease runs out by itself"
+        await tools.store.change_task(row, leased_until=0.0)
+        other = replica(tools.app)
+        flow.move_to(other)
+        assert (await flow.wait()).text == "last"
+        assert tools.ran == ["first", "waits", "waits", "between", "last"], "a worker that ends costs one step at most"
+        await other._parts.worker.close()
+
+    async def test_hand_a_task_back_once_and_do_not_wait_for_a_store_that_is_away(self, tools: Tools) -> None:
+        tools.app.tool(task="optional")(tools.waits)
+        await tools.start("waits")
+        await tools.began.wait()
+        tools.store.away = {"change", "find", "claim", "renew", "overdue"}
+        tools.store.calls.clear()
+        await tools.app._parts.worker.close()
+        assert tools.store.calls.count("change") == 1
 
     async def test_work_again_when_they_start_again(self) -> None:
         tools = Tools(Flaky())

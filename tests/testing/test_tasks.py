@@ -4,14 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import Context, ImageContent, InProcessStore, Message, MRTRServer, ResourceContents, ToolError
 from mrtr_server.testing import Answer, AsyncClient, Client, Unexpected, accept, replicas, yes
 
-
-class Login(BaseModel):
-    name: str
+from ..support.models import Login
 
 
 @pytest.fixture
@@ -43,7 +40,7 @@ class TestARaceAnswersWhatIsOpen:
             flow.race({"sure": yes, "confirm": yes})
         assert len(flow.replies) == 1
 
-    def test_and_so_does_an_answer_before_anything_is_asked_and_after_the_end(self, app: MRTRServer) -> None:
+    def test_an_answer_before_anything_is_asked_or_after_the_end_fails_the_test(self, app: MRTRServer) -> None:
         @app.tool
         async def greet(ctx: Context) -> str:
             return (await ctx.elicit("Who?", Login)).name

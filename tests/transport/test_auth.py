@@ -76,7 +76,17 @@ class TestTokens:
 
     @pytest.mark.parametrize(
         "header",
-        ["Bearer nobodys-token", "Bearer", "Basic YWxpY2U6eA==", "alice-token", "", "Bearer alice-token x"],
+        [
+            "Bearer nobodys-token",
+            "Bearer",
+            "Basic YWxpY2U6eA==",
+            "Basic alice-token",
+            "Token alice-token",
+            "Bearers alice-token",
+            "alice-token",
+            "",
+            "Bearer alice-token x",
+        ],
     )
     def test_that_are_nobodys_are_challenged_as_invalid(self, wire: Wire, header: str) -> None:
         message = json.dumps(request("tools/list")).encode()

@@ -10,7 +10,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
@@ -24,14 +23,11 @@ from mrtr_server import Context, Limits, MRTRServer, Principal, ToolError
 
 from ..conftest import Serve
 from ..support.direct import Exchange, exchange, headers_for, scope_of, send
+from ..support.models import Login
 from ..support.serving import in_thread, wait_until
 from ..support.wire import JSON, Wire, accept, modern, request
 
 PLAIN = {"Content-Type": "application/json"}
-
-
-class Login(BaseModel):
-    name: str
 
 
 @pytest.fixture
@@ -351,6 +347,34 @@ class TestLeaving:
         asyncio.run(play())
         assert left == [0]
         assert scene.happened == ["cancelled"]
+
+    def test_is_noticed_on_one_event_loop_while_another_stands_still(self) -> None:
+        app = MRTRServer("loops", keys=[bytes(32)])
+        ended: list[str] = []
+
+        @app.tool
+        async def waits(name: str) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(name)
+
+        async def begin(name: str) -> Exchange:
+            message = modern("tools/call", {"name": "waits", "arguments": {"name": name}})
+            under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
+            await asyncio.sleep(0.01)
+            return under_way
+
+        async def leave(under_way: Exchange) -> None:
+            under_way.disconnect()
+            await under_way.end()
+
+        with asyncio.Runner() as one, asyncio.Runner() as other:
+            still = one.run(begin("one"))
+            other.run(leave(other.run(begin("other"))))
+            assert ended == ["other"]
+            one.run(leave(still))
+        assert ended == ["other", "one"]
 
     def test_is_not_taken_for_a_cancellation_by_the_server(self, app: MRTRServer) -> None:
         """What the ASGI server cancels is its own to handle."""

@@ -212,6 +212,30 @@ def count(value: Any) -> int:
     return 1
 
 
+class TestBodies:
+    """Nothing that is over the limit is kept, however it comes and whatever its headers say."""
+
+    LIMIT = 1000
+
+    @pytest.mark.parametrize("parts", [1, 2, 5], ids=["in one message", "in two", "in five"])
+    @pytest.mark.parametrize("length", [None, "10", "1001", "x"], ids=["unsaid", "understated", "said", "no number"])
+    def test_over_the_limit_are_refused(self, parts: int, length: str | None) -> None:
+        small = MRTRServer("small", keys=[bytes(32)], limits=Limits(body_bytes=self.LIMIT))
+        headers = PLAIN if length is None else [*PLAIN, (b"content-length", length.encode())]
+
+        async def sent(size: int, headers: list[tuple[bytes, bytes]]) -> Reply:
+            body = json.dumps(request("tools/list")).encode().ljust(size)
+            under_way = Exchange(small, scope_of(headers))
+            step = -(-size // parts)
+            for start in range(0, size, step):
+                under_way.body(body[start : start + step], more=start + step < size)
+            return await under_way.end()
+
+        reply = asyncio.run(sent(self.LIMIT + 1, headers))
+        assert (reply.status, reply.error["data"]) == (413, {"limit": "body_bytes", "value": self.LIMIT})
+        assert asyncio.run(sent(self.LIMIT, PLAIN)).result["tools"] == []
+
+
 class TestValues:
     """A body of some megabytes can hold millions of values, and each costs more than its bytes."""
 

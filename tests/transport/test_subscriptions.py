@@ -358,6 +358,26 @@ class TestEnding:
         }
         assert not list(message_problems("subscriptions/listen", reply.json))
 
+    @pytest.mark.parametrize("how", ["drain", "shutdown"])
+    def test_closes_the_subscription_without_waiting_for_it_to_notice(
+        self, app: MRTRServer, fanout: InProcessFanout, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        monkeypatch.setattr(connection, "CLOSE_WITHIN", 60.0)
+
+        async def scene() -> Reply:
+            message = modern("subscriptions/listen", {"notifications": ALL}, id="sub")
+            under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
+            await under_way.until(b"acknowledged")
+            if how == "drain":
+                app.drain()
+            else:
+                await shut_down(app)
+            reply = await under_way.end()  # within its ten seconds
+            assert listeners(fanout) == 0
+            return reply
+
+        assert asyncio.run(scene()).json["result"]["resultType"] == "complete"
+
     def test_tells_first_what_happened_before(self, app: MRTRServer) -> None:
         async def scene() -> Reply:
             message = modern("subscriptions/listen", {"notifications": ALL}, id="sub")

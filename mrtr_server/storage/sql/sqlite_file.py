@@ -73,7 +73,8 @@ class SQLiteFile:
         """Run a query that finds what it reads by a key, on the spot.
 
         Args:
-            sql, given: as for `run`.
+            sql: the statement, which begins with SELECT.
+            given: its parameters by name, in types that SQLite knows.
 
         Returns:
             The rows; None where that takes patience, which `run` has.
@@ -131,7 +132,7 @@ class _Worker:
                 connection.close()
 
     def _next(self, jobs: _Jobs) -> list[_Job]:
-        """Wait for jobs. Gives none when it is time to end: whoever comes later begins a new thread."""
+        """Wait for jobs. Return none when it is time to end: whoever comes later begins a new thread."""
         group: list[_Job] = []
         while len(group) < MOST:
             try:

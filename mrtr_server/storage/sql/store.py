@@ -5,6 +5,8 @@ from collections.abc import Callable
 from secrets import token_hex
 from typing import Any
 
+from typing_extensions import override
+
 from ...concurrency.threads import in_own_thread
 from ..base import Redemption
 from .pubsub import SQLFanout
@@ -42,8 +44,8 @@ class SQLStore(SQLTasks):
         self._swept = -SWEEP_EVERY
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
+    @override
     async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        """Grant a delivery of a sealed state; see `Store.redeem`."""
         token = token_hex(16)
         given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep}
         await self._sweep()
@@ -56,25 +58,25 @@ class SQLStore(SQLTasks):
                 return _verdict(*found[0], answers=answers, token=token)
         return Redemption("running")  # by others, who take it and give it back faster than one can look
 
+    @override
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        """Extend the lease of a grant; see `Store.renew`."""
         return await self._changed("renew_grant", state=state, token=token, lease=lease)
 
+    @override
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        """Keep what came of a granted delivery; see `Store.record`."""
         return await self._changed("record_outcome", state=state, token=token, outcome=outcome)
 
+    @override
     async def release(self, state: str, token: str) -> None:
-        """Remove a grant; see `Store.release`."""
         await self._changed("release_grant", state=state, token=token)
 
+    @override
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        """Keep a value, if there is none for the key; see `Store.put`."""
         await self._sweep()
         return await self._changed("put_value", key=key, value=value, writer=token_hex(16), keep=keep)
 
+    @override
     async def get(self, key: str) -> bytes | None:
-        """Return the value of a key; see `Store.get`."""
         found = await self.database.find("get_value", key=key)
         return found[0][0] if found else None
 

@@ -6,6 +6,8 @@ from dataclasses import fields, replace
 from secrets import token_hex
 from typing import Any
 
+from typing_extensions import override
+
 from ...concurrency.batching import BatchLoader
 from ...concurrency.wakes import Wakes
 from ..base import TaskStore
@@ -41,8 +43,8 @@ class SQLTasks(TaskStore):
         self.notices.subscribe(self._on_notice, self._on_gap)
         self._has_missed = False
 
+    @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        """Keep a new task; see `Store.add_task`."""
         given = {**_fields(row), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
         await self._sweep()
         added = await self.database.rows("add_leased_task" if row.lease else "add_task", **given)
@@ -50,8 +52,8 @@ class SQLTasks(TaskStore):
             self._wake()
         return bool(added)
 
+    @override
     async def find_task(self, id: str) -> TaskRow | None:
-        """Return a task; see `Store.find_task`."""
         if not _may_be_id(id):
             return None
         if self.database.notifies:
@@ -59,8 +61,8 @@ class SQLTasks(TaskStore):
         found = await self.database.find("find_task", id=id)
         return TaskRow(*found[0]) if found else None
 
+    @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
-        """Change fields of a task; see `Store.change_task`."""
         if "message" in changes:
             changes["message"] = _storable(changes["message"])
         changed = replace(row, **changes, version=row.version + 1)
@@ -74,10 +76,10 @@ class SQLTasks(TaskStore):
             self._wake()
         return changed
 
+    @override
     async def claim_tasks(
         self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
     ) -> list[TaskRow]:
-        """Lease tasks that nobody runs; see `Store.claim_tasks`."""
         self._wakes.clear()
         given = {"tools": list(tools), "without": list(without), "most": most, "writer": token_hex(8)}
         found = await self.database.rows("claim_tasks", lease=lease, seconds=seconds, **given)
@@ -85,18 +87,18 @@ class SQLTasks(TaskStore):
             self._wakes.set()
         return sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
 
+    @override
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
-        """Extend a lease on tasks; see `Store.renew_tasks`."""
         found = await self.database.rows("renew_tasks", lease=lease, ids=ids, seconds=seconds)
         return {id for (id,) in found}
 
+    @override
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        """Return tasks whose deadline has passed; see `Store.overdue_tasks`."""
         await self._sweep()
         return [TaskRow(*each) for each in await self.database.rows("overdue_tasks", most=most)]
 
+    @override
     async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
-        """Wait until there may be something to claim; see `Store.wait_for_tasks`."""
         is_told = self.database.notifies
         if is_told:
             self.notices.start()

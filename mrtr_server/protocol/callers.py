@@ -1,0 +1,87 @@
+"""Who calls: the principal, what authorize= is told of it, and the client."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The authenticated caller that a flow belongs to.
+
+    Args:
+        subject: identifies the caller, as the issuer does; never a display name.
+        issuer: who identifies the caller; empty where there is one issuer only.
+        client_id: the application that acts for the subject; empty where it is not known.
+    """
+
+    subject: str
+    issuer: str = ""
+    client_id: str = ""
+
+
+NO_SCOPES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as `authorize=` receives it.
+
+    Args:
+        principal: on whose behalf; None without authentication.
+        user: what the authentication layer made of the credentials; None without one. In a task it has the identity
+            alone, see `Context.user`.
+        scopes: what the credentials permit; empty without authentication.
+    """
+
+    principal: Principal | None = None
+    user: Any = None
+    scopes: frozenset[str] = NO_SCOPES
+
+
+@dataclass(slots=True)
+class Client:
+    """The client behind a request, as it describes itself. Fine for display, never for a security decision.
+
+    Args:
+        info: its `Implementation`: name, version and so on, as sent; any of it may be missing.
+        capabilities: what it declared, in the shape of `ClientCapabilities`; None where the dialect has no
+            declarations and everything counts as supported.
+    """
+
+    info: dict[str, Any] = field(default_factory=dict)
+    capabilities: dict[str, Any] | None = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name, or an empty string."""
+        return _text(self.info.get("name"))
+
+    @property
+    def version(self) -> str:
+        """Its version, or an empty string."""
+        return _text(self.info.get("version"))
+
+    def supports(self, capability: str) -> bool:
+        """Return whether the client declared a capability.
+
+        Args:
+            capability: `"elicitation"` (forms), `"elicitation.form"`, `"elicitation.url"`, `"sampling"`,
+                `"sampling.tools"`, `"sampling.context"`, `"roots"`, or any dotted path into its capabilities.
+
+        Returns:
+            True if an ask that needs it may be sent. An empty `elicitation` object means forms only (Elicitation,
+            Capabilities).
+        """
+        if self.capabilities is None:
+            return True
+        if capability in ("elicitation", "elicitation.form"):
+            declared = self.capabilities.get("elicitation")
+            return isinstance(declared, dict) and (not declared or declared.get("form") is not None)
+        found: Any = self.capabilities
+        for part in capability.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found is not None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,128 @@
+"""JSON-RPC messages: from the bytes of a body to an envelope."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
+
+from ..errors import InvalidRequest, OverBudget, ParseError, RequestError
+from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, is_longer
+from .json_size import has_more_values
+from .messages import JSON
+
+NO_METHOD = "The message has no method"
+
+
+@dataclass(slots=True)
+class Envelope:
+    """A JSON-RPC message with the protocol's headers.
+
+    Args:
+        message: the whole message.
+        method: its method; empty for a response, which answers a request of ours.
+        id: its id; None for a notification.
+        params: its parameters.
+        headers: the HTTP headers, by lower-case name.
+        repeated: the name of a header of the protocol that was there twice; empty if none was.
+    """
+
+    message: JSON
+    method: str
+    id: str | int | None
+    params: JSON
+    headers: Mapping[bytes, bytes]
+    repeated: str = ""
+
+
+# With every digit a 0 and every E an e, a number can only overflow where one of these is: an exponent of three digits,
+# or so many digits that one of two is enough. Looking for them costs a fraction of a regular expression.
+_TO_NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
+
+
+_MAY_OVERFLOW = (b"0e000", b"0e+000", b"0" * 200)
+
+
+# Few bodies have five characters of a number in a row, which each of these has. Seen alike, brackets count as one.
+_TO_SHAPES = bytes.maketrans(b"123456789eE+[", b"000000000000{")
+
+
+_LONG_NUMBER = b"0" * 5
+
+
+def read_envelope(
+    body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int, values: int = 100_000
+) -> Envelope:
+    """Read a body as a JSON-RPC message.
+
+    Args:
+        body: the HTTP body.
+        headers: the HTTP headers, by lower-case name.
+        repeated: the name of a header of the protocol that was there twice.
+        depth: how deep arrays and objects may nest.
+        values: how many values it may hold.
+
+    Raises:
+        ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
+        OverBudget: it nests too deep, or holds too many values.
+        InvalidRequest: it is not a JSON-RPC request or notification, or its id is too long to be repeated.
+        Each error has the message's id, if one can be read.
+    """
+    if len(body) > values and has_more_values(body, values):
+        raise OverBudget(f"The message holds more than {values} JSON values", "values", values)
+    try:
+        message = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        if "recursion limit" in str(error):
+            raise OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth) from None
+        raise ParseError("The body is not JSON") from None
+    if not isinstance(message, dict):
+        what = "a batch; send one request at a time" if isinstance(message, list) else "not an object"
+        raise InvalidRequest(f"The message is {what}")
+    request_id = message.get("id")
+    if type(request_id) is not str and type(request_id) is not int:
+        request_id = None
+    elif is_longer(request_id, longest := LONGEST_KEY if "method" in message else LONGEST_RESPONSE_ID):
+        raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
+    # Nearly every request can be cleared by its bytes, without the walk.
+    shapes = body.translate(_TO_SHAPES)
+    if shapes.count(b"{") > depth or (_LONG_NUMBER in shapes and _may_overflow(body)):
+        try:
+            _check(message, depth, depth)
+        except RequestError as error:
+            error.request_id = request_id
+            raise
+    if problem := _problem_of(message, request_id):
+        raise InvalidRequest(problem, request_id)
+    return Envelope(message, message.get("method") or "", request_id, message.get("params", {}), headers, repeated)
+
+
+def _problem_of(message: JSON, request_id: str | int | None) -> str:
+    """Return why a message is neither a request, a notification nor a result; empty if it is one."""
+    method = message.get("method")
+    if message.get("jsonrpc") != "2.0":
+        return 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
+    if method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
+        return ""
+    if not isinstance(method, str) or not method:
+        return NO_METHOD
+    if "id" in message and request_id is None:
+        return "The id must be a string or an integer"
+    return "" if isinstance(message.get("params", {}), dict) else "params must be an object"
+
+
+def _may_overflow(body: bytes) -> bool:
+    numbers = body.translate(_TO_NUMBERS)
+    return any(shape in numbers for shape in _MAY_OVERFLOW)
+
+
+def _check(value: Any, depth: int, limit: int) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ParseError("The body holds a number that overflows")
+    elif isinstance(value, dict | list):
+        if depth == 0:
+            raise OverBudget(f"JSON nests deeper than {limit}", "json_depth", limit)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check(item, depth - 1, limit)

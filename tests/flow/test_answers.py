@@ -1,0 +1,298 @@
+"""Rules 2 and 3 of a flow: which answers count, with a state and without one."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+
+from mrtr_server import (
+    Confirm,
+    Context,
+    Elicit,
+    ElicitUrl,
+    InputRequired,
+    Inputs,
+    MRTRServer,
+    Root,
+    Sampled,
+)
+
+from ..support.effects import EFFECTS, effect
+from ..support.models import Email, Login, Payer
+from ..support.walk import YES, Walk, accept
+
+pytestmark = pytest.mark.anyio
+
+
+class Picky(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def look_up(cls, value: str) -> str:
+        return {"ann": "Ann"}[value]
+
+
+class TestRule2AnswersArePinnedToQuestions:
+    """Rule 2. An answer counts for a key only while the question asked now has the digest of the one that was asked:
+    of its kind, its message and its schema. An answer that does not fit is asked for again, with the reason before it.
+    """
+
+    async def test_an_answer_counts_while_the_question_is_the_same(self, app: MRTRServer) -> None:
+        version = {"message": "first?"}
+
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            login = await ctx.elicit(version["message"], Login)
+            await ctx.confirm("sure?")
+            return login.name
+
+        walk = Walk(app, target="ask")
+        await walk.questions()
+        assert await walk.questions({"login": accept(name="ann")}) == {"confirm": "sure?"}
+        version["message"] = "second?"
+        assert await walk.questions({"confirm": YES}) == {"login": "second?"}
+        # The confirmation was asked and answered while the first question stood; it still stands itself.
+        assert await walk.text({"login": accept(name="bob")}) == "bob"
+
+    async def test_a_changed_question_is_asked_again(self, app: MRTRServer) -> None:
+        amount = iter([3, 300, 300])
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm(f"Pay {next(amount)}?")
+            return effect("paid")
+
+        walk = Walk(app, target="pay")
+        assert await walk.questions() == {"confirm": "Pay 3?"}
+        assert await walk.questions({"confirm": YES}) == {"confirm": "Pay 300?"}
+        assert EFFECTS == []
+        assert await walk.text({"confirm": YES}) == "paid"
+
+    @pytest.mark.parametrize(
+        ("first", "second", "answer"),
+        [
+            (Elicit("Who?", Login), ElicitUrl("Who?", "https://example.com"), accept(name="ann")),
+            (Elicit("Who?", Login), Elicit("Who pays?", Login), accept(name="ann")),
+            (Elicit("Who?", Login), Elicit("Who?", Payer), accept(name="ann")),
+        ],
+        ids=["kind", "message", "schema"],
+    )
+    async def test_by_their_kind_message_and_schema(
+        self, app: MRTRServer, first: Elicit[Any], second: Elicit[Any] | ElicitUrl[Any], answer: dict[str, Any]
+    ) -> None:
+        asks = iter([first, second, second])
+
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            await ctx.ask(it=next(asks))
+            return effect("done")
+
+        walk = Walk(app, target="ask")
+        await walk.questions()
+        assert await walk.questions({"it": answer}) == {"it": second.message}
+        assert EFFECTS == []
+        assert await walk.text({"it": answer}) == "done"
+
+    async def test_a_pure_function_can_pin_the_message_by_giving_the_ask(self, app: MRTRServer) -> None:
+        amount = iter([3, 300, 300])
+
+        @app.tool
+        def pay(inputs: Inputs) -> str | InputRequired:
+            sure = Confirm(f"Pay {next(amount)}?")
+            return effect("paid") if inputs.get("sure", sure) else InputRequired(sure=sure)
+
+        walk = Walk(app, target="pay")
+        assert await walk.questions() == {"sure": "Pay 3?"}
+        assert await walk.questions({"sure": YES}) == {"sure": "Pay 300?"}
+        assert await walk.text({"sure": YES}) == "paid"
+
+    async def test_keys_that_were_not_asked_are_ignored(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            login = await ctx.elicit("who?", Login)
+            email = await ctx.elicit("where?", Email)
+            return f"{login.name} {email.address}"
+
+        walk = Walk(app, target="ask")
+        await walk.questions()
+        # The second question has not been asked yet: an answer to it, sent along, does not count.
+        both = {"login": accept(name="ann"), "email": accept(address="planted")}
+        assert await walk.questions(both) == {"email": "where?"}
+        assert await walk.text({"email": accept(address="true")}) == "ann true"
+
+    async def test_an_answer_that_does_not_fit_is_asked_for_again_with_the_reason(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            return login.name if login else InputRequired(login=Elicit("who?", Login))
+
+        for target in ("ask", "pure"):
+            walk = Walk(app, target=target)
+            await walk.questions()
+            assert await walk.questions({"login": accept(nom="ann")}) == {"login": "name: Field required\n\nwho?"}
+            # The reason is not part of the question: its answer counts.
+            assert await walk.text({"login": accept(name="ann", more="dropped")}) == "ann"
+
+    async def test_a_pure_function_may_ask_the_same_again(self, app: MRTRServer) -> None:
+        @app.tool
+        def guess(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            if login is None or login.name != "ann":
+                return InputRequired(login=Elicit("who?", Login))
+            return "found"
+
+        walk = Walk(app, target="guess")
+        await walk.questions()
+        assert await walk.questions({"login": accept(name="bob")}) == {"login": "who?"}
+        assert await walk.text({"login": accept(name="ann")}) == "found"
+
+    async def test_kept_answers_are_not_asked_for_again(self, app: MRTRServer) -> None:
+        @app.tool
+        def all_at_once(inputs: Inputs) -> str | InputRequired:
+            login, email = inputs.get("login", Login), inputs.get("email", Email)
+            if login is None or email is None:
+                return InputRequired(login=Elicit("who?", Login), email=Elicit("where?", Email))
+            return f"{login.name} {email.address}"
+
+        walk = Walk(app, target="all_at_once")
+        assert set(await walk.questions()) == {"login", "email"}
+        assert await walk.questions({"login": accept(name="ann")}) == {"email": "where?"}
+        assert await walk.text({"email": accept(address="here")}) == "ann here"
+
+
+class TestRule3AnswersWithoutAState:
+    """Rule 3. Answers that come without a state count for the questions of that run; not for confirmations and pages,
+    and not for a `single_use` tool.
+    """
+
+    async def test_count_for_the_questions_asked_in_that_run(self, app: MRTRServer) -> None:
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        assert await Walk(app, target="ask").text({"login": accept(name="ann"), "other": {}}) == "ann"
+
+    async def test_are_kept_for_later_rounds(self, app: MRTRServer) -> None:
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            if login is None:
+                return InputRequired(login=Elicit("who?", Login))
+            email = inputs.get("email", Email)
+            if email is None:
+                return InputRequired(email=Elicit("where?", Email))
+            return f"{login.name} {email.address}"
+
+        walk = Walk(app, target="ask")
+        assert await walk.questions({"login": accept(name="ann")}) == {"email": "where?"}
+        assert await walk.text({"email": accept(address="here")}) == "ann here"
+
+    async def test_never_count_for_confirmations_and_pages(self, app: MRTRServer) -> None:
+        @app.tool
+        async def confirm(ctx: Context) -> str:
+            await ctx.confirm("sure?")
+            return effect("done")
+
+        @app.tool
+        async def page(ctx: Context) -> str:
+            await ctx.elicit_url("log in", "https://example.com/login")
+            return effect("done")
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            sure = Confirm("sure?")
+            return effect("done") if inputs.get("confirm", sure) else InputRequired(confirm=sure)
+
+        @app.tool
+        def pure_page(inputs: Inputs) -> str | InputRequired:
+            ask = ElicitUrl("log in", "https://example.com/login")
+            return effect("done") if inputs.get("open_url", ask) else InputRequired(open_url=ask)
+
+        for target in ("confirm", "page", "pure", "pure_page"):
+            walk = Walk(app, target=target)
+            assert await walk.questions({"confirm": YES, "open_url": {"action": "accept"}})
+            assert EFFECTS == []
+            assert await walk.text({"confirm": YES, "open_url": {"action": "accept"}}) == "done"
+            EFFECTS.clear()
+
+    async def test_never_count_for_a_single_use_tool(self, app: MRTRServer) -> None:
+        @app.tool(single_use=True)
+        async def ask(ctx: Context) -> str:
+            return effect((await ctx.elicit("who?", Login)).name)
+
+        walk = Walk(app, target="ask")
+        assert await walk.questions({"login": accept(name="mallory")}) == {"login": "who?"}
+        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        assert EFFECTS == ["ann"]
+
+
+class TestAnswersThatWereNotGiven:
+    """What was tried to have an answer count that nobody gave to the question."""
+
+    async def test_a_validator_that_fails_in_its_own_way_is_no_way_out(self, app: MRTRServer) -> None:
+        @app.tool
+        async def swallowing(ctx: Context) -> str:
+            try:
+                await ctx.elicit("who?", Picky)
+            except Exception:
+                effect("swallowed")
+            return effect("after")
+
+        assert (await Walk(app, target="swallowing").send({"picky": accept(name="mallory")}))["result"]
+        assert EFFECTS == []
+
+    async def test_arguments_that_are_changed_do_not_change_the_binding(self, app: MRTRServer) -> None:
+        @app.tool
+        async def change(options: dict[str, Any], ctx: Context) -> str:
+            options["a"].append(1)
+            await ctx.confirm("sure?")
+            return "done"
+
+        walk = Walk(app, target="change", arguments={"options": {"a": []}})
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "done"
+
+    async def test_a_planted_yes_does_not_count_whatever_reads_it(self, app: MRTRServer) -> None:
+        class Yes(BaseModel):
+            confirm: bool
+
+        @app.tool
+        def delete(inputs: Inputs) -> str | InputRequired:
+            yes = inputs.get("sure", Yes)
+            return effect("deleted") if yes and yes.confirm else InputRequired(sure=Confirm("delete?"))
+
+        assert await Walk(app, target="delete").questions({"sure": YES}) == {"sure": "delete?"}
+        assert EFFECTS == []
+
+    async def test_a_yes_is_read_by_the_ask_itself(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool
+        def pay(inputs: Inputs) -> str | InputRequired:
+            return effect("paid") if inputs.get("sure", Confirm) else InputRequired(sure=Confirm("pay?"))  # type: ignore[type-var]
+
+        assert "reference" in await Walk(app, target="pay").failure()
+        assert "needs the ask itself, Confirm" in caplog.text
+
+    async def test_a_consent_to_a_page_is_not_given_by_a_form(self, app: MRTRServer) -> None:
+        page = ElicitUrl("log in", "https://example.com")
+
+        @app.tool
+        def go(inputs: Inputs) -> str | InputRequired:
+            if inputs.get("k", Login) is None:
+                return InputRequired(k=Elicit("who?", Login))
+            return effect("gone") if inputs.get("k", page) else InputRequired(k=page)
+
+        walk = Walk(app, target="go")
+        await walk.questions()
+        assert await walk.questions({"k": accept(name="ann")}) == {"k": "log in"}
+
+
+def test_roots_and_samples_read_well() -> None:
+    answers = Inputs({"roots": [Root(uri="file:///x")], "said": Sampled(content={"type": "text", "text": "hi"})})
+    said = answers.get("said", Sampled)
+    assert said is not None
+    assert said.text == "hi"

@@ -1,0 +1,97 @@
+"""Rule 11 of a flow: a client that closes the stream cancels its request."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from mrtr_server import (
+    Context,
+    MRTRServer,
+)
+
+from ..support.direct import Exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect, happened
+from ..support.models import Login
+from ..support.walk import YES, Walk, accept
+from ..support.wire import modern
+
+pytestmark = pytest.mark.anyio
+
+
+class TestRule11AClientThatClosesTheStreamCancels:
+    """Rule 11. Its request is cancelled at the next boundary: a running step finishes, nothing comes after it. A round
+    whose state is redeemed once runs to its end and is recorded. With real sockets: `transport/test_endpoint.py`.
+    """
+
+    gate: asyncio.Event
+
+    def begin(self, app: MRTRServer, streamed: bool, **params: Any) -> Exchange:
+        """Send a call; with streaming, the reply is a stream from the first note on."""
+        extra = {"progressToken": "p"} if streamed else {}
+        message = modern("tools/call", {"name": "pay", **params}, **extra)
+        return Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
+
+    async def charge(self) -> str:
+        effect("begun")
+        await self.gate.wait()
+        return effect("charged")
+
+    def add_pay(self, app: MRTRServer, *, single_use: bool = False, confirms: bool = False) -> None:
+        self.gate = asyncio.Event()
+
+        @app.tool(single_use=single_use)
+        async def pay(ctx: Context) -> str:
+            ctx.progress(1)
+            if confirms:
+                await ctx.confirm("Pay?")
+            else:
+                await ctx.elicit("Who pays?", Login)
+            try:
+                await ctx.step(self.charge)
+            except asyncio.CancelledError:
+                effect("cancelled")
+                raise
+            return await ctx.step(effect, "mailed")
+
+    async def asked(self, app: MRTRServer) -> Walk:
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        return walk
+
+    @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
+    async def test_the_request_ends_at_the_next_boundary_so_a_running_step_finishes(
+        self, app: MRTRServer, streamed: bool
+    ) -> None:
+        self.add_pay(app)
+        walk = await self.asked(app)
+        answers = {"login": accept(name="ann")}
+        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses=answers)
+        await happened("begun")
+        under_way.disconnect()
+        await happened("cancelled")
+        await asyncio.sleep(0.02)
+        assert not under_way.has_ended, "it waits for its step, so that a server that drains does, too"
+        self.gate.set()
+        await under_way.end()
+        assert EFFECTS == ["begun", "cancelled", "charged"]
+        await asyncio.sleep(0.02)
+        assert EFFECTS == ["begun", "cancelled", "charged"], "nothing comes after it"
+
+    @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
+    @pytest.mark.parametrize("why", [{"single_use": True}, {"confirms": True}], ids=str)
+    async def test_a_single_use_round_runs_to_its_end_and_is_recorded(
+        self, app: MRTRServer, streamed: bool, why: dict[str, bool]
+    ) -> None:
+        self.add_pay(app, **why)
+        walk = await self.asked(app)
+        answers = {"confirm": YES} if "confirms" in why else {"login": accept(name="ann")}
+        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses=answers)
+        await happened("begun")
+        under_way.disconnect()
+        await under_way.end()
+        self.gate.set()
+        await happened("mailed")
+        assert await walk.text(answers) == "mailed"
+        assert EFFECTS == ["begun", "charged", "mailed"]

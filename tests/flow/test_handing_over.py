@@ -1,0 +1,289 @@
+"""Rule 10 of a flow: a server that leaves, or has too much to do, hands calls over with a state alone."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from mrtr_server import (
+    Context,
+    Elicit,
+    InputRequired,
+    Inputs,
+    KeyRing,
+    Limits,
+    MRTRServer,
+    Principal,
+)
+from mrtr_server.protocol.dialects import DIALECTS, Envelope
+from mrtr_server.protocol.drafts import SepDraftDialect
+from mrtr_server.protocol.messages import Call
+
+from ..support.effects import EFFECTS, effect, happened, slow_effect
+from ..support.models import Login
+from ..support.walk import Walk, accept
+
+pytestmark = pytest.mark.anyio
+
+
+gates: dict[MRTRServer, asyncio.Event] = {}
+
+
+class TestRule10StateOnlyOutcomes:
+    """Rule 10. A server that drains, or has too many calls, ends rounds with a state and no question, at every step
+    and `ctx.checkpoint()`; new calls get one at once. With real signals and processes: `system/test_draining.py`.
+    """
+
+    @pytest.fixture
+    def other(self, app: MRTRServer) -> MRTRServer:
+        return self.serving(MRTRServer("rules", keys=self.ring))
+
+    @pytest.fixture
+    def app(self) -> MRTRServer:
+        return self.serving(MRTRServer("rules", keys=self.ring))
+
+    ring = KeyRing.generate()
+
+    def serving(self, app: MRTRServer) -> MRTRServer:
+        """Return it with a tool of each style. The gate is what a call waits for between its steps."""
+        gates[app] = asyncio.Event()
+
+        @app.tool
+        def plain() -> str:
+            return effect("plain")
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            return effect(login.name) if login else InputRequired(login=Elicit("who?", Login))
+
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            who = (await ctx.elicit("who?", Login)).name
+            return await ctx.step(effect, who)
+
+        @app.tool
+        async def two_steps(ctx: Context) -> str:
+            first = await ctx.step(effect, "first")
+            await gates[app].wait()
+            return first + await ctx.step(effect, "second", key="second")
+
+        @app.tool
+        async def side_by_side(ctx: Context) -> str:
+            return " ".join(await asyncio.gather(ctx.step(slow_effect, "a"), self.late(ctx, gates[app])))
+
+        @app.tool
+        async def marked(ctx: Context) -> str:
+            await gates[app].wait()
+            await ctx.checkpoint()
+            return effect("marked")
+
+        @app.tool
+        async def many(ctx: Context) -> str:
+            for n in range(8):
+                await ctx.step(effect, str(n), key=f"step {n}")
+            return "done"
+
+        @app.prompt
+        def greeting() -> str:
+            return effect("greeting")
+
+        @app.resource("notes://{topic}")
+        def note(topic: str) -> str:
+            return effect(topic)
+
+        return app
+
+    async def late(self, ctx: Context, gate: asyncio.Event) -> str:
+        await gate.wait()
+        return await ctx.step(effect, "b")
+
+    @pytest.mark.parametrize(
+        ("method", "target"), [("tools/call", "plain"), ("prompts/get", "greeting"), ("resources/read", "notes://a")]
+    )
+    async def test_a_new_call_is_handed_back_before_anything_runs(
+        self, app: MRTRServer, other: MRTRServer, method: str, target: str
+    ) -> None:
+        app.drain()
+        walk = Walk(app, other, target=target, method=method)
+        assert await walk.questions() == {}
+        assert EFFECTS == []
+        assert (await walk.send())["result"]["resultType"] == "complete"
+        assert len(EFFECTS) == 1
+
+    @pytest.mark.parametrize("target", ["pure", "inline"])
+    async def test_the_answers_that_came_with_it_are_kept(
+        self, app: MRTRServer, other: MRTRServer, target: str
+    ) -> None:
+        walk = Walk(app, app, other, target=target)
+        await walk.questions()
+        app.drain()
+        assert await walk.questions({"login": accept(name="ann")}) == {}
+        assert await walk.text() == "ann"
+        assert EFFECTS == ["ann"]
+
+    async def test_a_running_call_goes_at_its_next_step(self, app: MRTRServer, other: MRTRServer) -> None:
+        walk = Walk(app, other, target="two_steps")
+        under_way = asyncio.create_task(walk.questions())
+        await happened("first")
+        app.drain()
+        gates[app].set()
+        gates[other].set()
+        assert await under_way == {}
+        assert await walk.text() == "firstsecond"
+        assert EFFECTS == ["first", "second"]
+
+    async def test_a_running_call_goes_at_its_checkpoint(self, app: MRTRServer, other: MRTRServer) -> None:
+        walk = Walk(app, other, target="marked")
+        under_way = asyncio.create_task(walk.questions())
+        await asyncio.sleep(0.02)
+        app.drain()
+        gates[app].set()
+        gates[other].set()
+        assert await under_way == {}
+        assert await walk.text() == "marked"
+        assert EFFECTS == ["marked"]
+
+    async def test_a_step_that_runs_beside_ends_first_and_is_kept(self, app: MRTRServer, other: MRTRServer) -> None:
+        walk = Walk(app, other, target="side_by_side")
+        under_way = asyncio.create_task(walk.questions())
+        await asyncio.sleep(0.005)
+        app.drain()
+        gates[app].set()
+        gates[other].set()
+        assert await under_way == {}
+        assert EFFECTS == ["a"]
+        assert await walk.text() == "a b"
+        assert EFFECTS == ["a", "b"]
+
+    async def test_what_has_been_done_is_replayed_without_a_boundary(self, app: MRTRServer) -> None:
+        gates[app].set()
+        app.drain()
+        walk = Walk(app, target="two_steps")
+        assert await walk.questions() == {}
+        # Nothing is new, so the first step runs here; the second is elsewhere's.
+        assert await walk.questions() == {}
+        assert EFFECTS == ["first"]
+        assert await walk.text() == "firstsecond"
+
+    async def test_a_call_that_comes_back_with_nothing_new_runs_here(self, app: MRTRServer) -> None:
+        app.drain()
+        walk = Walk(app, target="plain")
+        assert await walk.questions() == {}
+        assert await walk.text() == "plain"
+
+    async def test_a_flow_is_handed_over_three_times_at_most(self, app: MRTRServer) -> None:
+        app.drain()
+        walk = Walk(app, target="many")
+        handed_over = 0
+        while (await walk.send())["result"]["resultType"] == "input_required":
+            handed_over += 1
+        assert handed_over == 3
+        assert "".join(EFFECTS) == "01234567"
+
+    async def test_a_flow_is_not_handed_over_past_the_last_of_its_rounds(self) -> None:
+        app = self.serving(MRTRServer("rules", keys=self.ring, limits=Limits(rounds=1)))
+        walk = Walk(app, target="inline")
+        await walk.questions()
+        app.drain()
+        assert await walk.text({"login": accept(name="ann")}) == "ann"
+
+    async def test_a_flow_is_not_handed_over_where_its_state_would_be_too_large(self) -> None:
+        app = MRTRServer("rules", keys=self.ring, limits=Limits(state_bytes=4000))
+
+        @app.tool
+        async def big(ctx: Context) -> str:
+            await ctx.step(lambda: "x" * 4000, key="download")
+            app.drain()
+            return await ctx.step(effect, "done")
+
+        assert await Walk(app, target="big").text() == "done"
+
+    async def test_too_many_calls_are_shed_in_the_same_way(self, other: MRTRServer) -> None:
+        app = self.serving(MRTRServer("rules", keys=self.ring, limits=Limits(shed_above=1)))
+        gates[other].set()
+        first = Walk(app, other, target="two_steps")
+        under_way = asyncio.create_task(first.questions())
+        await happened("first")
+        new, stubborn = Walk(app, other, target="plain"), Walk(app, target="marked")
+        assert await new.questions() == {}
+        assert await stubborn.questions() == {}
+        coming_back = asyncio.create_task(stubborn.text())  # has done nothing since, so it stays
+        await asyncio.sleep(0.02)
+        gates[app].set()
+        assert await under_way == {}  # and the call that can go on elsewhere makes room
+        assert await coming_back == "marked"
+        assert await first.text() == "firstsecond"
+        assert await new.text() == "plain"
+
+    async def test_calls_wait_their_turn(self) -> None:
+        app = MRTRServer("rules", keys=self.ring, limits=Limits(max_concurrency=2))
+        running: list[str] = []
+
+        @app.tool
+        async def slow(name: str) -> str:
+            running.append(name)
+            EFFECTS.append(str(len(running)))
+            await asyncio.sleep(0.005)
+            running.remove(name)
+            return name
+
+        walks = [Walk(app, target="slow", arguments={"name": name}) for name in "abcdefg"]
+        assert await asyncio.gather(*(walk.text() for walk in walks)) == list("abcdefg")
+        assert set(EFFECTS) <= {"1", "2"}
+
+    async def test_a_client_that_leaves_gives_up_its_turn(self) -> None:
+        app = MRTRServer("rules", keys=self.ring, limits=Limits(max_concurrency=1))
+        gate = asyncio.Event()
+
+        @app.tool
+        async def slow(name: str) -> str:
+            EFFECTS.append(name)
+            await gate.wait()
+            return name
+
+        calls = [asyncio.create_task(Walk(app, target="slow", arguments={"name": name}).text()) for name in "abc"]
+        await happened("a")
+        calls[1].cancel()
+        gate.set()
+        assert await calls[0] == "a"
+        assert await calls[2] == "c"
+        assert EFFECTS == ["a", "c"]
+
+    async def test_a_client_that_can_not_retry_is_told_when_to_come_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = self.serving(self.for_clients_that_can_not_retry(monkeypatch))
+        app.drain()
+        response = await self.post(app, "plain")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert response.headers["connection"] == "close"
+        assert response.json()["error"]["code"] == -31002
+        assert EFFECTS == []
+
+    async def test_a_client_that_can_not_retry_finishes_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        app = self.serving(self.for_clients_that_can_not_retry(monkeypatch))
+        under_way = asyncio.create_task(self.post(app, "two_steps"))
+        await happened("first")
+        app.drain()
+        gates[app].set()
+        assert (await under_way).json()["result"]["content"][0]["text"] == "firstsecond"
+
+    def for_clients_that_can_not_retry(self, monkeypatch: pytest.MonkeyPatch) -> MRTRServer:
+        """Return a server with a dialect in which a call is one request, as in those that began with a handshake."""
+
+        class OneRequest(SepDraftDialect):
+            name = "one-request"
+
+            def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+                return replace(super().load_call(envelope, principal, user), can_retry=False)
+
+        monkeypatch.setitem(cast(dict[str, Any], DIALECTS), "one-request", OneRequest)
+        return MRTRServer("rules", keys=self.ring, dialects=["one-request"])
+
+    async def post(self, app: MRTRServer, tool: str) -> httpx.Response:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            return await client.post("/mcp", json=message)

@@ -1,0 +1,97 @@
+"""Rule 6 of a flow: steps and asks under the same key, and an order that has changed, fail loudly."""
+
+import asyncio
+
+import pytest
+
+from mrtr_server import (
+    Context,
+    MRTRServer,
+)
+
+from ..support.effects import EFFECTS, effect
+from ..support.models import Login
+from ..support.walk import YES, Walk, accept
+
+pytestmark = pytest.mark.anyio
+
+
+class TestRule6OrderChangesFailLoudly:
+    """Rule 6. A replay that meets a step or an ask under a key of another kind is an error for the author, with both
+    names. The same key twice in a run is the same question, or an author's error.
+    """
+
+    async def test_an_ask_under_the_key_of_a_step(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        version = {"new": False}
+
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            if version["new"]:
+                await ctx.confirm("sure?", key="effect")
+            else:
+                await ctx.step(effect, "x")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="deploy")
+        await walk.questions()
+        version["new"] = True
+        assert "reference" in await walk.failure({"really": YES})
+        assert "An ask and a step both have the key 'effect'" in caplog.text
+
+    async def test_a_step_under_the_key_of_an_ask(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        version = {"new": False}
+
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            if version["new"]:
+                await ctx.step(effect, "x", key="first")
+            else:
+                await ctx.confirm("sure?", key="first")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="deploy")
+        await walk.questions()
+        await walk.questions({"first": YES})
+        version["new"] = True
+        assert "reference" in await walk.failure({"really": YES})
+        assert "An ask and a step both have the key 'first'" in caplog.text
+        assert EFFECTS == []
+
+    async def test_the_same_key_twice_is_the_same_question(self, app: MRTRServer) -> None:
+        @app.tool
+        async def same(ctx: Context) -> str:
+            one = await ctx.elicit("who?", Login, key="who")
+            two = await ctx.elicit("who?", Login, key="who")
+            return one.name + two.name
+
+        walk = Walk(app, target="same")
+        assert await walk.questions() == {"who": "who?"}
+        assert await walk.text({"who": accept(name="a")}) == "aa"
+
+    async def test_the_same_key_for_another_question_is_an_error_for_the_author(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def different(ctx: Context) -> str:
+            await asyncio.gather(
+                ctx.elicit("who?", Login, key="who"), ctx.elicit("whom?", Login, key="who"), return_exceptions=True
+            )
+            return "done"
+
+        assert "reference" in await Walk(app, target="different").failure()
+        assert "'who' is used for two different questions" in caplog.text
+
+    async def test_default_keys_are_numbered(self, app: MRTRServer) -> None:
+        @app.tool
+        async def twice(ctx: Context) -> str:
+            one, two = await asyncio.gather(ctx.elicit("first?", Login), ctx.elicit("second?", Login))
+            third = await ctx.elicit("third?", Login)
+            return f"{one.name} {two.name} {third.name}"
+
+        walk = Walk(app, target="twice")
+        assert await walk.questions() == {"login": "first?", "login_2": "second?"}
+        answers = {"login": accept(name="a"), "login_2": accept(name="b")}
+        assert await walk.questions(answers) == {"login_3": "third?"}
+        assert await walk.text({"login_3": accept(name="c")}) == "a b c"

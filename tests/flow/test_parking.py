@@ -1,0 +1,379 @@
+"""Rule 5 of a flow: an ask without an answer never returns, whatever the handler does."""
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from mrtr_server import (
+    Context,
+    Elicit,
+    MRTRServer,
+    Sample,
+    Sampled,
+    ToolError,
+)
+
+from ..support.direct import headers_for, scope_of
+from ..support.effects import EFFECTS, effect, slow_effect
+from ..support.models import Login
+from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
+from ..support.wire import modern
+
+pytestmark = pytest.mark.anyio
+
+
+def _one_body(body: bytes) -> tuple[Any, Any]:
+    """Return the `receive` and the `send` of a request whose client stays."""
+    coming: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        return coming.pop() if coming else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        pass
+
+    return receive, send
+
+
+class TestRule5AnUnansweredAskParks:
+    """Rule 5. An ask that can't be answered never returns. The round ends when no step is running and no further ask
+    has come, whatever the handler catches; no step is cut in the middle, and no code after the ask runs.
+    """
+
+    async def test_asks_side_by_side_go_out_in_one_round(self, app: MRTRServer) -> None:
+        @app.tool
+        async def gathered(ctx: Context) -> str:
+            login, said = await asyncio.gather(ctx.elicit("who?", Login), ctx.sample("capital?"))
+            return f"{login.name} {said.text}"
+
+        @app.tool
+        async def grouped(ctx: Context) -> str:
+            async with asyncio.TaskGroup() as group:
+                login = group.create_task(ctx.elicit("who?", Login))
+                said = group.create_task(ctx.sample("capital?"))
+            return f"{login.result().name} {said.result().text}"
+
+        @app.tool
+        async def nested(ctx: Context) -> str:
+            async def inner() -> Sampled:
+                (said,) = await asyncio.gather(ctx.sample("capital?"))
+                return said
+
+            login, said = await asyncio.gather(ctx.elicit("who?", Login), inner())
+            return f"{login.name} {said.text}"
+
+        @app.tool
+        async def asked(ctx: Context) -> str:
+            login, said = await ctx.ask(Elicit("who?", Login), Sample("capital?"))
+            return f"{login.name} {said.text}"
+
+        @app.tool
+        async def named(ctx: Context) -> str:
+            answers = await ctx.ask(login=Elicit("who?", Login), sample=Sample("capital?"))
+            return f"{answers['login'].name} {answers['sample'].text}"
+
+        for target in ("gathered", "grouped", "nested", "asked", "named"):
+            walk = Walk(app, target=target)
+            assert set(await walk.questions()) == {"login", "sample"}, target
+            assert await walk.text({"login": accept(name="ann"), "sample": sampled("Oslo")}) == "ann Oslo"
+
+    async def test_a_step_beside_an_ask_finishes_and_is_recorded(self, app: MRTRServer) -> None:
+        @app.tool
+        async def beside(ctx: Context) -> str:
+            login, done = await asyncio.gather(ctx.elicit("who?", Login), ctx.step(slow_effect, "work"))
+            return f"{login.name} {done}"
+
+        walk = Walk(app, target="beside")
+        await walk.questions()
+        assert EFFECTS == ["work"]
+        assert await walk.text({"login": accept(name="ann")}) == "ann work"
+        assert EFFECTS == ["work"]
+
+    @pytest.mark.parametrize("step", [slow_effect, effect], ids=["async def", "def"])
+    async def test_an_ask_that_a_side_branch_reaches_after_a_step_goes_out_in_the_same_round(
+        self, app: MRTRServer, step: Any
+    ) -> None:
+        @app.tool
+        async def beside(ctx: Context) -> str:
+            async def branch(name: str) -> str:
+                await ctx.step(step, f"{name} one")
+                await ctx.step(step, f"{name} two", key=f"{name} two")
+                for _ in range(3):  # as code does that awaits what is there already
+                    await asyncio.sleep(0)
+                return (await ctx.elicit(f"{name}?", Login, key=name)).name
+
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(ctx.elicit("who?", Login))
+                others = [group.create_task(branch(name)) for name in ("a", "b")]
+            return " ".join([first.result().name, *(each.result() for each in others)])
+
+        walk = Walk(app, target="beside")
+        assert set(await walk.questions()) == {"login", "a", "b"}
+        assert await walk.text({key: accept(name=key) for key in ("login", "a", "b")}) == "login a b"
+        assert walk.rounds == 2
+        assert sorted(EFFECTS) == ["a one", "a two", "b one", "b two"]
+
+    async def test_steps_in_a_row_beside_an_ask_all_finish(self, app: MRTRServer) -> None:
+        @app.tool
+        async def beside(ctx: Context) -> str:
+            async def work() -> str:
+                one = await ctx.step(slow_effect, "one")
+                return one + await ctx.step(effect, "two")
+
+            async with asyncio.TaskGroup() as group:
+                asking = group.create_task(ctx.elicit("who?", Login))
+                working = group.create_task(work())
+            return asking.result().name + working.result()
+
+        walk = Walk(app, target="beside")
+        await walk.questions()
+        assert EFFECTS == ["one", "two"]
+        assert await walk.text({"login": accept(name="ann")}) == "annonetwo"
+        assert EFFECTS == ["one", "two"]
+
+    @pytest.mark.parametrize("answer", [None, DECLINE, CANCEL, NO, {"action": "accept"}, accept(confirm="maybe")])
+    async def test_nothing_swallows_it(self, app: MRTRServer, answer: dict[str, Any] | None) -> None:
+        @app.tool
+        async def excepting(ctx: Context) -> str:
+            try:
+                await ctx.confirm("sure?")
+            except Exception:
+                effect("except")
+            return effect("after")
+
+        @app.tool
+        async def gathering(ctx: Context) -> str:
+            await asyncio.gather(ctx.confirm("sure?"), return_exceptions=True)
+            return effect("after")
+
+        @app.tool
+        async def grouping(ctx: Context) -> str:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(ctx.confirm("sure?"))
+            except* Exception:
+                effect("except")
+            return effect("after")
+
+        @app.tool
+        async def shielding(ctx: Context) -> str:
+            await asyncio.shield(ctx.confirm("sure?"))
+            return effect("after")
+
+        @app.tool
+        async def hurrying(ctx: Context) -> str:
+            try:
+                await asyncio.wait_for(ctx.confirm("sure?"), timeout=0.3)
+            except TimeoutError:
+                effect("timeout")
+            return effect("after")
+
+        @app.tool
+        async def catching_all(ctx: Context) -> str:
+            try:
+                await ctx.confirm("sure?")
+            except BaseException:
+                await ctx.step(effect, "after")
+            return "done"
+
+        @app.tool
+        async def leaving_it_behind(ctx: Context) -> str:
+            asking = asyncio.create_task(ctx.confirm("sure?"))
+            await asyncio.sleep(0)
+            return "done" if not asking.done() else effect("after")
+
+        for target in (
+            "excepting",
+            "gathering",
+            "grouping",
+            "shielding",
+            "hurrying",
+            "catching_all",
+            "leaving_it_behind",
+        ):
+            walk = Walk(app, target=target)
+            assert await walk.questions() == {"confirm": "sure?"}
+            if answer is not None:
+                result = (await walk.send({"confirm": answer}))["result"]
+                assert result["resultType"] == "input_required" or result["isError"], target
+            assert EFFECTS == [], target
+
+    async def test_a_yes_goes_on(self, app: MRTRServer) -> None:
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            await ctx.confirm("sure?")
+            return effect("after")
+
+        walk = Walk(app, target="deploy")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "after"
+
+    async def test_an_error_beside_an_open_ask_waits_for_the_answer(self, app: MRTRServer) -> None:
+        @app.tool
+        async def failing(ctx: Context) -> str:
+            async def fail() -> None:
+                raise ToolError("broken")
+
+            await asyncio.gather(ctx.elicit("who?", Login), fail())
+            return "done"
+
+        walk = Walk(app, target="failing")
+        await walk.questions()
+        assert await walk.failure({"login": accept(name="ann")}) == "broken"
+
+    async def test_a_handler_that_catches_everything_is_refused_and_logged(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def stubborn(ctx: Context) -> str:
+            with suppress(BaseException):
+                await ctx.confirm("sure?")
+            await ctx.step(effect, "after")
+            return "done"
+
+        await Walk(app, target="stubborn").questions()
+        assert EFFECTS == []
+        assert "continued after its round had ended" in caplog.text
+
+    async def test_one_that_has_just_finished_is_not_said_to_have_caught_anything(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gate, last = asyncio.Event(), asyncio.Event()
+
+        @app.tool
+        async def finishing(ctx: Context) -> str:
+            await gate.wait()
+            last.set()
+            return "done"
+
+        message = modern("tools/call", {"name": "finishing", "arguments": {}})
+        request = asyncio.create_task(app(scope_of(headers_for(message)), *_one_body(json.dumps(message).encode())))
+        gate.set()
+        await last.wait()  # the handler returns in this turn of the loop, and its round hears of it in the next
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert caplog.messages == []
+
+    async def test_a_plain_def_is_told_to_use_another_style(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        def plain(ctx: Context) -> str:
+            ctx.confirm("sure?")  # type: ignore[unused-coroutine]
+            return effect("after")
+
+        assert "reference" in await Walk(app, target="plain").failure()
+        assert "async def" in caplog.text
+
+    async def test_asks_and_steps_inside_a_step_are_refused(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def nested(ctx: Context) -> str:
+            async def inner() -> str:
+                await ctx.confirm("sure?")
+                return effect("after")
+
+            return await ctx.step(inner)
+
+        assert "reference" in await Walk(app, target="nested").failure()
+        assert "inside the step 'inner'" in caplog.text
+        assert EFFECTS == []
+
+
+class TestWaysAroundAnOpenAsk:
+    """What was tried to get past an ask that nobody has answered."""
+
+    async def test_a_failure_beside_an_open_ask_is_not_handed_on(self, app: MRTRServer) -> None:
+        def quota() -> None:
+            raise LookupError
+
+        @app.tool
+        async def gathered(ctx: Context) -> str:
+            with suppress(LookupError):
+                await asyncio.gather(ctx.confirm("delete?"), ctx.step(quota))
+            return await ctx.step(effect, "deleted")
+
+        @app.tool
+        async def grouped(ctx: Context) -> str:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(ctx.confirm("delete?"))
+                    group.create_task(ctx.step(quota))
+            except* LookupError:
+                pass
+            return await ctx.step(effect, "deleted")
+
+        for target in ("gathered", "grouped"):
+            assert await Walk(app, target=target).questions() == {"confirm": "delete?"}
+            assert EFFECTS == []
+
+    async def test_a_timeout_does_not_answer(self, app: MRTRServer) -> None:
+        @app.tool
+        async def hurried(ctx: Context) -> str:
+            running = asyncio.create_task(ctx.step(slow_effect, "work"))
+            try:
+                async with asyncio.timeout(0.005):
+                    await ctx.confirm("delete?")
+            except Exception:
+                effect("timeout")
+            await running
+            return await ctx.step(effect, "deleted")
+
+        assert await Walk(app, target="hurried").questions() == {"confirm": "delete?"}
+        assert EFFECTS == ["work"]
+
+    async def test_a_task_beside_the_handler_does_not_take_the_end_for_an_answer(self, app: MRTRServer) -> None:
+        @app.tool
+        async def waiting(ctx: Context) -> str:
+            async def beside() -> None:
+                await asyncio.gather(ctx.confirm("delete?"), return_exceptions=True)
+                effect("deleted")
+
+            await asyncio.wait({asyncio.create_task(beside())})
+            return "done"
+
+        assert await Walk(app, target="waiting").questions() == {"confirm": "delete?"}
+        await asyncio.sleep(0.01)
+        assert EFFECTS == []
+
+    async def test_cancelling_oneself_is_a_fault_not_a_disconnect(self, app: MRTRServer) -> None:
+        @app.tool
+        async def odd() -> str:
+            task = asyncio.create_task(asyncio.sleep(9))
+            task.cancel()
+            await task
+            return "done"
+
+        assert "reference" in await Walk(app, target="odd").failure()
+
+    @pytest.mark.filterwarnings("ignore:coroutine")
+    async def test_a_forgotten_await_is_an_error(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool
+        async def forgetful(ctx: Context) -> str:
+            ctx.confirm("sure?")  # type: ignore[unused-coroutine]
+            return "done"
+
+        assert "reference" in await Walk(app, target="forgetful").failure()
+        assert "never awaited" in caplog.text
+
+    async def test_a_handlers_own_error_is_not_hidden_by_what_it_left_unstarted(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def failing(ctx: Context) -> str:
+            async def fail() -> None:
+                raise ValueError("the real one")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                await asyncio.sleep(0)
+                group.create_task(ctx.step(effect, "x"))
+            return "done"
+
+        assert "reference" in await Walk(app, target="failing").failure()
+        assert "the real one" in caplog.text

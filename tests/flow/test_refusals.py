@@ -1,0 +1,116 @@
+"""Rule 5 of a flow, for a no: a declined ask ends the handler that can't do without the answer."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mrtr_server import (
+    Context,
+    Elicit,
+    Elicited,
+    InputRequired,
+    Inputs,
+    MRTRServer,
+)
+
+from ..support.effects import EFFECTS, effect
+from ..support.models import Login
+from ..support.walk import CANCEL, DECLINE, Walk, accept
+
+pytestmark = pytest.mark.anyio
+
+
+class TestRule5ADeclinedAskParksToo:
+    """Rule 5, continued. A declined or dismissed ask parks in the same way and ends the call, unless the handler said
+    that it would branch.
+    """
+
+    @pytest.mark.parametrize(("answer", "word"), [(DECLINE, "declined"), (CANCEL, "dismissed")])
+    async def test_a_handler_that_wants_the_model_ends(
+        self, app: MRTRServer, answer: dict[str, Any], word: str
+    ) -> None:
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            await ctx.elicit("who?", Login)
+            return effect("after")
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            try:
+                login = inputs.get("login", Login)
+            except Exception:
+                return effect("swallowed")
+            return effect("after") if login else InputRequired(login=Elicit("who?", Login))
+
+        for target in ("inline", "pure"):
+            walk = Walk(app, target=target)
+            await walk.questions()
+            assert word in await walk.failure({"login": answer})
+            assert EFFECTS == []
+
+    async def test_a_no_can_not_be_swallowed_by_a_pure_function(self, app: MRTRServer) -> None:
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            try:
+                login = inputs.get("login", Login)
+            except BaseException:
+                return "carried out"
+            return "after" if login else InputRequired(login=Elicit("who?", Login))
+
+        walk = Walk(app, target="pure")
+        await walk.questions()
+        assert "declined" in await walk.failure({"login": DECLINE})
+
+    async def test_elicited_branches(self, app: MRTRServer) -> None:
+        @app.tool
+        async def inline(ctx: Context) -> str:
+            done = await ctx.elicit("who?", Elicited[Login])
+            return f"{done.action} {done.content.name if done.content else None}"
+
+        @app.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            done = inputs.get("login", Elicited[Login])
+            if done is None:
+                return InputRequired(login=Elicit("who?", Elicited[Login]))
+            return f"{done.action} {done.content.name if done.content else None}"
+
+        for target in ("inline", "pure"):
+            for answer, text in ((DECLINE, "decline None"), (CANCEL, "cancel None"), (accept(name="a"), "accept a")):
+                walk = Walk(app, target=target)
+                await walk.questions()
+                assert await walk.text({"login": answer}) == text
+
+    async def test_prompts_and_resources_end_with_a_code_of_our_own(self, app: MRTRServer) -> None:
+        @app.prompt
+        async def letter(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        @app.resource("letters://mine")
+        async def letters(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        for method, target in (("prompts/get", "letter"), ("resources/read", "letters://mine")):
+            walk = Walk(app, target=target, method=method)
+            await walk.questions()
+            error = await walk.error({"login": DECLINE})
+            assert not -32768 <= error["code"] <= -32000
+            assert error["data"] == {"action": "decline"}
+
+
+class TestWaysAroundANo:
+    """What was tried to turn a no into a yes."""
+
+    async def test_a_task_group_does_not_hide_a_no(self, app: MRTRServer) -> None:
+        @app.tool
+        async def grouped(inputs: Inputs) -> str | InputRequired:
+            async def read() -> Any:
+                return inputs.get("login", Login)
+
+            async with asyncio.TaskGroup() as group:
+                login = group.create_task(read())
+            return login.result().name if login.result() else InputRequired(login=Elicit("who?", Login))
+
+        walk = Walk(app, target="grouped")
+        await walk.questions()
+        assert "declined" in await walk.failure({"login": DECLINE})

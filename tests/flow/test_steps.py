@@ -1,0 +1,500 @@
+"""Rule 4 of a flow: a step runs once, is told apart from every other, and its result stands."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from ipaddress import ip_network
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from pydantic import HttpUrl
+
+from mrtr_server import (
+    Context,
+    MRTRServer,
+)
+from mrtr_server.flow.step_arguments import plain
+
+from ..support.effects import EFFECTS, effect, new_ticket, slow_effect
+from ..support.models import Cart
+from ..support.walk import YES, Walk
+
+pytestmark = pytest.mark.anyio
+
+
+class Currency(Enum):
+    EUR = 1
+    USD = 2
+
+
+class Order:
+    def __init__(self, id: UUID) -> None:
+        self.id = id
+
+
+CHANGED: dict[str, tuple[Any, Any]] = {
+    "enum": (Currency.EUR, Currency.USD),
+    "enums": ([{"in": Currency.EUR}], [{"in": Currency.USD}]),
+    "url": (HttpUrl("https://a.example"), HttpUrl("https://b.example")),
+    "network": (ip_network("10.0.0.0/24"), ip_network("10.0.1.0/24")),
+    "date": (date(2030, 1, 1), date(2030, 1, 2)),
+    "decimal": (Decimal("1.10"), Decimal("1.20")),
+    "object": (Order(UUID(int=1)), Order(UUID(int=2))),
+}
+
+
+KEYWORDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"amount": 3}, {"amount": 400}),
+    ({}, {"amount": 400}),
+    ({"currency": "EUR"}, {"currency": "USD"}),
+    ({}, {"currency": "USD"}),
+    ({"note": "one"}, {"note": "another"}),
+]
+"""What a step is given by keyword: in the first two rounds, and in the third."""
+
+
+class Account:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def withdraw(self, amount: int) -> str:
+        return effect(f"{self.name} {amount}")
+
+
+class TestRule4Steps:
+    """Rule 4. Steps are named by function and numbered within each task. A result is recorded when the round ends,
+    comes back by its declared type, and stands for the whole flow; arguments that moved end the flow, and a failure is
+    not recorded.
+    """
+
+    async def test_run_once_in_a_flow(self, app: MRTRServer) -> None:
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            image = await ctx.step(effect, "build")
+            await ctx.confirm("first?", key="first")
+            await ctx.confirm("second?", key="second")
+            return image + await ctx.step(effect, "roll out")
+
+        walk = Walk(app, target="deploy")
+        await walk.questions()
+        await walk.questions({"first": YES})
+        assert await walk.text({"second": YES}) == "buildroll out"
+        assert EFFECTS == ["build", "roll out"]
+
+    async def test_are_numbered_in_the_order_of_calls(self, app: MRTRServer) -> None:
+        @app.tool
+        async def three(ctx: Context) -> str:
+            done = [await ctx.step(effect, str(n)) for n in range(3)]
+            await ctx.confirm("sure?")
+            return ",".join([*done, await ctx.step(effect, "3")])
+
+        walk = Walk(app, target="three")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "0,1,2,3"
+        assert EFFECTS == ["0", "1", "2", "3"]
+
+    async def test_side_by_side_replay_the_same(self, app: MRTRServer) -> None:
+        delays = iter([(0.0, 0.02), (0.02, 0.0)])
+
+        @app.tool
+        async def branches(ctx: Context) -> str:
+            wait = dict(zip("ab", next(delays), strict=True))
+
+            async def branch(name: str) -> str:
+                await asyncio.sleep(wait[name])  # the outside decides which branch is first
+                ticket = await ctx.step(new_ticket)
+                return ticket + await ctx.step(effect, name)
+
+            both = await asyncio.gather(branch("a"), branch("b"))
+            await ctx.confirm("sure?")
+            return ",".join(both)
+
+        walk = Walk(app, target="branches")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "1a,2b"
+        assert sorted(EFFECTS) == ["a", "b", "ticket", "ticket"]
+
+    @pytest.mark.parametrize(
+        "names", [("pay", "pay"), ("pay", "pay", "pay"), ("pay~all", "pay~all"), ("pay", "pay", "pay~2")], ids=" ".join
+    )
+    async def test_side_by_side_are_each_their_own_whatever_their_tasks_are_called(
+        self, app: MRTRServer, names: tuple[str, ...]
+    ) -> None:
+        @app.tool
+        async def branches(ctx: Context) -> int:
+            async def branch() -> None:
+                await ctx.step(new_ticket)
+
+            async with asyncio.TaskGroup() as group:
+                for name in names:
+                    group.create_task(branch(), name=name)
+            return len(EFFECTS)
+
+        assert await Walk(app, target="branches").text() == str(len(names))
+
+    async def test_a_lambda_needs_a_key(self, app: MRTRServer) -> None:
+        @app.tool
+        async def without(ctx: Context) -> str:
+            return str(await ctx.step(lambda: effect("x")))
+
+        @app.tool
+        async def with_key(ctx: Context) -> str:
+            return await ctx.step(lambda: effect("x"), key="x")
+
+        assert "reference" in await Walk(app, target="without").failure()
+        assert await Walk(app, target="with_key").text() == "x"
+
+    async def test_the_first_run_returns_the_value_as_it_comes_back(self, app: MRTRServer) -> None:
+        seen: list[Any] = []
+
+        def plain():  # type: ignore[no-untyped-def]  # no declared type: plain JSON
+            return {"at": (1, 2)}
+
+        def typed() -> Cart:
+            return Cart(items=["x"])
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            seen.append((await ctx.step(plain), await ctx.step(typed)))
+            await ctx.confirm("sure?")
+            return "done"
+
+        walk = Walk(app, target="run")
+        await walk.questions()
+        await walk.text({"confirm": YES})
+        assert seen[0] == seen[1] == ({"at": [1, 2]}, Cart(items=["x"]))
+
+    async def test_a_step_that_failed_is_not_recorded(self, app: MRTRServer) -> None:
+        def flaky() -> str:
+            effect("tried")
+            if len(EFFECTS) == 1:
+                raise OSError("down")
+            return "up"
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            try:
+                await ctx.step(flaky)
+            except OSError:
+                await ctx.confirm("again?")
+                return await ctx.step(flaky, key="again")
+            return "first"
+
+        walk = Walk(app, target="run")
+        await walk.questions()
+        # In the second round the step runs again, for it was not recorded, and this time it succeeds.
+        assert await walk.text({"confirm": YES}) == "first"
+        assert EFFECTS == ["tried", "tried"]
+
+    async def test_changed_arguments_end_the_flow_and_name_the_argument(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tries = iter([1, 2])
+        account = "-".join(["secret", "account"])  # a traceback shows the source
+
+        def charge(account: str, amount: int) -> str:
+            return effect(f"{account} {amount}")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.step(charge, account, next(tries))
+            await ctx.confirm("sure?")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        assert "reference" in await walk.failure({"confirm": YES})
+        assert EFFECTS == ["secret-account 1"]
+        assert "another value of 'amount'" in caplog.text
+        assert "secret-account" not in caplog.text
+
+    @pytest.mark.parametrize(("first", "second"), CHANGED.values(), ids=CHANGED)
+    async def test_a_change_is_seen_in_whatever_has_a_value(self, app: MRTRServer, first: Any, second: Any) -> None:
+        given = iter([first, first, second])
+
+        def charge(what: Any) -> None:
+            effect("charged")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.step(charge, next(given))
+            await ctx.confirm("sure?")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.questions({"confirm": YES})
+        assert "reference" in await walk.failure({"really": YES})
+        assert EFFECTS == ["charged"]
+
+    @pytest.mark.parametrize("given", KEYWORDS, ids=lambda given: " ".join(given[0] | given[1]))
+    async def test_a_change_is_seen_in_what_is_given_by_keyword(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture, given: tuple[dict[str, Any], dict[str, Any]]
+    ) -> None:
+        first, second = given
+        keywords = iter([first, first, second])
+
+        def charge(account: str, amount: int = 3, *, currency: str = "EUR", **more: str) -> None:
+            effect("charged")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.step(charge, "a", **next(keywords))
+            await ctx.confirm("sure?")
+            await ctx.confirm("really?", key="really")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        assert await walk.questions({"confirm": YES}) == {"really": "really?"}, "what is the same replays"
+        assert "reference" in await walk.failure({"really": YES})
+        assert EFFECTS == ["charged"]
+        (name,) = first | second
+        assert f"another value of {name!r}" in caplog.text
+
+    async def test_an_argument_is_the_same_by_position_by_keyword_and_by_default(self, app: MRTRServer) -> None:
+        def charge(account: str, amount: int = 3) -> str:
+            return effect(f"{account} {amount}")
+
+        calls: Iterator[tuple[Any, Any]] = iter([(("a", 3), {}), (("a",), {"amount": 3}), (("a",), {})])
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            args, keywords = next(calls)
+            done: str = await ctx.step(charge, *args, **keywords)
+            await ctx.confirm("sure?")
+            await ctx.confirm("really?", key="really")
+            return done
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.questions({"confirm": YES})
+        assert await walk.text({"really": YES}) == "a 3"
+        assert EFFECTS == ["a 3"]
+
+    @pytest.mark.parametrize("catches", [False, True], ids=["let through", "caught"])
+    async def test_a_result_that_can_not_be_kept_ends_the_flow(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture, catches: bool
+    ) -> None:
+        def count() -> int:
+            return cast(int, effect("not a number"))
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            try:
+                return str(await ctx.step(count))
+            except Exception:
+                if catches:
+                    return await ctx.step(effect, "something else")
+                raise
+
+        walk = Walk(app, target="run")
+        assert "reference" in await walk.failure()
+        assert EFFECTS == ["not a number"]
+        assert "The step 'count' returned a value that can't be stored as its declared type" in caplog.text
+        assert "not a number" not in caplog.text, "what it returned may be a secret"
+
+    async def test_rerun_lets_a_step_run_again(self, app: MRTRServer) -> None:
+        tries = iter([1, 2])
+
+        @app.tool
+        async def look(ctx: Context) -> str:
+            seen = await ctx.step(effect, str(next(tries)), rerun=True)
+            await ctx.confirm("sure?")
+            return seen
+
+        walk = Walk(app, target="look")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "2"
+
+    async def test_the_same_key_at_once_runs_once(self, app: MRTRServer) -> None:
+        @app.tool
+        async def twice(ctx: Context) -> str:
+            return "".join(await asyncio.gather(*(ctx.step(slow_effect, "x", key="one") for _ in range(2))))
+
+        assert await Walk(app, target="twice").text() == "xx"
+        assert EFFECTS == ["x"]
+
+
+class TestStepsOfEveryKind:
+    async def test_methods_classes_and_closures_are_named_and_compared(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Account:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def charge(self, amount: int, *, currency: str = "EUR") -> Cart:
+                return Cart(items=[effect(f"{self.name} {amount} {currency}")])
+
+        amounts = iter([1, 1, 2])
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            def closure(amount: int) -> str:
+                return effect(f"closure {amount}")
+
+            cart = await ctx.step(Account("a").charge, 1, currency="NOK")
+            other = await ctx.step(Cart, items=["made"])
+            text = await ctx.step(closure, next(amounts))
+            await ctx.confirm("sure?", key="one")
+            await ctx.confirm("really?", key="two")
+            return " ".join([*cart.items, *other.items, text])
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.questions({"one": YES})
+        assert EFFECTS == ["a 1 NOK", "closure 1"]
+        assert "reference" in await walk.failure({"two": YES})
+        assert "The step 'closure' has run in an earlier round with another value of 'amount'" in caplog.text
+
+
+class TestStepsThatMisbehave:
+    """What was tried to have a step run twice, or give what it did not return."""
+
+    async def test_a_function_that_raises_stop_iteration_fails(self, app: MRTRServer) -> None:
+        @app.tool
+        def plain() -> str:
+            return next(iter(()))
+
+        @app.tool
+        async def step(ctx: Context) -> str:
+            return await ctx.step(lambda: next(iter(())), key="x")
+
+        for target in ("plain", "step"):
+            assert "reference" in await asyncio.wait_for(Walk(app, target=target).failure(), 5)
+
+    async def test_a_step_that_is_retried_keeps_its_key(self, app: MRTRServer) -> None:
+        def charge(amount: int) -> str:
+            effect("tried")
+            if len(EFFECTS) == 1:
+                raise ConnectionError
+            return effect("charged")
+
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            for _ in range(3):
+                with suppress(ConnectionError):
+                    await ctx.step(charge, 5)
+                    break
+            for _ in range(3):
+                with suppress(ConnectionError):
+                    await ctx.step(charge, 5, key="named")
+                    break
+            await ctx.confirm("sure?")
+            return "done"
+
+        walk = Walk(app, target="pay")
+        await walk.questions()
+        await walk.text({"confirm": YES})
+        assert EFFECTS == ["tried", "tried", "charged", "tried", "charged"]
+
+    async def test_a_fallback_after_a_failed_step_replays(self, app: MRTRServer) -> None:
+        def fetch(host: str) -> str:
+            effect(host)
+            if host == "down":
+                raise ConnectionError
+            return host
+
+        @app.tool
+        async def get(ctx: Context) -> str:
+            for host in ("down", "up"):
+                with suppress(ConnectionError):
+                    found = await ctx.step(fetch, host)
+            await ctx.confirm("sure?")
+            return found
+
+        walk = Walk(app, target="get")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "up"
+        assert EFFECTS == ["down", "up", "down"]
+
+    async def test_one_objects_step_is_not_anothers(self, app: MRTRServer) -> None:
+        orders = iter(["ab", "ba"])
+
+        @app.tool
+        async def withdraw(ctx: Context) -> str:
+            for name in next(orders):
+                await ctx.step(Account(name).withdraw, 10)
+                await ctx.confirm(f"{name}?", key=name)
+            return "done"
+
+        walk = Walk(app, target="withdraw")
+        await walk.questions()
+        assert "reference" in await walk.failure({"a": YES})
+        assert EFFECTS == ["a 10"]
+
+    async def test_functions_of_one_name_are_told_apart(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def first() -> Any:
+            def save() -> str:
+                return effect("first")
+
+            return save
+
+        def second() -> Any:
+            def save() -> str:
+                return effect("second")
+
+            return save
+
+        @app.tool
+        async def both(ctx: Context) -> str:
+            await ctx.step(first(), key="save")
+            await ctx.step(second(), key="save")
+            return "done"
+
+        assert "reference" in await Walk(app, target="both").failure()
+        assert "is used for two different steps" in caplog.text
+        assert EFFECTS == ["first"]
+
+    async def test_a_step_of_the_same_name_with_other_arguments_is_another_one(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def save(what: str) -> str:
+            return effect(what)
+
+        @app.tool
+        async def both(ctx: Context) -> str:
+            await ctx.step(save, "first", key="save")
+            await ctx.step(save, "second", key="save")
+            return "done"
+
+        assert "reference" in await Walk(app, target="both").failure()
+        assert "is used for two different steps" in caplog.text
+        assert EFFECTS == ["first"]
+
+    async def test_a_result_that_is_changed_is_not_changed_in_the_journal(self, app: MRTRServer) -> None:
+        def fetch():  # type: ignore[no-untyped-def]
+            return {"items": ["a"]}
+
+        @app.tool
+        async def change(ctx: Context) -> str:
+            order = await ctx.step(fetch)
+            order["items"].append("x")
+            await ctx.confirm("sure?")
+            return "".join(order["items"])
+
+        walk = Walk(app, target="change")
+        await walk.questions()
+        assert await walk.text({"confirm": YES}) == "ax"
+
+    async def test_sets_count_by_what_is_in_them(self) -> None:
+        assert plain({"x", "y", "z"}) == ["x", "y", "z"]
+        assert plain([b"\xff", {1: 2}]) == [["bytes", "/w=="], {"<int>1": 2}]
+
+    async def test_an_iterator_is_no_argument_of_a_step(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def run(ctx: Context) -> str:
+            return await ctx.step(lambda them: effect("".join(them)), iter("abc"), key="x")
+
+        assert "reference" in await Walk(app, target="run").failure()
+        assert "pass a list" in caplog.text
