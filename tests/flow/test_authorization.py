@@ -453,6 +453,8 @@ class TestAHook:
         refused = USES["call"](wire)
         assert (refused.status, refused.body) == (absent.status, absent.body)
         assert "authorize= failed for 'secret', which counts as a no (reference " in caplog.text
+        why = {"raises": "the directory is away", "none": "returned a NoneType", "truthy": "returned a set"}
+        assert why.get(given, "") in caplog.text, "its author learns what went wrong"
         caplog.clear()
         assert names_of(wire.post(modern("tools/list"), ALICE), "tools") == ["open_to_all"]
         assert caplog.text.count("which counts as a no") == 1, "one line for a list"
