@@ -88,7 +88,7 @@ print(app.app._parts.shared.refusal)
         assert "Give them a database" not in done.stdout + done.stderr
         assert "no shared store" not in done.stderr
 
-    def test_and_so_does_its_worker(self, missing: str, tmp_path: Path) -> None:
+    def test_its_worker_says_just_that_with_several_workers(self, missing: str, tmp_path: Path) -> None:
         code = "from mrtr_server.cli import main; main(['worker', 'app:app'])"
         done = run(tmp_path, missing, "-c", code, **self.DATABASE)
         assert done.returncode == 1

@@ -167,7 +167,7 @@ class TestOptions:
         with pytest.raises(TypeError, match=r"has no option zzz=$"):
             MRTRServer("x", zzz=1)  # type: ignore[call-arg]
 
-    def test_so_it_does_of_a_completion_and_a_callback(self, app: MRTRServer) -> None:
+    def test_a_slip_of_a_completion_or_a_callback_gets_the_nearest_one(self, app: MRTRServer) -> None:
         given: Any = {"promt": "x"}
         with pytest.raises(TypeError, match=r"^@app\.completion\(\) has no option promt=; did you mean prompt=\?$"):
             app.completion("city", **given)
@@ -265,13 +265,13 @@ class TestOptions:
             ("concurrency", "2"),
         ],
     )
-    def test_and_so_it_is_by_a_decorator(self, app: MRTRServer, option: str, value: Any) -> None:
+    def test_what_is_of_another_type_is_refused_by_a_decorator(self, app: MRTRServer, option: str, value: Any) -> None:
         given: Any = {option: value, **({"task": "optional"} if option == "concurrency" else {})}
         with pytest.raises(SetupError, match=f"^{option}= takes "):
             app.tool(**{"name": "it", **given})(lambda a: a)
 
     @pytest.mark.parametrize(("option", "value"), [("ttl", "x"), ("scope", "all"), ("size", "3"), ("mime_type", 3)])
-    def test_and_of_a_resource(self, app: MRTRServer, option: str, value: Any) -> None:
+    def test_what_is_of_another_type_is_refused_of_a_resource(self, app: MRTRServer, option: str, value: Any) -> None:
         given: Any = {option: value}
         with pytest.raises(SetupError, match=f"^{option}= takes "):
             app.resource("a://b", **given)
@@ -319,7 +319,9 @@ class TestTypesOfOthers:
         ],
         ids=["result", "image"],
     )
-    def test_and_where_no_annotation_says_so_when_it_comes(self, app: MRTRServer, result: Any, ours: str) -> None:
+    def test_a_result_of_theirs_without_an_annotation_is_refused_when_it_comes(
+        self, app: MRTRServer, result: Any, ours: str
+    ) -> None:
         app.tool(name="work")(lambda: result)
         failed = Client(app).call("work")
         assert f"return {ours}" in failed.log
@@ -378,7 +380,7 @@ class TestCallsAsOthersHaveThem:
         failed = Client(app).call("work", answers={"login": {"name": "ann"}})
         assert "the answer is the Login itself; ask for Elicited[Login] to branch on a no" in failed.log
 
-    def test_and_where_it_is_not_its_form_is_in_content(self, app: MRTRServer) -> None:
+    def test_an_answer_that_is_not_the_model_has_its_form_in_content(self, app: MRTRServer) -> None:
         @app.tool
         async def work(ctx: Context) -> str:
             return str(getattr(await ctx.elicit("Who?", Elicited[Login]), "data"))  # noqa: B009

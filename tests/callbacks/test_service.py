@@ -400,7 +400,7 @@ class TestTheClientsWordIsNotEnough:
             ask.parse(claimed)
         assert ask.parse(Report(claimed)) == Account(name="eve", token="x")
 
-    async def test_nor_is_one_without_a_state(self) -> None:
+    async def test_a_word_without_a_state_is_not_enough(self) -> None:
         asking = walk(calendar(hold=0.05).app)
         assert await asking.questions({"google": OPENED}) == {"google": "Log in to Google"}
 
@@ -1309,7 +1309,9 @@ class TestHoldingEndsEarly:
         assert time.monotonic() - began < 0.3
 
     @pytest.mark.alone
-    async def test_and_begins_not_at_all(self, callbacks: Callbacks, journal: Journal) -> None:
+    async def test_it_does_not_begin_where_the_call_is_to_continue_elsewhere(
+        self, callbacks: Callbacks, journal: Journal
+    ) -> None:
         began = time.monotonic()
         assert (await callbacks.wait(journal, lambda: True)).unfinished == (("google", "callback.0.0"),)
         assert time.monotonic() - began < 0.1

@@ -442,7 +442,7 @@ class TestBoundCodec:
             assert bound.unseal(b"one ", sealed.encode(), "moved") == payload
 
     @pytest.mark.parametrize("place", [b"two ", b"One ", b"one  ", b"one yes!"])
-    def test_and_in_no_other(self, place: bytes) -> None:
+    def test_what_was_sealed_opens_in_no_other_place(self, place: bytes) -> None:
         bound = BoundCodec(KeyRing([bytes(32)]), "row")
         with pytest.raises(InvalidRequestState) as refused:
             bound.unseal(place, bound.seal(b"one ", b"yes"), "moved")

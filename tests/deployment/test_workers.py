@@ -82,12 +82,12 @@ class TestWorkers:
             assert "mrtr-server keygen" in several.text
             wait_until(lambda: several.process.poll() is not None, "the server to give up")
 
-    def test_one_is_not(self, server: str, tmp_path: Path) -> None:
+    def test_one_without_keys_is_served(self, server: str, tmp_path: Path) -> None:
         with serving(server, 1, tmp_path / "log") as single:
             wait_until(lambda: answers(single), "the server to be ready")
             assert "no keys are given" in single.text
 
-    def test_nor_are_several_that_share_their_keys(self, server: str, tmp_path: Path) -> None:
+    def test_several_that_share_their_keys_serve(self, server: str, tmp_path: Path) -> None:
         with serving(server, 2, tmp_path / "log", MRTR_KEYS=KEYS) as several:
             wait_until(lambda: answers(several), "the server to be ready")
             first = worker_of(several)

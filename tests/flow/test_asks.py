@@ -268,7 +268,7 @@ class TestAnswers:
         assert misfit(ask, raw) == "The answer has no action."
 
     @pytest.mark.parametrize("ask", [LOGIN, BRANCHING])
-    def test_so_is_a_form_that_does_not_fit(self, ask: Ask[Any]) -> None:
+    def test_a_form_that_does_not_fit_is_asked_for_again(self, ask: Ask[Any]) -> None:
         assert misfit(ask, {"action": "accept"}) == "name: Field required"
         assert misfit(ask, {"action": "accept", "content": None}) == "The form came back empty."
         assert misfit(ask, {"action": "accept", "content": {"name": 5}}) == "name: Input should be a valid string"

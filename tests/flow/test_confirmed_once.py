@@ -184,7 +184,7 @@ class TestEveryLaterState:
         assert frozen(await flow.send({"login": {"name": "bob"}}))
         assert EFFECTS == ["paid", "paid by ann"]
 
-    async def test_also_where_the_question_is_gone_from_it(self, store: Watched) -> None:
+    async def test_is_redeemed_once_where_the_question_is_gone_from_it(self, store: Watched) -> None:
         """The client left the confirmation open, and the handler asks for something else now."""
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
         rounds: list[int] = []
@@ -203,7 +203,7 @@ class TestEveryLaterState:
         assert EFFECTS == ["ann"]
         assert rounds == [1, 2, 3]
 
-    async def test_also_one_that_is_handed_over(self, store: Watched) -> None:
+    async def test_is_redeemed_once_where_it_was_handed_over(self, store: Watched) -> None:
         app = serving(store)
         flow = await asked(app)
         (leaving,) = replicas(app, 1)
@@ -217,7 +217,7 @@ class TestEveryLaterState:
         await flow.replay()
         assert EFFECTS == ["paid"]
 
-    async def test_also_in_a_version_that_confirms_no_more(self, store: Watched) -> None:
+    async def test_is_redeemed_once_in_a_version_that_confirms_no_more(self, store: Watched) -> None:
         newer = MRTRServer("bank", keys=[bytes(32)], store=store)
 
         @newer.tool
@@ -231,7 +231,7 @@ class TestEveryLaterState:
         await flow.replay()
         assert EFFECTS == ["ann"]
 
-    async def test_but_none_before_it(self, store: Watched) -> None:
+    async def test_no_state_before_the_confirmation_is_redeemed_once(self, store: Watched) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
 
         @app.tool
@@ -250,7 +250,7 @@ class TestEveryLaterState:
         assert (await flow.answer(confirm=yes)).text == "paid"
         assert [redemption.verdict for redemption in store.redeemed] == ["granted"]
 
-    async def test_and_a_flow_without_one_never_touches_the_store(self, store: Watched) -> None:
+    async def test_a_flow_without_a_confirmation_never_touches_the_store(self, store: Watched) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
         store.down = {"redeem", "renew", "record"}
 

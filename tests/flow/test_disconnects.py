@@ -61,7 +61,9 @@ class TestRule11AClientThatClosesTheStreamCancels:
         return walk
 
     @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
-    async def test_at_the_next_boundary_so_a_running_step_finishes(self, app: MRTRServer, streamed: bool) -> None:
+    async def test_the_request_ends_at_the_next_boundary_so_a_running_step_finishes(
+        self, app: MRTRServer, streamed: bool
+    ) -> None:
         self.add_pay(app)
         walk = await self.asked(app)
         answers = {"login": accept(name="ann")}
@@ -79,7 +81,7 @@ class TestRule11AClientThatClosesTheStreamCancels:
 
     @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
     @pytest.mark.parametrize("why", [{"single_use": True}, {"confirms": True}], ids=str)
-    async def test_but_a_single_use_round_runs_to_its_end_and_is_recorded(
+    async def test_a_single_use_round_runs_to_its_end_and_is_recorded(
         self, app: MRTRServer, streamed: bool, why: dict[str, bool]
     ) -> None:
         self.add_pay(app, **why)

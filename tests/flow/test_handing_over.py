@@ -135,7 +135,7 @@ class TestRule10StateOnlyOutcomes:
         assert await walk.text() == "firstsecond"
         assert EFFECTS == ["first", "second"]
 
-    async def test_or_at_its_checkpoint(self, app: MRTRServer, other: MRTRServer) -> None:
+    async def test_a_running_call_goes_at_its_checkpoint(self, app: MRTRServer, other: MRTRServer) -> None:
         walk = Walk(app, other, target="marked")
         under_way = asyncio.create_task(walk.questions())
         await asyncio.sleep(0.02)
@@ -174,7 +174,7 @@ class TestRule10StateOnlyOutcomes:
         assert await walk.questions() == {}
         assert await walk.text() == "plain"
 
-    async def test_no_more_than_three_times_a_flow(self, app: MRTRServer) -> None:
+    async def test_a_flow_is_handed_over_three_times_at_most(self, app: MRTRServer) -> None:
         app.drain()
         walk = Walk(app, target="many")
         handed_over = 0
@@ -183,14 +183,14 @@ class TestRule10StateOnlyOutcomes:
         assert handed_over == 3
         assert "".join(EFFECTS) == "01234567"
 
-    async def test_and_never_past_the_last_of_the_rounds(self) -> None:
+    async def test_a_flow_is_not_handed_over_past_the_last_of_its_rounds(self) -> None:
         app = self.serving(MRTRServer("rules", keys=self.ring, limits=Limits(rounds=1)))
         walk = Walk(app, target="inline")
         await walk.questions()
         app.drain()
         assert await walk.text({"login": accept(name="ann")}) == "ann"
 
-    async def test_nor_where_the_state_would_be_too_large(self) -> None:
+    async def test_a_flow_is_not_handed_over_where_its_state_would_be_too_large(self) -> None:
         app = MRTRServer("rules", keys=self.ring, limits=Limits(state_bytes=4000))
 
         @app.tool
@@ -263,7 +263,7 @@ class TestRule10StateOnlyOutcomes:
         assert response.json()["error"]["code"] == -31002
         assert EFFECTS == []
 
-    async def test_or_finishes_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_client_that_can_not_retry_finishes_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         app = self.serving(self.for_clients_that_can_not_retry(monkeypatch))
         under_way = asyncio.create_task(self.post(app, "two_steps"))
         await happened("first")

@@ -281,13 +281,13 @@ class TestBudgets:
         with pytest.raises(OverBudget, match="more than 5 rounds"):
             journal.count_round({}, limits, keeps_state=True)
 
-    def test_but_not_when_it_keeps_the_same(self) -> None:
+    def test_a_handler_that_keeps_the_same_again_is_ended(self) -> None:
         journal = Journal(NOW, state=1)
         journal.count_round({}, LIMITS, keeps_state=True)
         with pytest.raises(OverBudget, match="without progress in between"):
             journal.count_round({}, LIMITS, keeps_state=True)
 
-    def test_nor_is_what_it_kept_handed_over_with_nothing_done_since(self) -> None:
+    def test_what_a_handler_kept_is_not_handed_over_with_nothing_done_since(self) -> None:
         journal = Journal(NOW, state=1)
         assert journal.may_hand_over(LIMITS)
         journal.count_round({}, LIMITS, keeps_state=True)

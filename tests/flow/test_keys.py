@@ -70,7 +70,9 @@ class TestRule6OrderChangesFailLoudly:
         assert await walk.questions() == {"who": "who?"}
         assert await walk.text({"who": accept(name="a")}) == "aa"
 
-    async def test_or_an_error_for_the_author(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_the_same_key_for_another_question_is_an_error_for_the_author(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
         @app.tool
         async def different(ctx: Context) -> str:
             await asyncio.gather(

@@ -46,7 +46,7 @@ class TestRule9SingleUse:
             await walk.text({"login": accept(name="ann")})
         assert EFFECTS == ["ann", "ann"]
 
-    async def test_so_is_that_of_a_tool_that_confirms_first(
+    async def test_a_state_of_a_tool_that_confirms_first_is_redeemed_once(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         @app.tool(confirm=lambda amount: f"Pay {amount}?")
@@ -65,7 +65,7 @@ class TestRule9SingleUse:
         assert await walk.text({"confirm": YES}) == "paid"
         assert EFFECTS == ["paid"]
 
-    async def test_so_is_every_state_from_a_confirmation_on(self, app: MRTRServer) -> None:
+    async def test_every_state_from_a_confirmation_on_is_redeemed_once(self, app: MRTRServer) -> None:
         @app.tool
         async def pay(ctx: Context) -> str:
             await ctx.confirm("Pay?")

@@ -279,7 +279,9 @@ class TestNo:
         assert EFFECTS == []
 
     @pytest.mark.parametrize("answer", [DECLINE, CANCEL], ids=str)
-    async def test_or_gives_none_or_the_default(self, app: MRTRServer, answer: dict[str, Any]) -> None:
+    async def test_a_no_gives_none_or_the_default_where_the_parameter_takes_that(
+        self, app: MRTRServer, answer: dict[str, Any]
+    ) -> None:
         nobody = Login(name="nobody")
 
         @app.tool
@@ -296,7 +298,7 @@ class TestNo:
         assert list(asked.values()) == ["one?", "two?", "who?", "open"]
         assert await walk.text(dict.fromkeys(asked, answer)) == "None nobody None False"
 
-    async def test_or_the_handler_branches_on_it(self, app: MRTRServer) -> None:
+    async def test_a_no_is_for_the_handler_that_takes_what_was_elicited(self, app: MRTRServer) -> None:
         @app.tool
         def greet(login: Annotated[Elicited[Login], Elicit("who?")]) -> str:
             return f"{login.action} {login.content}"

@@ -923,7 +923,7 @@ class TestFaultsInARow:
 
 
 class TestRecordsExpireWithTheState:
-    async def test_and_then_the_state_is_refused(self) -> None:
+    async def test_a_state_whose_record_has_expired_is_refused(self) -> None:
         clock = Clock(1_000_000.0)
         store = Watched(clock=clock)
         app = MRTRServer(

@@ -542,7 +542,9 @@ class TestErrors:
         assert happened == ["enter session", "session got ToolError"]
 
     @pytest.mark.parametrize("failure", [ToolError("never mind"), RuntimeError("broken")], ids=repr)
-    async def test_but_not_a_no(self, app: MRTRServer, failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_no_can_not_be_made_into_another_error(
+        self, app: MRTRServer, failure: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
         def translating() -> Iterator[None]:
             try:
                 yield

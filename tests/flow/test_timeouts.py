@@ -74,7 +74,7 @@ async def test_waiting_for_the_person_does_not_count(app: MRTRServer) -> None:
     assert (await flow.answer(confirm=YES)).text == "done"
 
 
-async def test_nor_does_waiting_for_its_turn() -> None:
+async def test_waiting_for_its_turn_does_not_count() -> None:
     app = MRTRServer("timely", keys=[bytes(32)], limits=Limits(max_concurrency=1))
 
     @app.tool(timeout=SHORT)

@@ -69,7 +69,7 @@ def test_what_an_exception_says_is_on_one_line_of_its_traceback(log: io.StringIO
     assert r"ValueError: before\x1b[2J" in written.splitlines()[-1]
 
 
-def test_so_is_what_led_to_it_and_what_a_group_holds(log: io.StringIO) -> None:
+def test_what_led_to_an_exception_and_what_a_group_holds_are_on_one_line_each(log: io.StringIO) -> None:
     def chained() -> None:
         try:
             raise KeyError(NASTY)

@@ -41,7 +41,7 @@ class TestAnswers:
             fields["requestState"] = greet(wire).state
         assert greet(wire, **{place: fields}).text == "Hello, octocat"
 
-    def test_and_the_state_may_be_in_different_places(self, wire: Wire) -> None:
+    def test_the_state_may_be_in_different_places(self, wire: Wire) -> None:
         state = greet(wire).state
         answers = {"inputResponses": {"login": OCTOCAT}}
         assert greet(wire, inside={"requestState": state}, top=answers).text == "Hello, octocat"

@@ -121,7 +121,7 @@ class TestUnitTests:
         assert function("y") == "y"
         assert function.__doc__ == "What it does."
 
-    def test_so_does_an_async_one(self) -> None:
+    def test_every_decorator_gives_an_async_function_back(self) -> None:
         @app.tool
         async def shout(it: str) -> str:
             return it.upper()
@@ -200,7 +200,7 @@ class TestSignature:
             compiled(function)
 
     @pytest.mark.parametrize("annotation", ["list[", "1 +", "for"])
-    def test_so_is_one_that_is_no_expression(self, annotation: str) -> None:
+    def test_an_annotation_that_is_no_expression_is_refused(self, annotation: str) -> None:
         def function(it: Any) -> None: ...
 
         function.__annotations__["it"] = annotation

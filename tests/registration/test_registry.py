@@ -66,7 +66,7 @@ class TestLists:
             },
         }
 
-    def test_and_with_what_its_decorator_says(self, app: MRTRServer) -> None:
+    def test_a_tool_is_listed_with_what_its_decorator_says(self, app: MRTRServer) -> None:
         @app.tool(
             name="weather.get",
             title="Weather",

@@ -187,7 +187,7 @@ class TestFields:
             set[Named],
         ],
     )
-    def test_so_may_those_of_a_list(self, annotation: Any) -> None:
+    def test_choices_of_a_list_may_have_titles(self, annotation: Any) -> None:
         assert field_of(annotation) == {"type": "array", "items": {"anyOf": TITLED}}
 
     def test_a_choice_of_one_may_have_a_title(self) -> None:
@@ -477,7 +477,7 @@ class TestRead:
     def test_fields_that_may_be_left_out_can_be(self) -> None:
         assert Form(self.Login).validate({"name": "Ann", "age": 18}) == self.Login(name="Ann", age=18, nick=None)
 
-    def test_so_can_those_that_have_an_alias(self) -> None:
+    def test_fields_with_an_alias_can_be_left_out(self) -> None:
         class Aliased(BaseModel):
             model_config = ConfigDict(alias_generator=to_camel)
             nick_name: str | None

@@ -216,7 +216,7 @@ def test_unique_items_take_a_time_that_grows_with_their_number() -> None:
 
 
 @pytest.mark.parametrize("digits", [19, 30, 300])
-def test_so_do_numbers_of_many_digits(digits: int) -> None:
+def test_numbers_of_many_digits_take_a_time_that_grows_with_their_length(digits: int) -> None:
     keywords = {"uniqueItems": True, "items": {"minimum": 5, "multipleOf": 0.5, "not": {"enum": [5, "x"]}}}
     arguments = RawArguments("tool", {"type": "object", "properties": {"them": keywords}}, "it")
     raw = {"them": [10**digits + number for number in range(300_000 // digits)]}

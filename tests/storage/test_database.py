@@ -298,7 +298,7 @@ class TestStoreOf:
         assert isinstance(store, SQLStore)
         assert store.database.name.endswith("given.db")
 
-    def test_or_the_one_in_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_takes_the_url_of_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MRTR_DATABASE_URL", f" sqlite:///{tmp_path}/set.db\n")
         store = store_of()
         assert isinstance(store, SQLStore)

@@ -150,7 +150,7 @@ async def test_what_nobody_waits_for_any_more_is_left_out(file: SQLiteFile, gate
     assert [bool(await file.run(FIND, {"number": 100 + number})) for number in range(30)] == [False, True] * 15
 
 
-async def test_or_whole_if_it_had_begun(file: SQLiteFile, gate: Gate) -> None:
+async def test_what_has_begun_is_done_whole_though_nobody_waits_for_it(file: SQLiteFile, gate: Gate) -> None:
     writing = asyncio.create_task(file.run("INSERT INTO numbers VALUES (20 + hold()) RETURNING number", {}))
     await gate.is_held()
     writing.cancel()

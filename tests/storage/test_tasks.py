@@ -326,7 +326,7 @@ class TaskContract:
         await waiting
         assert time.monotonic() - start < 1
 
-    async def test_and_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
+    async def test_who_waits_for_tasks_is_woken_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
         await bench.add()
         (row,) = await bench.claim()
         parked: dict[str, Any] = {"status": "input_required", "lease": "", "leased_until": 0.0}

@@ -112,7 +112,7 @@ async def test_an_earlier_state_goes_on_here(app: MRTRServer) -> None:
     assert (await flow.send()).text == "ann: 8"
 
 
-async def test_and_is_redeemed_once_if_it_asks_for_a_confirmation(app: MRTRServer) -> None:
+async def test_an_earlier_state_that_asks_for_a_confirmation_is_redeemed_once(app: MRTRServer) -> None:
     flow = AsyncClient(app).flow("order", ORDER)
     flow.state = CONFIRMING
     first = await flow.send({"confirm": yes})
@@ -132,7 +132,7 @@ async def test_a_state_of_this_release_has_what_the_earlier_one_reads(app: MRTRS
     assert sealed == {**earlier, "r": 3, "c": True}
 
 
-async def test_also_where_it_has_more_answers_of_a_key(app: MRTRServer) -> None:
+async def test_a_state_with_more_answers_of_a_key_has_what_the_earlier_one_reads(app: MRTRServer) -> None:
     @app.tool
     async def twice(ctx: Context) -> str:
         await ctx.elicit(f"Who are you in round {min(ctx.round, 3)}?", Login, key="who")

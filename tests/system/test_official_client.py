@@ -786,7 +786,7 @@ class TestLists:
         assert [resource.uri for resource in resources] == ["doc://plain", "doc://binary"]
         assert template.uri_template == "doc://{owner}/{name}"
 
-    async def test_and_resources_are_kept_as_long_as_the_server_says(self, office_url: str) -> None:
+    async def test_resources_are_kept_as_long_as_the_server_says(self, office_url: str) -> None:
         before = len(READS)
         async with Client(office_url) as client:
             for _ in range(3):

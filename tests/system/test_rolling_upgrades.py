@@ -68,7 +68,7 @@ class TestAnswersAreKeptByKeyAndQuestion:
 
         assert upgraded(self.buy, reworded, who=Login(name="ann")).questions == {"who": "Who pays?"}
 
-    def test_so_is_another_form(self) -> None:
+    def test_another_form_is_another_question(self) -> None:
         async def widened(ctx: Context) -> str:
             return (await ctx.elicit("Who are you?", LoginWithTeam, key="who")).team
 
@@ -269,7 +269,7 @@ class TestAQuestionThatIsAskedAnew:
         assert flow.answer().questions == {"who": "Who are you?"}, "neither bob nor eve"
         assert flow.answer(who=Login(name="ann")).text == "ann"
 
-    def test_nor_one_that_does_not_fit(self) -> None:
+    def test_does_not_bring_back_an_answer_that_does_not_fit(self) -> None:
         class Adult(BaseModel):
             age: int
 
@@ -363,7 +363,7 @@ class TestStepsAreKeptByKey:
         assert "receipt 3" not in ended.log
         assert "reference" in ended.failure
 
-    def test_also_one_whose_type_fails_in_its_own_way(self) -> None:
+    def test_a_result_whose_type_fails_in_its_own_way_ends_the_flow(self) -> None:
         class Receipt(str):
             @classmethod
             def __get_pydantic_core_schema__(cls, *_: Any) -> Any:

@@ -251,7 +251,7 @@ class TestCancelling:
 
 
 class TestADatabaseThatGoesAway:
-    def test_or_is_not_there_at_the_start_needs_no_restart(self, tmp_path: Path, postgresql: PostgreSQL) -> None:
+    def test_that_is_not_there_at_the_start_needs_no_restart(self, tmp_path: Path, postgresql: PostgreSQL) -> None:
         url = postgresql.url(anyio.run(postgresql.new_database))
         postgresql.stop()
         try:

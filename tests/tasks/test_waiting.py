@@ -330,7 +330,7 @@ class TestTheWaitEnds:
 
 
 class TestWaitingIsBounded:
-    async def test_in_number(self) -> None:
+    async def test_waiting_requests_are_bounded_in_number(self) -> None:
         async with AsyncExitStack() as stack:
             small = await _replicas(stack, None, limits=Limits(task_waits=2, first_ask_seconds=600))
             task = await small.start("held", name="a")
@@ -348,7 +348,7 @@ class TestWaitingIsBounded:
             assert {(await each.end()).text for each in waiting} == {"a is done"}
             assert (await small.send("tasks/result", {"taskId": task})).text == "a is done"
 
-    async def test_and_holds_no_place_among_the_calls_that_run(self) -> None:
+    async def test_waiting_holds_no_place_among_the_calls_that_run(self) -> None:
         async with AsyncExitStack() as stack:
             narrow = await _replicas(stack, None, limits=Limits(max_concurrency=1, first_ask_seconds=600))
             task = await narrow.start("held", name="a")
@@ -363,7 +363,7 @@ class TestWaitingIsBounded:
             for each in waiting:
                 assert (await each.end()).status == 200
 
-    async def test_and_holds_no_connection_to_the_database(self, postgresql: PostgreSQL) -> None:
+    async def test_waiting_holds_no_connection_to_the_database(self, postgresql: PostgreSQL) -> None:
         url = postgresql.url(await postgresql.new_database())
         async with AsyncExitStack() as stack:
             replicas = await _replicas(stack, url, limits=Limits(result_wait_seconds=600))

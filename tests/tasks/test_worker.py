@@ -221,7 +221,9 @@ class TestAStoreThatIsAway:
         assert [tools.ran.count(each) for each in ("first", "waits", "last")] == [1, 1, 1]
         await tools.app._parts.worker.close()
 
-    async def test_and_is_there_again_is_said_once_each(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_is_said_once_to_be_away_and_once_to_be_back(
+        self, tools: Tools, caplog: pytest.LogCaptureFixture
+    ) -> None:
         await (await tools.start("at_once")).wait()
         tools.store.away = {"claim", "renew", "overdue"}
         await asyncio.sleep(0.6)

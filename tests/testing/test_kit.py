@@ -852,7 +852,7 @@ class TestUnderPytestWithoutPlugins:
         assert "# that line" in report
         assert "There is no text. The server asks 'confirm' (form): 'Sure?'." in report
 
-    def test_and_nothing_of_the_kit(self, report: str) -> None:
+    def test_a_report_shows_no_line_of_the_kit(self, report: str) -> None:
         assert "run_until_complete" not in report
         assert "script.py" not in report
 

@@ -40,7 +40,7 @@ class TestARaceAnswersWhatIsOpen:
             flow.race({"sure": yes, "confirm": yes})
         assert len(flow.replies) == 1
 
-    def test_and_so_does_an_answer_before_anything_is_asked_and_after_the_end(self, app: MRTRServer) -> None:
+    def test_an_answer_before_anything_is_asked_or_after_the_end_fails_the_test(self, app: MRTRServer) -> None:
         @app.tool
         async def greet(ctx: Context) -> str:
             return (await ctx.elicit("Who?", Login)).name

@@ -60,7 +60,7 @@ async def test_they_take_a_head(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready"])
-async def test_and_nothing_else(path: str) -> None:
+async def test_health_and_readiness_take_no_other_method(path: str) -> None:
     response = await ask(MRTRServer("probed", keys=RING), path, "POST")
     assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
 
@@ -83,7 +83,7 @@ async def test_a_draining_server_is_healthy_and_not_ready() -> None:
     assert (await ask(app, "/health")).status_code == 200
 
 
-async def test_nor_is_one_that_is_not_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_not_set_up_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrtr_server.deployment.shared.worker_count", lambda: 4)
     monkeypatch.delenv("MRTR_KEYS", raising=False)
     app = mounted(MRTRServer("probed"))
