@@ -36,7 +36,7 @@
     └── CallEnded                   the call is over; no `Exception`, so that no handler stops it by accident
         └── Refusal                 the user said no, and the handler does not branch on that
 
-Errors carry meaning; each dialect chooses the codes and statuses for its wire. The test kit's `Unexpected` is the one
+Errors carry meaning; `Dialect.codes` has their HTTP statuses and JSON-RPC codes. The test kit's `Unexpected` is the one
 exception that is not here: it fails a test, so it is an `AssertionError`.
 """
 
