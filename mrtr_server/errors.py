@@ -9,7 +9,7 @@
     │   │   ├── KeyConflict         one key for two different things
     │   │   ├── StepChanged         a recorded step was called with other arguments, or another type
     │   │   └── MisplacedCall       an ask or a step where there can be none
-    │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can mend them
+    │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can correct them
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
@@ -83,7 +83,7 @@ class ArgumentsMisfit(MRTRError):
     """The arguments of a call do not fit.
 
     Args:
-        problems: pairs of where and what, for the model to mend its call.
+        problems: pairs of where and what, for the model to correct its call.
     """
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
@@ -123,7 +123,7 @@ class StoreUnavailable(MRTRError):
 
 
 class WrongVersion(StoreUnavailable):
-    """The store's tables are of a version that this release does not work with: to wait does not help."""
+    """The store's tables are of a version that this release does not work with: waiting does not help."""
 
 
 class RequestError(MRTRError):
@@ -327,7 +327,7 @@ class Unavailable(Busy):
 
 
 class NotExecuted(Unavailable):
-    """The shared store left us in the dark before anything was done, so that the same request may come again.
+    """The shared store did not answer before anything was done, so the same request may be sent again.
 
     Args:
         reference: names the entry in the server's log.

@@ -1,4 +1,4 @@
-"""Who may: the hooks of `authorize=`, and what they are asked."""
+"""The `authorize=` hooks: who may call what."""
 
 import asyncio
 import inspect
@@ -17,12 +17,12 @@ from ..protocol.callers import Caller
 logger = logging.getLogger("mrtr_server")
 
 Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
-"""Says whether a caller may use what has a name or URI."""
+"""Decides whether a caller may use a name or URI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A function that says who may.
+    """A function that decides who may use something.
 
     Args:
         function: takes the caller, and the name or URI.
@@ -36,10 +36,10 @@ class Hook:
 
 
 Asked = tuple[Hook | None, str]
-"""What has a name or URI: its own hook, and that name."""
+"""Something that is to be used: its own hook, and its name or URI."""
 
 Verdict = bool | BaseException
-"""What a hook said, or why it said nothing."""
+"""What a hook returned, or the error that it raised."""
 
 
 def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:

@@ -68,7 +68,7 @@ class Handler:
     timeout: float | None = None
     write: Callable[[Any], Any] | None = None
     is_pure: bool = field(init=False)
-    """Whether it takes its arguments, `Inputs` and `State` alone, so that it is called, and nothing else."""
+    """Whether it takes its arguments, `Inputs` and `State` alone, so calling it is enough."""
     is_simple: bool = field(init=False)
     """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
     may_park: bool = field(init=False)

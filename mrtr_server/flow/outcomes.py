@@ -1,4 +1,4 @@
-"""What a round came to, as bytes that any replica makes the same reply of."""
+"""Serialize the result of a round, so that any replica can send it."""
 
 import dataclasses
 from typing import Any

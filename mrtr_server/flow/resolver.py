@@ -162,7 +162,7 @@ class _Resolution:
             try:
                 ask = ask.filled({text: self._make(asked, text) for text in asked.made})
                 question = ask.question()
-            except CallEnded:  # a text that is none; the round knows
+            except CallEnded:  # the function returned no text; already recorded in the round
                 return False
             except Exception as error:
                 self._round.fail_with(error)

@@ -342,9 +342,8 @@ class RoundService:
                 task=task,
             )
             end = await run(handler, arguments, waiting, outlet, self._threads)
-        match end:
-            case Yielded(YieldReason.OWN_STATE):
-                journal.hand_over(self._limits)
+        if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
+            journal.hand_over(self._limits)
         return end
 
     def _refuse_in_doubt(self, handler: Handler, journal: Journal, why: YieldReason) -> None:

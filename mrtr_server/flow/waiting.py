@@ -67,7 +67,7 @@ class WaitingRound(Round):
     Args:
         call, journal, name, takes_early, callbacks, reports: as for `Round`.
         threads: runs plain functions.
-        should_yield: asked at each boundary; what it answers once, holds.
+        should_yield: asked at each boundary; its first answer that is not None is final.
         task: the task that the flow is; None in the foreground.
         may_become_task: whether the flow may become a task, at `ctx.background()`.
     """

@@ -25,7 +25,7 @@ class AuthorizedChanges:
         self._asking: asyncio.Task[list[Change]] | None = None
 
     async def next(self) -> list[Change]:
-        """Wait for changes. Returns none when the subscription has ended."""
+        """Wait for changes. Return an empty list when the subscription has ended."""
         while True:
             if self._asking is None:
                 changes = await self._changes.next()

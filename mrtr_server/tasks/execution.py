@@ -1,4 +1,4 @@
-"""A task while a worker runs it: its rounds, what of it is kept, and whether it is still this worker's."""
+"""One run of a task by a worker: its rounds, its saved state, and its lease."""
 
 import asyncio
 import logging
@@ -204,7 +204,7 @@ class TaskRun:
         return False
 
     async def _look_again(self) -> None:
-        """Continue from a version that is not the one we knew: ours still, unless it says otherwise."""
+        """Reload a task that has changed; continue if it is still this worker's."""
         found = await self._records.store.find_task(self.row.id)
         if found is None or found.status != "working" or found.lease != self.row.lease or not self._knows(found):
             self.lease.lost = True
@@ -251,7 +251,7 @@ class Executor:
                 else:
                     await self._run_round(run, should_yield)
         except InvalidRequestState as refused:
-            self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
+            self._tell_once(f"Tasks can't be unsealed: {refused.reason}. Give every replica all keys of the ring")
             self._leave_to_others(run.row)
             await run.leave()
         except UnknownTarget:

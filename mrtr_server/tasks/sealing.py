@@ -19,14 +19,14 @@ from ..storage.tasks import TaskRow
 from .questions import Questions
 
 ID_BYTES = 24
-"""Of randomness in the id of a task: it may be all that protects it."""
+"""Random bytes in the id of a task: the id may be all that protects it."""
 
 _LONGEST_WAIT = 2048
-"""Of a state that says which task is waited for, in characters."""
+"""Longest state that says which task a client waits for, in characters."""
 
 _BOUND_TO = ["task"]
 _NO_END = 1e10
-"""In seconds. A journal in a task ends with its task, and not by itself."""
+"""Seconds: so far ahead that a task's journal never expires by itself. It ends with its task."""
 
 
 class RowBinding(NamedTuple):

@@ -148,7 +148,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         (worker, "HEARTBEAT_INTERVAL", 0.05),
         (worker, "POLL_INTERVAL", 0.1),
         (worker, "AGAIN_AFTER", 0.02),
-        (worker, "NOT_HERE_FOR", 0.05),
+        (worker, "SKIP_TASK_SECONDS", 0.05),
         (task_run, "AGAIN_AFTER", 0.02),
         (task_run, "SAY_EVERY", 0.05),
     ):
@@ -323,7 +323,7 @@ class TestTasksThatBeginHere:
         flow = await starting
         row = await tools.row(flow)
         assert row.lease
-        assert 4 < row.leased_until - clock() <= worker.TAKEN_FOR
+        assert 4 < row.leased_until - clock() <= worker.RESERVED_LEASE_SECONDS
         assert tools.ran == ["at once"]
         clock.advance(6)
         tools.store.slow = 0.0
