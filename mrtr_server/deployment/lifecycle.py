@@ -68,7 +68,7 @@ class Lifecycle:
 
         Args:
             receive: gives the events of the ASGI server.
-            send: takes what comes of them.
+            send: takes the responses to them.
             run_tasks: whether this process runs tasks.
         """
         await receive()

@@ -74,7 +74,7 @@ def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
 
 
 class Authorizer:
-    """Asks the hooks: the server's own, and that of what is to be used. Both must say yes.
+    """Asks the hooks: the server's own, and that of the tool, prompt or resource. Both must return True.
 
     Whatever goes wrong in a hook is a no, and in the log; and so is whatever else than True or False it returns, such
     as a coroutine that nobody has awaited.

@@ -47,7 +47,7 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
         case NeedsInput(questions, state):
             return ["input", _parts(questions), state]
         case TaskCreated(task):
-            # As it was when it began; what came of it is for whoever asks for it.
+            # As it was when it began; a client that asks for the task gets its outcome.
             fields = {
                 each.name: getattr(task, each.name) for each in dataclasses.fields(task) if each.name != "outcome"
             }

@@ -78,7 +78,7 @@ class Redeemer:
         self._under_way: set[asyncio.Task[RoundResult]] = set()
 
     async def once(self, call: Call, expires: float, run: Run) -> Outcome:
-        """Run a delivery, or return what came of an earlier one.
+        """Run a delivery, or return the outcome of an earlier one.
 
         A client that leaves does not end what has begun: it runs to its end, and is recorded.
 
@@ -210,7 +210,7 @@ class Redeemer:
                     return True
             except StoreUnavailable as error:
                 if pause is None:
-                    # What was done is done, and the client had better know.
+                    # What was done is done, and the client should know.
                     what = "the outcome of a round could not be recorded; if the request is repeated, it runs again"
                     _warn(delivery, what, error)
                     return True

@@ -1,4 +1,4 @@
-"""Asks for a page to be opened, and for what comes of it there."""
+"""Asks for a page to be opened, and for what it reports."""
 
 from collections.abc import Callable
 from copy import copy

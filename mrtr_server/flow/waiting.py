@@ -49,7 +49,7 @@ class Background(Protocol):
         ...
 
     def say(self, message: str) -> None:
-        """Store what the task is doing, for whoever asks for it."""
+        """Store what the task is doing, for clients that ask."""
         ...
 
 
@@ -58,7 +58,7 @@ class Stop(Enum):
 
     RETURNED = "it has come to its own end"
     PARKED = "all that is left of it waits for the client"
-    CANCELLED = "whoever waited for it has gone"
+    CANCELLED = "the client has gone"
 
 
 class WaitingRound(Round):

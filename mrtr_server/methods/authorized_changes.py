@@ -33,7 +33,7 @@ class AuthorizedChanges:
                     return []
                 self._asking = asyncio.create_task(self._select(changes))
             try:
-                # Whoever waits here is cancelled for each comment that keeps the stream alive, and comes again.
+                # The waiting is cancelled for each comment that keeps the stream alive, and then repeated.
                 told = await asyncio.shield(self._asking)
             except asyncio.CancelledError:
                 if self._asking.cancelled():

@@ -197,7 +197,7 @@ class Task:
         message: what it is doing, in words; empty for nothing to say.
         questions: what the client is to fulfil, by a key that is never used again; while input is required.
         names: the key that the handler knows each of them by.
-        outcome: what came of it: the result, or the error; once it is completed or failed.
+        outcome: the result, or the error, once it is completed or failed.
         first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
     """
 

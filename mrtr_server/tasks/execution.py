@@ -35,7 +35,7 @@ AGAIN_AFTER = 0.3
 _MOST_CHARACTERS = 2000
 
 TaskEnd = Complete | RequestError | Asking | Yielded | Backgrounded
-"""How a round of a task ends: with what came of the task, with questions, or to be continued."""
+"""How a round of a task ends: with the outcome of the task, with questions, or to be continued."""
 
 Changes = Callable[[TaskRow], dict[str, Any]]
 """Makes the changes of a task, when their turn has come."""

@@ -30,7 +30,7 @@ RETENTION = 300.0
 """How long a task can still be asked for after its time to live, so that its client learns what became of it."""
 
 AGAIN_AFTER = 1.0
-"""When a request for a result is to be sent again that has no room to wait, in seconds."""
+"""When a client is to repeat a request for a result that has no room to wait, in seconds."""
 
 _FIRST_ASK_PREFIX = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""

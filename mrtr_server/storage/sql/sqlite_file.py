@@ -132,7 +132,7 @@ class _Worker:
                 connection.close()
 
     def _next(self, jobs: _Jobs) -> list[_Job]:
-        """Wait for jobs. Gives none when it is time to end: whoever comes later begins a new thread."""
+        """Wait for jobs. Return an empty list when it is time to end; a later call begins a new thread."""
         group: list[_Job] = []
         while len(group) < STATEMENTS_IN_TRANSACTION:
             try:
