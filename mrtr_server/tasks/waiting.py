@@ -10,7 +10,7 @@ from ..storage.pubsub import Fanout
 from ..storage.tasks import TaskRow
 
 FIRST_LOOK, LAST_LOOK = 0.5, 5.0
-"""How long a request waits for a notification before it looks at its task itself, in seconds: from the first to the last.
+"""How long a request waits for a notification before it looks at its task, in seconds: the first time and the last.
 
 A process that dies may not have sent the notification of its change, and a fan-out of the author's may not reach here.
 """
