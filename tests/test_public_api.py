@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from inspect import Signature, signature
 from operator import attrgetter
@@ -102,12 +103,12 @@ class TestDocumentation:
     def tree(self, module: str) -> ast.Module:
         return ast.parse(Path(MODULES[module].__file__ or "").read_text())
 
-    def test_no_first_line_personifies_the_function(self, module: str) -> None:
+    def test_no_docstring_personifies_what_it_documents(self, module: str) -> None:
         """A function returns and checks (PEP 257); it does not give, say or tell."""
         documented = (
-            ast.get_docstring(node) or ""
+            node.value.value
             for node in ast.walk(self.tree(module))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         )
         assert [doc for doc in documented if re.match("(give|say|tell)s?\\b", doc, re.IGNORECASE)] == []
 
@@ -170,6 +171,15 @@ def test_every_public_function_that_returns_something_says_what(name: str, funct
     doc, described = inspect.getdoc(function) or "", signature(function)
     if described.parameters.keys() - {"self"} and described.return_annotation not in (None, "None", Signature.empty):
         assert "\nReturns:\n" in doc
+
+
+@DOCUMENTED
+def test_what_a_public_function_raises_by_itself_is_documented(name: str, function: Callable[..., Any]) -> None:
+    code = vars(function).get("__init__") if inspect.isclass(function) else function
+    if inspect.isfunction(code) and Path(inspect.getfile(code)).is_relative_to(ROOT):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+        raised = {ast.unparse(node.exc) for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc}
+        assert not raised or "\nRaises:\n" in (inspect.getdoc(function) or "")
 
 
 UNITS = {

@@ -146,7 +146,11 @@ class Ask(ABC, Generic[T]):
 
     @abstractmethod
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
+        """Return the ask as it goes to the client.
+
+        Raises:
+            SetupError: a text is still a function, or a form has no model.
+        """
 
     @abstractmethod
     def parse(self, raw: JSON) -> T:
@@ -161,6 +165,7 @@ class Ask(ABC, Generic[T]):
         Raises:
             InvalidAnswer: it is not what was asked for. The ask is then asked again, with the reason.
             Refusal: the person declined or dismissed the ask.
+            FlowError: what a page has reported no longer fits the declared type of its callback.
         """
 
 
@@ -195,8 +200,8 @@ class Elicit(Ask[T]):
             self._form, self.branches = form_of(schema)
             self.default_key = self._form.name
 
+    @override
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
         if self.schema is UNSET:
             raise SetupError(
                 "Elicit(message) without a model is for the annotation of a parameter; here, write "
@@ -227,8 +232,8 @@ class Confirm(Ask[bool]):
         super().__init__(key)
         self.message = message
 
+    @override
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
         params = {"message": written(self.message), **_CONFIRMATION}
         # A kind of its own: no answer to a form that looks the same can be taken for a yes.
         return Question(CONFIRMATION, "elicitation/create", params, "elicitation.form")
@@ -294,8 +299,8 @@ class Sample(Ask[Sampled]):
         elif include_context in ("thisServer", "allServers"):
             self._needs = "sampling.context"
 
+    @override
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
         params = {"messages": written(self.messages), **self._params}
         return Question("sample", "sampling/createMessage", params, self._needs)
 
@@ -318,8 +323,8 @@ class ListRoots(Ask["list[Root]"]):
     default_key = "roots"
     texts = ()
 
+    @override
     def question(self) -> Question:
-        """Return the ask as it goes to the client."""
         return Question("roots", "roots/list", {}, "roots")
 
     @override

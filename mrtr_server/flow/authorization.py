@@ -17,7 +17,7 @@ from ..protocol.callers import Caller
 logger = logging.getLogger("mrtr_server")
 
 Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
-"""Decides whether a caller may use a name or URI."""
+"""Returns whether a caller may use a name or URI."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ class Context:
     An ask that the client has not answered yet ends the round: it never returns, and the handler is run again from the
     top when the answer is there. So whatever must happen once goes into `step`.
 
+    A mistake in how asks and steps are used ends the flow, whatever the handler makes of the exception: the log says
+    what was wrong, and where.
+
     Args:
         round_: the round that the handler runs in.
         outlet: takes progress and log messages.
@@ -63,6 +66,10 @@ class Context:
 
         Returns:
             The validated model (or the `Elicited`). A form that came back wrong is asked for again with the reason.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: Elicit(message, schema, key=key))
 
@@ -77,6 +84,10 @@ class Context:
 
         Returns:
             True, always.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: Confirm(message, key=key))
 
@@ -106,6 +117,10 @@ class Context:
         Returns:
             What the callback returned. Without one True: the person agreed to open the page, and whether they are done
             there is for your own code to check.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: ElicitUrl(message, url, callback=callback, key=key))
 
@@ -143,6 +158,10 @@ class Context:
 
         Returns:
             The message. Its `text` joins all text blocks.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._one(
             lambda: Sample(
@@ -168,6 +187,10 @@ class Context:
 
         Returns:
             The roots, in the client's order.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: ListRoots(key=key))
 
@@ -196,6 +219,8 @@ class Context:
             The answers in the order of the asks, or by key.
 
         Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
             TypeError: something is no ask, or only some of the asks have a name.
         """
         return self._awaited("an ask", lambda: self._several(asks, named))
@@ -243,6 +268,9 @@ class Context:
         comes after it twice, unless the tool is `single_use`. A function with a parameter of type `IdempotencyKey` is
         handed the step's key.
 
+        A step that can't be told apart from another one, that was given other arguments when it ran, or whose result is
+        not of its declared type, ends the flow with an error that the log explains.
+
         Args:
             function: sync (it runs in a thread) or async; it must not ask or run steps itself.
             *args: its arguments. They must be the same in every round, or the flow ends with an error.
@@ -255,9 +283,9 @@ class Context:
             in all later ones.
 
         Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
             TypeError: it is no function.
-            FlowError: the step can't be told apart from another one, its arguments are others than when it ran, or its
-                result is not of its declared type. That ends the flow, whatever the handler makes of the error.
             Exception: whatever the function raised.
         """
         if not self._can_await:
@@ -270,6 +298,10 @@ class Context:
 
         The client then sends the request again at once, and another replica continues with all that was answered and
         all steps that have run. Every step offers the same before it begins. Otherwise nothing happens.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._awaited("a checkpoint", self._round.checkpoint)
 
@@ -278,6 +310,10 @@ class Context:
 
         The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
         has no tasks, nothing happens, and the function continues where it is.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            MisplacedCall: a step called it, or a dependency after its `yield`.
         """
         return self._awaited("ctx.background()", self._round.continue_in_background)
 

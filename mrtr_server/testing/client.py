@@ -31,8 +31,6 @@ class Calls(Session[One, Many]):
     ) -> One:
         """Call a tool, and answer what it asks until it is done.
 
-        Fails the test if something is asked that no answer is scripted for, or a scripted answer is never asked for.
-
         Args:
             tool: its name.
             arguments: its arguments.
@@ -41,6 +39,9 @@ class Calls(Session[One, Many]):
 
         Returns:
             The last reply, with the steps, log and notes of all rounds.
+
+        Raises:
+            Unexpected: as for `Flow.finish`.
         """
         return self.flow(tool, {**arguments, **named}).finish(answers)
 
@@ -63,6 +64,9 @@ class Calls(Session[One, Many]):
 
         Returns:
             The last reply, with the steps, log and notes of all rounds.
+
+        Raises:
+            Unexpected: as for `Flow.finish`.
         """
         return self.prompt_flow(prompt, {**arguments, **named}).finish(answers)
 
@@ -75,6 +79,9 @@ class Calls(Session[One, Many]):
 
         Returns:
             The last reply, with the steps, log and notes of all rounds.
+
+        Raises:
+            Unexpected: as for `Flow.finish`.
         """
         return self.resource_flow(uri).finish(answers)
 
@@ -87,6 +94,9 @@ class Calls(Session[One, Many]):
 
         Returns:
             The reply; `result` has what came back.
+
+        Raises:
+            Unexpected: the server can't be reached, or did not reply in time.
         """
         return self.run_one(self._send(method, params, self.transports[0]))
 
@@ -152,6 +162,9 @@ class Client(Calls[Reply, list[Reply]]):
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
         timeout: how long a reply may take, in seconds; None for any time.
+
+    Raises:
+        Unexpected: there is no such dialect, it has no tasks, or no server was passed.
     """
 
     def __enter__(self) -> Self:
@@ -189,6 +202,9 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
         timeout: how long a reply may take, in seconds; None for any time.
+
+    Raises:
+        Unexpected: there is no such dialect, it has no tasks, or no server was passed.
     """
 
     async def __aenter__(self) -> Self:

@@ -96,7 +96,7 @@ class Flow(Generic[One, Many]):
     def answer(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
         """Send the next round, with answers to what is asked; some, all, or none where there is only a state.
 
-        Fails the test if a key is not asked; use `send` for that.
+        Use `send` for a key that is not asked.
 
         Args:
             answers: by key: fields of a form or an instance of its model, `accept(...)`, `decline`, `cancel`, `yes`,
@@ -105,6 +105,9 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The reply to this round.
+
+        Raises:
+            Unexpected: a key is not asked, nothing is, or the flow has not begun.
         """
         last, given = self.last, {**answers, **named}
         self._check_open(given)
@@ -122,13 +125,14 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The reply to this round; in a task that is not waited for, the acknowledgement of the answers.
+
+        Raises:
+            Unexpected: the server can't be reached, or did not reply in time.
         """
         return self._client.run_one(self._round(self._written(answers), wait))
 
     def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
         """Send rounds to the end with scripted answers, from the first round if nothing has been sent.
-
-        Fails the test if no answer is scripted for an ask, or if a scripted answer is never asked for.
 
         Args:
             answers: by key; see `answer`. A list has the answers to questions that come under one key in turn.
@@ -136,6 +140,9 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The last reply, with the steps, log and notes of all rounds that were sent.
+
+        Raises:
+            Unexpected: no answer is scripted for an ask, a scripted one is never asked for, or the flow does not end.
         """
         return self._client.run_one(self._finish({**answers, **named}))
 
@@ -146,6 +153,9 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The reply; `task` says, `asks` has what it asks, and `text` and the like what came of it.
+
+        Raises:
+            Unexpected: the flow has not become a task.
         """
         return self._client.run_one(self._look())
 
@@ -154,6 +164,9 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The last reply.
+
+        Raises:
+            Unexpected: the flow has not become a task, or it neither asks nor ends within the client's `timeout`.
         """
         return self._client.run_one(self._wait())
 
@@ -162,6 +175,9 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The acknowledgement.
+
+        Raises:
+            Unexpected: the flow has not become a task.
         """
         return self._client.run_one(self._about_task("tasks/cancel", {}))
 
@@ -175,6 +191,9 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The reply to the replayed request.
+
+        Raises:
+            Unexpected: the flow has not begun.
         """
         return self._client.run_one(self._deliver((reply or self.last).request, self._next_server()))
 
@@ -183,6 +202,9 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The reply to the second delivery, from which the flow continues.
+
+        Raises:
+            Unexpected: the flow has not begun.
         """
         return self._client.run_one(self._drop())
 
@@ -196,6 +218,9 @@ class Flow(Generic[One, Many]):
         Returns:
             The replies, in the order of the servers. The flow continues from the first that is not an error. In a task
             they are the acknowledgements of the answers; `wait` for what comes of them.
+
+        Raises:
+            Unexpected: a key is not asked.
         """
         given = {**answers, **named}
         self._check_open(given)
@@ -206,6 +231,9 @@ class Flow(Generic[One, Many]):
 
         Args:
             change: returns the changed state; by default, one character in the middle is another.
+
+        Raises:
+            Unexpected: the flow has no state yet.
         """
         if self.state is None:
             raise Unexpected("The flow has no state to tamper with: it has not been asked anything yet")

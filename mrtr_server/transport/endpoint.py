@@ -256,7 +256,7 @@ def _named(call: Call | None) -> str:
 
 
 def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:
-    """Join repeated headers in the dictionary; return the name of a repeated one of the protocol, or ""."""
+    """Join repeated headers in the dictionary; return the first of the protocol's, or an empty string."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in listed:
         values.setdefault(name, []).append(value)
