@@ -131,7 +131,7 @@ class RequestError(MRTRError):
 
     Args:
         message: one sentence for the client.
-        data: details that help the client to mend its request; plain JSON.
+        data: details that help the client to correct its request; plain JSON.
     """
 
     request_id: str | int | None = None
@@ -153,7 +153,7 @@ class InvalidRequest(RequestError):
     Args:
         message: one sentence for the client.
         request_id: the message's id, where it could be read.
-        data: details that help the client to mend its request; plain JSON.
+        data: details that help the client to correct its request; plain JSON.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
 class ProtocolError(RequestError):
     """Raise it in a handler to fail the request itself: a JSON-RPC error instead of a result that the model sees.
 
-    For a failure that no other arguments would mend. A task becomes `failed` by it. A prompt or a resource that raises
+    For a failure that other arguments would not avoid. A task becomes `failed` by it. A prompt or a resource that raises
     a `ToolError` fails in this way, too.
 
     Args:

@@ -50,7 +50,7 @@ def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
         authorize: the function; None for no hook.
 
     Raises:
-        SetupError: it is no function of (caller, name).
+        SetupError: it is not a function of (caller, name).
     """
     if authorize is None:
         return None
@@ -84,7 +84,7 @@ class Authorizer:
         threads: runs hooks that are plain functions.
 
     Raises:
-        SetupError: it is no function of (caller, name).
+        SetupError: it is not a function of (caller, name).
     """
 
     def __init__(self, authorize: Authorize | None, threads: Threads) -> None:

@@ -162,7 +162,7 @@ class Redeemer:
             with suppress(StoreUnavailable):  # then it runs out
                 await self._store.release(delivery.state, redemption.token)
 
-    # A delivery that is ours to run
+    # A delivery that runs here
 
     async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> bool:
         """Run the handler if it has not run yet, and record the result; False if another replica has taken over."""

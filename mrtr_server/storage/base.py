@@ -93,7 +93,7 @@ class Store(ABC):
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
         """Keep the outcome of a granted delivery, for all later ones.
 
-        The first outcome stays. To record the same one again is no mistake.
+        The first outcome stays. Recording the same one again is not an error.
 
         Args:
             state: digest of the state.

@@ -93,7 +93,7 @@ class TaskRun:
         self._writing = asyncio.Lock()
         self._message = self._said = row.message
         self._tried: list[bytes] = []
-        """The journals that may have been stored without our hearing of it."""
+        """The journals that may have been stored without an answer from the store."""
         self._saying: asyncio.Task[None] | None = None
 
     @property
@@ -171,7 +171,7 @@ class TaskRun:
             self._records.notify(self.row.id)
 
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
-        """Change the task while it is ours; return whether it was.
+        """Change the task while this worker has it; return whether it was.
 
         A store that is away is waited for, since what has been done must not be done again.
         """
