@@ -280,7 +280,7 @@ def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
 class ProtocolError(RequestError):
     """Raise it in a handler to fail the request itself: a JSON-RPC error instead of a result that the model sees.
 
-    For a failure that other arguments would not avoid. A task becomes `failed` by it. A prompt or a resource that raises
+    For a failure with any arguments. A task becomes `failed` by it. A prompt or a resource that raises
     a `ToolError` fails in this way, too.
 
     Args:

@@ -91,7 +91,7 @@ class Handler:
 
     @property
     def has_teardown(self) -> bool:
-        """Whether one of its dependencies is to be left at the end of a round."""
+        """Whether one of its dependencies has a teardown at the end of a round."""
         return self.declared is not None and self.declared.has_teardown
 
     @property

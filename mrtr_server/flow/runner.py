@@ -253,7 +253,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     if not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         logger.error("%r does not end when it is cancelled, and is abandoned", round_.name)
-    # What it comes to is taken, so that it is not reported as lost where nobody waits for it any more.
+    # Retrieve its exception: asyncio would report it as never retrieved.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     _leave(round_)
 

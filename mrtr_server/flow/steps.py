@@ -213,7 +213,7 @@ class Steps:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self.running.discard(task)
         if not task.cancelled():
-            task.exception()  # taken here, so that a step nobody waits for any more is not reported as lost
+            task.exception()  # retrieved here, or asyncio would report it as never retrieved
         self._wake()
 
     def _generate(self, function: Callable[..., Any]) -> tuple[str, Callable[[], None]]:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 UNFINISHED = "The page that you opened has not reported back yet. Please finish there first."
-"""What stands before the message of an ask that is asked again because its callback has not been called."""
+"""Prefix of the message of an ask that is repeated because its callback has not been called."""
 
 
 class ElicitUrl(Ask[T]):

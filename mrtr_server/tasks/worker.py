@@ -21,7 +21,7 @@ from .records import TaskRecords
 logger = logging.getLogger("mrtr_server")
 
 POLL_INTERVAL = 1.0
-"""How often a worker looks for tasks that nobody has told it of, in seconds."""
+"""How often a worker looks for tasks without a notification, in seconds."""
 
 HEARTBEAT_INTERVAL = 0.5
 """How often it renews its leases, and learns what was cancelled, in seconds."""
@@ -85,7 +85,7 @@ class Worker:
 
 
 class Reservation:
-    """A place that is kept for one task: it is stored as taken, so that nobody need claim it.
+    """A place that is kept for one task: it is stored as taken, so no worker has to claim it.
 
     Args:
         lease: names who takes it.
