@@ -9,7 +9,7 @@
     │   │   ├── KeyConflict         one key for two different things
     │   │   ├── StepChanged         a recorded step was called with other arguments, or another type
     │   │   └── MisplacedCall       an ask or a step where there can be none
-    │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can mend them
+    │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can correct them
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
@@ -36,7 +36,7 @@
     └── CallEnded                   the call is over; no `Exception`, so that no handler stops it by accident
         └── Refusal                 the user said no, and the handler does not branch on that
 
-Errors carry meaning; each dialect chooses the codes and statuses for its wire. The test kit's `Unexpected` is the one
+Errors carry meaning; `Dialect.codes` has their HTTP statuses and JSON-RPC codes. The test kit's `Unexpected` is the one
 exception that is not here: it fails a test, so it is an `AssertionError`.
 """
 
@@ -83,7 +83,7 @@ class ArgumentsMisfit(MRTRError):
     """The arguments of a call do not fit.
 
     Args:
-        problems: pairs of where and what, for the model to mend its call.
+        problems: pairs of where and what, for the model to correct its call.
     """
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
@@ -123,7 +123,7 @@ class StoreUnavailable(MRTRError):
 
 
 class WrongVersion(StoreUnavailable):
-    """The store's tables are of a version that this release does not work with: to wait does not help."""
+    """The store's tables are of a version that this release does not work with: waiting does not help."""
 
 
 class RequestError(MRTRError):
@@ -131,7 +131,7 @@ class RequestError(MRTRError):
 
     Args:
         message: one sentence for the client.
-        data: details that help the client to mend its request; plain JSON.
+        data: details that help the client to correct its request; plain JSON.
     """
 
     request_id: str | int | None = None
@@ -153,7 +153,7 @@ class InvalidRequest(RequestError):
     Args:
         message: one sentence for the client.
         request_id: the message's id, where it could be read.
-        data: details that help the client to mend its request; plain JSON.
+        data: details that help the client to correct its request; plain JSON.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
 class ProtocolError(RequestError):
     """Raise it in a handler to fail the request itself: a JSON-RPC error instead of a result that the model sees.
 
-    For a failure that no other arguments would mend. A task becomes `failed` by it. A prompt or a resource that raises
+    For a failure with any arguments. A task becomes `failed` by it. A prompt or a resource that raises
     a `ToolError` fails in this way, too.
 
     Args:
@@ -327,7 +327,7 @@ class Unavailable(Busy):
 
 
 class NotExecuted(Unavailable):
-    """The shared store left us in the dark before anything was done, so that the same request may come again.
+    """The shared store did not answer before anything was done, so the same request may be sent again.
 
     Args:
         reference: names the entry in the server's log.

@@ -1,4 +1,4 @@
-"""Words of FastMCP and of the official SDK, with ours for the same: for the errors of those who come from there."""
+"""Names from FastMCP and the official SDK, with ours, for error messages."""
 
 from collections.abc import Callable, Mapping
 from re import search
@@ -61,7 +61,7 @@ SERVER: Mapping[str, str] = {
     **dict.fromkeys(("from_openapi", "from_fastapi", "as_proxy"), "there is no import; write a function for each tool"),
     "get_context": "a handler takes it as a parameter: ctx: Context",
 }
-"""What their servers have, and `MRTRServer` has not."""
+"""Attributes of their servers that `MRTRServer` lacks."""
 
 CONTEXT: Mapping[str, str] = {
     "report_progress": "use ctx.progress(progress, total, message)",

@@ -68,7 +68,7 @@ class Limits:
         task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
         poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
         first_ask_seconds: how long a call waits for the first ask of its task, if its client would rather see that than
-            an empty task; and how long a look at a task waits that brings an answer; in seconds.
+            an empty task; and how long `tasks/get` with an answer waits; in seconds.
         result_wait_seconds: how long a request for a task's result waits while the task runs, in seconds. Keep it below
             the timeouts of the proxies in between.
         task_waits: how many requests wait for tasks at once in a process.

@@ -14,34 +14,34 @@ import mrtr_server
 
 ROOT = Path(mrtr_server.__file__).parent
 
-# From the ground up: what is in a package imports from those above it in this table, and from its own.
+# The highest first, as in docs/architecture.md: a package imports from those below it in this table, and from itself.
 PACKAGES = {
-    "_version": "the release",
-    "errors": "the one tree of exceptions",
-    "extras": "optional libraries, and how to install them",
-    "hints": "words of other frameworks",
-    "limits": "what requests and flows may use",
-    "logs": "what goes to the log",
-    "concurrency": "threads, deadlines and batches",
-    "crypto": "keys, sealing, signing",
-    "protocol": "neutral messages, and the wire forms",
-    "schema": "types to JSON Schema and back",
-    "storage": "what replicas share",
-    "callbacks": "signed links back from a browser",
-    "flow": "one round against a journal",
-    "registration": "a decorated function becomes a record",
-    "tasks": "background flows",
-    "methods": "one function for each method",
-    "transport": "HTTP over ASGI",
-    "deployment": "one server: its settings, its parts and its life; and what several workers share",
-    "server": "the decorators, and the ASGI application",
-    "cli": "the commands",
     "testing": "the test kit",
+    "cli": "the commands",
+    "server": "the decorators, and the ASGI application",
+    "deployment": "one server: its settings, its parts and its life; and what several workers share",
+    "transport": "HTTP over ASGI",
+    "methods": "one function for each method",
+    "tasks": "background flows",
+    "registration": "a decorated function becomes a record",
+    "flow": "one round against a journal",
+    "callbacks": "signed links back from a browser",
+    "storage": "what replicas share",
+    "schema": "types to JSON Schema and back",
+    "protocol": "neutral messages, and the wire forms",
+    "crypto": "keys, sealing, signing",
+    "concurrency": "threads, deadlines and batches",
+    "logs": "what goes to the log",
+    "limits": "what requests and flows may use",
+    "hints": "words of other frameworks",
+    "extras": "optional libraries, and how to install them",
+    "errors": "the one tree of exceptions",
+    "_version": "the release",
 }
 TOP = "__init__"
 """The package's own namespace, which may import from anywhere."""
 
-LEVEL = {package: level for level, package in enumerate(PACKAGES)}
+LEVEL = {package: level for level, package in enumerate(reversed(PACKAGES))}
 DIALECTS = {"protocol.drafts", "protocol.v2026_07_28"}
 WIRE = DIALECTS | {"protocol.dialect", "protocol.dialects", "protocol.headers", "protocol.jsonrpc"}
 """What knows the forms of messages on the wire."""
@@ -68,7 +68,6 @@ ONLY_IMPORTERS = {
             )
         ),
         "protocol.users",
-        "transport.routing",
         *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         "server",

@@ -18,7 +18,7 @@ def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
         given: each such as `https://login.example.com`, or `null`.
 
     Raises:
-        SetupError: one is no origin.
+        SetupError: one is not an origin.
     """
     if isinstance(given, str):
         raise SetupError(f"{where}={given!r} is one string; pass a list: {where}=[{given!r}]")
@@ -49,7 +49,7 @@ class BaseUrl:
             is then that of each request on loopback.
 
     Raises:
-        SetupError: it is no such address.
+        SetupError: it is not such an address.
     """
 
     def __init__(self, given: str | None) -> None:

@@ -1,1 +1,1 @@
-"""Threads, batches, and the deadline of the shutdown."""
+"""Threads, batches, wakes, and the deadline of the shutdown."""

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-MOST = 64
+BATCH_SIZE = 64
 """How many keys are looked up at once."""
 
 
@@ -69,7 +69,7 @@ class BatchLoader(Generic[K, V]):
     async def _go_on(self, asked: _Asked[K, V]) -> None:
         try:
             while asked.waiting:
-                now, asked.waiting = asked.waiting[:MOST], asked.waiting[MOST:]
+                now, asked.waiting = asked.waiting[:BATCH_SIZE], asked.waiting[BATCH_SIZE:]
                 now = [(key, future) for key, future in now if not future.done()]  # or nobody waits any more
                 try:
                     found = await self._look_up(list({key for key, _ in now}))

@@ -19,10 +19,10 @@ ENVIRONMENT = "MRTR_SHUTDOWN_SECONDS"
 DEFAULT = 25.0
 """In seconds. Kubernetes waits for 30 before it kills."""
 
-FOR_THE_END = 5.0
+CUT_OFF_BEFORE = 5.0
 """How long before the deadline running work is cancelled, in seconds; at most a quarter of the whole time."""
 
-TO_SPARE = 1.0
+SHUTDOWN_MARGIN = 1.0
 """How long before the deadline we are done, in seconds; at most a tenth of the time. Others have to end, too."""
 
 
@@ -84,11 +84,11 @@ class Shutdown:
 
     def until_cut_off(self) -> float:
         """Return how many seconds are left until running work is cancelled; 0 after that."""
-        return self._until(self.seconds - min(FOR_THE_END, self.seconds / 4))
+        return self._until(self.seconds - min(CUT_OFF_BEFORE, self.seconds / 4))
 
     def left(self) -> float:
         """Return how many seconds are left until the deadline; 0 after that."""
-        return self._until(self.seconds - min(TO_SPARE, self.seconds / 10))
+        return self._until(self.seconds - min(SHUTDOWN_MARGIN, self.seconds / 10))
 
     async def in_time(self, work: Awaitable[T], what: str, part: float = 1.0) -> T | None:
         """Wait for a part of the shutdown, and cancel it if it takes too long.

@@ -39,8 +39,8 @@ class Codec(Protocol):
     """Seals journals into the strings that clients carry, and unseals them (Multi Round-Trip Requests).
 
     A codec must unseal only what it sealed, and only in the same spelling: single use identifies a state by its
-    spelling. Size, bindings, budgets and expiry are checked outside the codec, for every codec. Both methods may be
-    called from any thread.
+    spelling. Size, binding, budgets and expiry are checked for every codec, by `RoundService` and `Journal`. Both
+    methods may be called from any thread.
     """
 
     def seal(self, payload: bytes) -> str:

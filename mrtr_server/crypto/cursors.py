@@ -43,7 +43,7 @@ class Cursors:
             cursor: what the client sent; it may be anything.
 
         Returns:
-            How many entries come before; None if it is no cursor of this list.
+            How many entries come before; None if it is not a cursor of this list.
         """
         if not isinstance(cursor, str) or len(cursor) > _MOST_CHARACTERS:
             return None

@@ -30,10 +30,10 @@ class Lifecycle:
         name: the server's, for the log.
         enter: makes the context manager of `lifespan=`.
         shared: checks the store, and closes it.
-        threads: are left behind at the end where they still run.
+        threads: abandoned at the end if they still run.
         admission: drains.
         redeemer: finishes the rounds whose clients have gone.
-        callbacks: hold calls that have to end.
+        callbacks: wakes the calls that it holds.
         worker: hands back its tasks.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds.
     """
@@ -68,7 +68,7 @@ class Lifecycle:
 
         Args:
             receive: gives the events of the ASGI server.
-            send: takes what comes of them.
+            send: takes the responses to them.
             run_tasks: whether this process runs tasks.
         """
         await receive()

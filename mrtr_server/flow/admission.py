@@ -132,7 +132,7 @@ class Admission:
 
 
 class _Watching:
-    """Somebody who is to be told, on an event loop of theirs."""
+    """A listener to be notified, on its own event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
         self._loop = loop

@@ -345,7 +345,7 @@ def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
 
 
 def read_model(model: type[M], raw: JSON) -> M:
-    """Read an answer that is no form. Raises `InvalidAnswer`."""
+    """Read an answer that is not a form. Raises `InvalidAnswer`."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:

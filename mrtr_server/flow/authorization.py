@@ -1,4 +1,4 @@
-"""Who may: the hooks of `authorize=`, and what they are asked."""
+"""The `authorize=` hooks: who may call what."""
 
 import asyncio
 import inspect
@@ -17,12 +17,12 @@ from ..protocol.callers import Caller
 logger = logging.getLogger("mrtr_server")
 
 Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
-"""Returns whether a caller may use what has a name or URI."""
+"""Returns whether a caller may use a name or URI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A function that says who may.
+    """A function that decides who may use something.
 
     Args:
         function: takes the caller, and the name or URI.
@@ -36,10 +36,10 @@ class Hook:
 
 
 Asked = tuple[Hook | None, str]
-"""What has a name or URI: its own hook, and that name."""
+"""Something that is to be used: its own hook, and its name or URI."""
 
 Verdict = bool | BaseException
-"""What a hook said, or why it said nothing."""
+"""What a hook returned, or the error that it raised."""
 
 
 def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
@@ -50,7 +50,7 @@ def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
         authorize: the function; None for no hook.
 
     Raises:
-        SetupError: it is no function of (caller, name).
+        SetupError: it is not a function of (caller, name).
     """
     if authorize is None:
         return None
@@ -74,7 +74,7 @@ def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
 
 
 class Authorizer:
-    """Asks the hooks: the server's own, and that of what is to be used. Both must say yes.
+    """Asks the hooks: the server's own, and that of the tool, prompt or resource. Both must return True.
 
     Whatever goes wrong in a hook is a no, and in the log; and so is whatever else than True or False it returns, such
     as a coroutine that nobody has awaited.
@@ -84,7 +84,7 @@ class Authorizer:
         threads: runs hooks that are plain functions.
 
     Raises:
-        SetupError: it is no function of (caller, name).
+        SetupError: it is not a function of (caller, name).
     """
 
     def __init__(self, authorize: Authorize | None, threads: Threads) -> None:

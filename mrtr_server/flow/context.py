@@ -221,7 +221,7 @@ class Context:
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
             MisplacedCall: a step called it, or a dependency after its `yield`.
-            TypeError: something is no ask, or only some of the asks have a name.
+            TypeError: something is not an ask, or only some of the asks have a name.
         """
         return self._awaited("an ask", lambda: self._several(asks, named))
 
@@ -285,7 +285,7 @@ class Context:
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
             MisplacedCall: a step called it, or a dependency after its `yield`.
-            TypeError: it is no function.
+            TypeError: it is not a function.
             Exception: whatever the function raised.
         """
         if not self._can_await:

@@ -1,6 +1,6 @@
-"""How a round ends: one value of a closed union, from the runner to whoever answers the client.
+"""How a round ends: one value of a closed union, which the runner returns.
 
-Whoever gets a `RoundEnd` matches on it, with `assert_never` at the end, so that mypy finds a case that is left out.
+Code that makes an outcome of it matches on it, with `assert_never` at the end, so that mypy finds a missing case.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Completed:
     """The handler returned.
 
     Args:
-        result: what it returned; what is made of that is the method's matter.
+        result: what it returned; each method turns it into its own result.
     """
 
     result: object
@@ -47,7 +47,7 @@ class Yielded:
     """The flow continues in another round, here or elsewhere, without a question.
 
     Args:
-        why: what it continues elsewhere for.
+        why: why it continues in another round.
     """
 
     why: YieldReason

@@ -68,7 +68,7 @@ class Handler:
     timeout: float | None = None
     write: Callable[[Any], Any] | None = None
     is_pure: bool = field(init=False)
-    """Whether it takes its arguments, `Inputs` and `State` alone, so that it is called, and nothing else."""
+    """Whether it takes its arguments, `Inputs` and `State` alone, so calling it is enough."""
     is_simple: bool = field(init=False)
     """Whether it takes nothing of the flow, so that no journal is needed unless it asks."""
     may_park: bool = field(init=False)
@@ -91,7 +91,7 @@ class Handler:
 
     @property
     def has_teardown(self) -> bool:
-        """Whether one of its dependencies is to be left at the end of a round."""
+        """Whether one of its dependencies has a teardown at the end of a round."""
         return self.declared is not None and self.declared.has_teardown
 
     @property

@@ -1,4 +1,4 @@
-"""Idempotency keys: by them, the service behind a step tells a repetition from a second order."""
+"""Idempotency keys: keys by which the service behind a step recognizes a repeated order."""
 
 import inspect
 from collections.abc import Callable
@@ -12,11 +12,12 @@ from ..errors import FlowError
 
 
 class IdempotencyKey(str):
-    """What the service behind a step knows it by. Declare a parameter of this type, with `IdempotencyKey()` as default.
+    """The key by which a service recognizes a repeated step.
 
-    `ctx.step` fills the parameter in. The key is the same whenever the flow runs the step with these arguments, on
-    whatever replica, also after a failure or when a replica died while it ran; no other step has it. So a payment or
-    mail service that gets it twice carries the order out once. It is 32 hex digits, and no secret.
+    Declare a parameter of this type, with `IdempotencyKey()` as default, and `ctx.step` fills it in. The key is the
+    same whenever the flow runs the step with these arguments, on any replica, also after a failure or when a replica
+    died while it ran; no other step has it. So a payment or mail service that gets it twice carries the order out
+    once. It is 32 hex digits, and no secret.
     """
 
     __slots__ = ()

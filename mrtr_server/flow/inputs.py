@@ -26,7 +26,7 @@ class InputRequired:
         keywords: the asks by key.
 
     Raises:
-        SetupError: something is no ask, or a key is there twice.
+        SetupError: something is not an ask, or a key is there twice.
     """
 
     __slots__ = ("asks", "state")
@@ -112,7 +112,7 @@ class Inputs:
 
 @lru_cache(maxsize=1024)
 def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
-    """Find how to read an answer for what a pure function passes to `Inputs.get`, if that is no ask.
+    """Find how to read an answer for what a pure function passes to `Inputs.get`, if that is not an ask.
 
     Returns:
         The kind of the question; its shape, None for any; and a function from the raw answer to the value.

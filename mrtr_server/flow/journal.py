@@ -18,11 +18,11 @@ from ..limits import Limits
 from ..protocol.messages import JSON, Call
 
 UNSET: Any = object()
-"""No handler state; None is one."""
+"""Marks that the handler has no state. None is a valid state."""
 
 
 class _Process:
-    """What no other process has. A flow id is no secret, only unique, so it need not cost a call to the kernel."""
+    """Values unique to this process. A flow id must be unique but is not secret, so no call to the kernel is needed."""
 
     def __init__(self) -> None:
         self.renew()
@@ -43,10 +43,10 @@ def _new_flow_id() -> str:
 
 
 _FORMAT = 1
-LEEWAY = 60.0
+CLOCK_SKEW_SECONDS = 60.0
 """How far the replicas' clocks may be apart, in seconds."""
 _FRAME_BYTES = 1024
-"""What a payload has besides answers, steps and the handler's state, in bytes: enough where nothing is asked."""
+"""Bytes reserved for the fields of a payload besides answers, steps and state; enough where nothing is asked."""
 
 ANSWERS_OF_A_KEY = 4
 """How many questions of one key have their answer kept; enough for the versions that serve a fleet at one time."""
@@ -65,8 +65,8 @@ _NO_ARGUMENTS = digest_bytes(canonical({}))
 def binding(audience: str, call: Call) -> list[str]:
     """Return what a call's state is bound to: a string for each of the `BINDINGS`.
 
-    All arguments count, as they were sent: were it only those that the handler takes, a flow would end where another
-    version takes one more or one fewer. What no handler takes is refused before it comes here, or costs its length.
+    All arguments count, as they were sent. If only those counted that the handler takes, a flow would break when a
+    version adds or drops one. Arguments that no handler takes are refused before this, or cost no more than their size.
     """
     who = call.principal
     return [
@@ -127,7 +127,7 @@ class Journal:
         state: the handler's own state as JSON; `UNSET` if there is none.
         handed_over: whether the last round was state-only, and what the journal held then.
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
-        expires: when the state that it came in can be redeemed no longer, in seconds since the epoch.
+        expires: when the state that it came in expires, in seconds since the epoch.
     """
 
     started: float
@@ -265,7 +265,9 @@ class Journal:
         Raises:
             OverBudget: the journal is too large; the error names the largest entry.
         """
-        # Single letters, since the client carries them back and forth.
+        # Single letters, since the client carries them back and forth: version, binding, expires ("x"), flow id,
+        # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
+        # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers.
         fields: JSON = {
             "v": _FORMAT,
             "b": bound_to,
@@ -333,7 +335,7 @@ class Journal:
             raise InvalidRequestState("not a journal") from None
         if expires <= now:
             raise InvalidRequestState("expired")
-        if started > now + LEEWAY:
+        if started > now + CLOCK_SKEW_SECONDS:
             raise InvalidRequestState("from the future; the replicas' clocks differ")
         return journal
 

@@ -1,4 +1,4 @@
-"""What a round came to, as bytes that any replica makes the same reply of."""
+"""Serialize the result of a round, so that any replica can send it."""
 
 import dataclasses
 from typing import Any
@@ -47,7 +47,7 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
         case NeedsInput(questions, state):
             return ["input", _parts(questions), state]
         case TaskCreated(task):
-            # As it was when it began; what came of it is for whoever asks for it.
+            # As it was when it began; a client that asks for the task gets its outcome.
             fields = {
                 each.name: getattr(task, each.name) for each in dataclasses.fields(task) if each.name != "outcome"
             }

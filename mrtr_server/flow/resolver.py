@@ -91,7 +91,7 @@ class Declared:
     may_park: bool = field(init=False)
     """Whether one of the dependencies may ask or run steps."""
     has_teardown: bool = field(init=False)
-    """Whether one of the dependencies is to be left at the end of a round."""
+    """Whether one of the dependencies has a teardown at the end of a round."""
 
     def __post_init__(self) -> None:
         dependencies = [node for node in self.nodes if isinstance(node, Dependency)]
@@ -110,7 +110,7 @@ class Declared:
             round_: the round.
             outlet: takes the notes of dependencies.
             threads: runs those that are a plain `def`.
-            teardown: takes what is to be left; None if there can be nothing.
+            teardown: collects the dependencies that have a teardown; None if there can be none.
 
         Returns:
             The declared parameters of the handler; None if the round ends without it, which the round then says.
@@ -162,7 +162,7 @@ class _Resolution:
             try:
                 ask = ask.filled({text: self._make(asked, text) for text in asked.made})
                 question = ask.question()
-            except CallEnded:  # a text that is none; the round knows
+            except CallEnded:  # the function returned no text; already recorded in the round
                 return False
             except Exception as error:
                 self._round.fail_with(error)

@@ -15,7 +15,7 @@ from .journal import Journal
 from .url_asks import UNFINISHED, ElicitUrl
 
 OPEN: Any = object()
-"""Stands for the answer of an ask that the client has to be asked."""
+"""Stands for an answer that the client has yet to give."""
 
 NO_REPORTS = Reports[YieldReason]()
 _NO_ANSWERS: Mapping[str, JSON] = MappingProxyType({})

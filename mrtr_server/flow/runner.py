@@ -1,4 +1,4 @@
-"""Run one round of one handler against a journal. Every style and every workflow is a way into here."""
+"""Run one round of one handler against a journal. Every style of asking and every task runs through here."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, Refusal, ToolError
 from ..protocol.messages import JSON, Outlet
 from .context import Context
-from .endings import Completed, Failed, Refused, RoundEnd
+from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded
 from .handler import Handler
 from .pure import JournalInputs, conclude_error, conclude_result, fill_in
 from .resolver import Declared
@@ -66,7 +66,7 @@ def run(
 
 
 async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
-    """Run a round for so long at most; the model had better know why there is no result."""
+    """Limit a round to so many seconds, and tell the model if it times out."""
     try:
         async with asyncio.timeout(seconds) as limit:
             return await running
@@ -140,14 +140,7 @@ async def _torn_down(
     """Run a handler, then leave its dependencies with how the round ends."""
     try:
         try:
-            end = await concluded
-            match end:
-                case Completed(result) if handler.write is not None:
-                    end = Completed(handler.write(result))
-                case Failed(error):
-                    raise error
-                case Refused(refusal):
-                    raise refusal
+            end = _write_or_raise(handler, await concluded)
         except GeneratorExit:  # the loop is gone
             raise
         except BaseException as error:
@@ -164,6 +157,21 @@ async def _torn_down(
         return Refused(refusal)
     except Exception as error:
         return Failed(error)
+
+
+def _write_or_raise(handler: Handler, end: RoundEnd) -> RoundEnd:
+    """Serialize what a handler returned, as long as its dependencies live; raise what it failed with."""
+    match end:
+        case Completed(result):
+            return end if handler.write is None else Completed(handler.write(result))
+        case Failed(error):
+            raise error
+        case Refused(refusal):
+            raise refusal
+        case Asking() | Yielded() | Backgrounded():
+            return end
+        case unknown:
+            assert_never(unknown)
 
 
 async def _leave_dependencies(round_: WaitingRound, teardown: Teardown, error: BaseException | None) -> None:
@@ -226,7 +234,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     """Cancel what is left of a handler.
 
     Only its own task is cancelled; what that awaits is cancelled with it. Any other task that still waits for an ask is
-    left to waste away: its owner would take a cancellation for a result.
+    left pending: its owner would take a cancellation for a result.
     """
     if not task.done():
         if not (round_.in_teardown or task.cancelling()):
@@ -245,7 +253,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     if not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         logger.error("%r does not end when it is cancelled, and is abandoned", round_.name)
-    # What it comes to is taken, so that it is not reported as lost where nobody waits for it any more.
+    # Retrieve its exception: asyncio would report it as never retrieved.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     _leave(round_)
 

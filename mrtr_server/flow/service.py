@@ -90,7 +90,7 @@ class RoundService:
     def deliver(
         self, handler: Handler, call: Call, run: Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
     ) -> Awaitable[Outcome]:
-        """Run a delivery of a call, or return what came of an earlier one, where its state is redeemed once.
+        """Run a delivery of a call, or return the outcome of an earlier one if its state is redeemed once.
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
 
@@ -342,9 +342,8 @@ class RoundService:
                 task=task,
             )
             end = await run(handler, arguments, waiting, outlet, self._threads)
-        match end:
-            case Yielded(YieldReason.OWN_STATE):
-                journal.hand_over(self._limits)
+        if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
+            journal.hand_over(self._limits)
         return end
 
     def _refuse_in_doubt(self, handler: Handler, journal: Journal, why: YieldReason) -> None:

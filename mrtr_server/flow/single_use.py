@@ -1,4 +1,4 @@
-"""Single use: of all deliveries of a sealed state one is run, and the others get what came of it."""
+"""Single use: one delivery of a sealed state runs, and the others get its outcome."""
 
 import asyncio
 import logging
@@ -16,14 +16,14 @@ from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
-from .journal import LEEWAY
+from .journal import CLOCK_SKEW_SECONDS
 from .outcomes import dump_outcome, load_outcome
 
 logger = logging.getLogger("mrtr_server")
 
 SHORTEST_WAIT = 0.01
 LONGEST_WAIT = 0.5
-"""How long a delivery waits before it asks the store again what came of another one, in seconds."""
+"""How long a delivery waits before it asks the store again for the outcome of another one, in seconds."""
 
 RECORD_AGAIN = (0.1, 0.4, 1.5)
 """How long to wait before an outcome that the store did not take is offered again, in seconds."""
@@ -43,11 +43,11 @@ class _Delivery:
     Args:
         call: the request.
         state, answers: their digests.
-        expires: when the state can be redeemed no longer, in seconds since the epoch.
+        expires: when the state expires, in seconds since the epoch.
         run: runs the handler.
         left: whether the client has gone.
-        came: what the round came to, once it has been run here.
-        sealed: the same for the store.
+        came: the result of the round, once it has run here.
+        sealed: the same, sealed for the store.
     """
 
     call: Call
@@ -78,13 +78,13 @@ class Redeemer:
         self._under_way: set[asyncio.Task[RoundResult]] = set()
 
     async def once(self, call: Call, expires: float, run: Run) -> Outcome:
-        """Run a delivery, or return what came of an earlier one.
+        """Run a delivery, or return the outcome of an earlier one.
 
         A client that leaves does not end what has begun: it runs to its end, and is recorded.
 
         Args:
             call: the request; its state has been opened.
-            expires: when the state can be redeemed no longer, in seconds since the epoch.
+            expires: when the state expires, in seconds since the epoch.
             run: runs the handler; called at most once.
 
         Raises:
@@ -118,13 +118,13 @@ class Redeemer:
             _, left = await asyncio.wait(under_way, timeout=shutdown.until_cut_off() or shutdown.left() / 3)
             if left:
                 logger.error(
-                    "The server ends while single-use rounds still run (%d of them); if their requests come again, "
+                    "The server ends while single-use rounds still run (%d of them); if their requests are repeated, "
                     "these rounds run again",
                     len(left),
                 )
 
     async def _deliver(self, delivery: _Delivery) -> RoundResult:
-        """Redeem until it is known what comes of the state."""
+        """Redeem until the outcome of the state is known."""
         waited = 0.0
         while True:
             asked = time.monotonic()
@@ -154,7 +154,7 @@ class Redeemer:
 
     async def _redeem(self, delivery: _Delivery) -> Redemption:
         # Kept for as long as any replica may take the state for good.
-        keep = max(delivery.expires - self._clock(), 0.0) + LEEWAY
+        keep = max(delivery.expires - self._clock(), 0.0) + CLOCK_SKEW_SECONDS
         return await self._store.redeem(delivery.state, delivery.answers, lease=self._lease, keep=keep)
 
     async def _release(self, delivery: _Delivery, redemption: Redemption) -> None:
@@ -162,10 +162,10 @@ class Redeemer:
             with suppress(StoreUnavailable):  # then it runs out
                 await self._store.release(delivery.state, redemption.token)
 
-    # A delivery that is ours to run
+    # A delivery that runs here
 
     async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> bool:
-        """Run the handler, unless it has been, and record what came of it; False if another replica has taken over."""
+        """Run the handler if it has not run yet, and record the result; False if another replica has taken over."""
         renewing = asyncio.create_task(self._renew(delivery, granted.token, lease))
         try:
             if delivery.came is None:
@@ -210,10 +210,8 @@ class Redeemer:
                     return True
             except StoreUnavailable as error:
                 if pause is None:
-                    # What was done is done, and the client had better know.
-                    what = (
-                        "the outcome of a round could not be recorded; should its request come again, it is run again"
-                    )
+                    # What was done is done, and the client should know.
+                    what = "the outcome of a round could not be recorded; if the request is repeated, it runs again"
                     _warn(delivery, what, error)
                     return True
                 await asyncio.sleep(pause)

@@ -30,10 +30,10 @@ step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrt
 """Is told of each step by name as it is called, and whether it runs (or has run in an earlier round); for tests."""
 
 MARK = "#"
-"""What sets generated keys apart: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
+"""Separator in generated keys: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
 
 ALIKE = "~"
-"""What sets branches apart that are alike: `worker:1f0c…`, `worker:1f0c…~2`."""
+"""Separator for branches with equal names: `worker:1f0c…`, `worker:1f0c…~2`."""
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class Steps:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self.running.discard(task)
         if not task.cancelled():
-            task.exception()  # taken here, so that a step nobody waits for any more is not reported as lost
+            task.exception()  # retrieved here, or asyncio would report it as never retrieved
         self._wake()
 
     def _generate(self, function: Callable[..., Any]) -> tuple[str, Callable[[], None]]:

@@ -1,4 +1,4 @@
-"""Asks for a page to be opened, and for what comes of it there."""
+"""Asks for a page to be opened, and for what it reports."""
 
 from collections.abc import Callable
 from copy import copy
@@ -18,7 +18,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 UNFINISHED = "The page that you opened has not reported back yet. Please finish there first."
-"""What stands before the message of an ask that is asked again because its callback has not been called."""
+"""Prefix of the message of an ask that is repeated because its callback has not been called."""
 
 
 class ElicitUrl(Ask[T]):

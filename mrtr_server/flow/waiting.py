@@ -49,7 +49,7 @@ class Background(Protocol):
         ...
 
     def say(self, message: str) -> None:
-        """Store what the task is doing, for whoever asks for it."""
+        """Store what the task is doing, for clients that ask."""
         ...
 
 
@@ -58,7 +58,7 @@ class Stop(Enum):
 
     RETURNED = "it has come to its own end"
     PARKED = "all that is left of it waits for the client"
-    CANCELLED = "whoever waited for it has gone"
+    CANCELLED = "the client has gone"
 
 
 class WaitingRound(Round):
@@ -67,7 +67,7 @@ class WaitingRound(Round):
     Args:
         call, journal, name, takes_early, callbacks, reports: as for `Round`.
         threads: runs plain functions.
-        should_yield: asked at each boundary; what it answers once, holds.
+        should_yield: asked at each boundary; its first answer that is not None is final.
         task: the task that the flow is; None in the foreground.
         may_become_task: whether the flow may become a task, at `ctx.background()`.
     """

@@ -1,4 +1,4 @@
-"""Refused requests are logged with the setting to change, and not once for each of a thousand requests."""
+"""Log refused requests with the setting to change, at a limited rate."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger("mrtr_server")
 WINDOW = 60.0
 """How long a line is not repeated, in seconds."""
 
-MOST = 16
+LINES_IN_WINDOW = 16
 """How many different lines of a kind are logged in that time."""
 
 CHARACTERS = 256
@@ -57,7 +57,7 @@ class RefusalLog:
             window = self._windows[message] = _Window(now)
             message += f" ({left_out} more like it were not logged)" if left_out else ""
         shown = tuple(value[:CHARACTERS] for value in values)
-        if shown in window.logged or len(window.logged) == MOST:
+        if shown in window.logged or len(window.logged) == LINES_IN_WINDOW:
             window.left_out += 1
             return
         window.logged.add(shown)

@@ -25,7 +25,7 @@ class AuthorizedChanges:
         self._asking: asyncio.Task[list[Change]] | None = None
 
     async def next(self) -> list[Change]:
-        """Wait for changes. Returns none when the subscription has ended."""
+        """Wait for changes. Return an empty list when the subscription has ended."""
         while True:
             if self._asking is None:
                 changes = await self._changes.next()
@@ -33,7 +33,7 @@ class AuthorizedChanges:
                     return []
                 self._asking = asyncio.create_task(self._select(changes))
             try:
-                # Whoever waits here is cancelled for each comment that keeps the stream alive, and comes again.
+                # The waiting is cancelled for each comment that keeps the stream alive, and then repeated.
                 told = await asyncio.shield(self._asking)
             except asyncio.CancelledError:
                 if self._asking.cancelled():

@@ -1,4 +1,4 @@
-"""Tools whose calls are tasks, as whoever works on tasks knows them."""
+"""Implements `TaskTools` on the registry."""
 
 import logging
 from collections.abc import Mapping

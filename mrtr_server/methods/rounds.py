@@ -81,7 +81,7 @@ class Rounds:
                     case Failed(error):
                         raise self._refusal(call, error)
                     case Backgrounded():
-                        raise FlowError(f"{handler.name!r} can be no task, since it is no tool")
+                        raise FlowError(f"{handler.name!r} can't become a task; only tools can")
                     case unknown:
                         assert_never(unknown)
             except Exception as error:

@@ -100,4 +100,4 @@ _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$def
 
 
 _DATA = frozenset({"default", "examples", "const", "enum"})
-"""Keywords whose value is no schema."""
+"""Keywords whose value is not a schema."""

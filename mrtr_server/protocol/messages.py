@@ -97,7 +97,7 @@ class Call:
         can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
         root: the path that the application is mounted at; empty where it is not.
         scopes: what the credentials are good for.
-        mismatch: what is wrong with headers that mirror the tool's arguments; for who may know of the tool.
+        mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
     """
 
     method: str
@@ -197,7 +197,7 @@ class Task:
         message: what it is doing, in words; empty for nothing to say.
         questions: what the client is to fulfil, by a key that is never used again; while input is required.
         names: the key that the handler knows each of them by.
-        outcome: what came of it: the result, or the error; once it is completed or failed.
+        outcome: the result, or the error, once it is completed or failed.
         first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
     """
 
@@ -247,7 +247,7 @@ class Acknowledged:
 
     Args:
         task_id: the task.
-        task: how it is doing since, for a dialect that says so; None where nobody has looked.
+        task: its state afterwards, for a dialect that returns it; None if it was not looked up.
     """
 
     task_id: str

@@ -1,4 +1,4 @@
-"""Marks of other frameworks, which would do nothing here: a client would fill their parameters.
+"""Markers of other frameworks, which would do nothing here: a client would fill their parameters.
 
 They are known by the module and the name of their types, so that none of these frameworks is imported.
 """

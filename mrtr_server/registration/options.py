@@ -18,7 +18,7 @@ Icons = Sequence[Icon | Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ListedOptions:
-    """Options of whatever is listed."""
+    """Options of everything that is listed."""
 
     name: str | None = None
     title: str | None = None

@@ -30,8 +30,8 @@ class Tool:
     """A tool, ready to be called and listed.
 
     Args:
-        names: the arguments that a new call may have; None where that is for its schema to say, or nobody minds.
-        authorize: says who may call it; None for whoever the server lets.
+        names: the arguments that a new call may have; None where its schema says so, or unknown ones are ignored.
+        authorize: says who may call it; None for everyone whom the server lets in.
     """
 
     handler: Handler

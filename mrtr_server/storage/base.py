@@ -91,14 +91,14 @@ class Store(ABC):
 
     @abstractmethod
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        """Keep what came of a granted delivery, for all later ones.
+        """Keep the outcome of a granted delivery, for all later ones.
 
-        The first outcome stays. To record the same one again is no mistake.
+        The first outcome stays. Recording the same one again is not an error.
 
         Args:
             state: digest of the state.
             token: of the grant.
-            outcome: what came of it, sealed.
+            outcome: its outcome, sealed.
 
         Returns:
             Whether that outcome is kept; False, and nothing is changed, if the grant is not this token's any more.

@@ -93,7 +93,7 @@ class _Listener:
         self._changed.set()
 
     async def next(self) -> list[Change]:
-        """Wait for changes. Return none when the subscription has ended."""
+        """Wait for changes. Return an empty list when the subscription has ended."""
         await self._changed.wait()
         changes = list(self._changes)
         self._changes.clear()

@@ -1,4 +1,4 @@
-"""A task while a worker runs it: its rounds, what of it is kept, and whether it is still this worker's."""
+"""One run of a task by a worker: its rounds, its saved state, and its lease."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ AGAIN_AFTER = 0.3
 _MOST_CHARACTERS = 2000
 
 TaskEnd = Complete | RequestError | Asking | Yielded | Backgrounded
-"""How a round of a task ends: with what came of the task, with questions, or to be continued."""
+"""How a round of a task ends: with the outcome of the task, with questions, or to be continued."""
 
 Changes = Callable[[TaskRow], dict[str, Any]]
 """Makes the changes of a task, when their turn has come."""
@@ -93,7 +93,7 @@ class TaskRun:
         self._writing = asyncio.Lock()
         self._message = self._said = row.message
         self._tried: list[bytes] = []
-        """The journals that may have been stored without our hearing of it."""
+        """The journals that may have been stored without an answer from the store."""
         self._saying: asyncio.Task[None] | None = None
 
     @property
@@ -171,7 +171,7 @@ class TaskRun:
             self._records.notify(self.row.id)
 
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
-        """Change the task while it is ours; return whether it was.
+        """Change the task while this worker has it; return whether it was.
 
         A store that is away is waited for, since what has been done must not be done again.
         """
@@ -204,7 +204,7 @@ class TaskRun:
         return False
 
     async def _look_again(self) -> None:
-        """Continue from a version that is not the one we knew: ours still, unless it says otherwise."""
+        """Reload a task that has changed; continue if it is still this worker's."""
         found = await self._records.store.find_task(self.row.id)
         if found is None or found.status != "working" or found.lease != self.row.lease or not self._knows(found):
             self.lease.lost = True
@@ -251,7 +251,7 @@ class Executor:
                 else:
                     await self._run_round(run, should_yield)
         except InvalidRequestState as refused:
-            self._tell_once(f"Tasks do not open: {refused.reason}. Every replica needs all keys of the ring")
+            self._tell_once(f"Tasks can't be unsealed: {refused.reason}. Give every replica all keys of the ring")
             self._leave_to_others(run.row)
             await run.leave()
         except UnknownTarget:

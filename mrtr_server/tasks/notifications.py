@@ -12,7 +12,7 @@ from ..protocol.messages import Change, Subscription, Task
 logger = logging.getLogger("mrtr_server")
 
 AGAIN_AFTER = 0.5
-"""How long to wait before a task is looked at again that could not be, in seconds."""
+"""How long to wait before looking again at a task that could not be read, in seconds."""
 
 Look = Callable[[str], Awaitable[Task | None]]
 """Returns a task by its id; None if there is none, or none for this listener."""
@@ -42,7 +42,7 @@ class TaskChanges:
         self._last: dict[str, tuple[Any, ...]] = {}
 
     async def next(self) -> list[Change]:
-        """Wait for changes. Return none when the subscription has ended."""
+        """Wait for changes. Return an empty list when the subscription has ended."""
         while True:
             if not self._waiting:
                 happened = await self._changes.next()

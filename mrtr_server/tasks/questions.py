@@ -10,7 +10,7 @@ from ..errors import InvalidParams
 from ..protocol.messages import JSON, Question
 
 _NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")
-"""What ends the second key of a name, and those after it."""
+"""Number suffix of repeated keys: the second key of a name ends with 2."""
 
 _REQUIRED = {"sampling/createMessage": "content", "roots/list": "roots"}
 """What the answer to each request must have, besides those that are elicitations."""
@@ -92,7 +92,7 @@ class Questions:
 
 
 def _fits(question: Question, answer: JSON) -> bool:
-    """Check whether an answer has what its question requires; all else is for whoever reads it to check."""
+    """Check whether an answer has what its question requires. The handler that reads it checks the rest."""
     if question.method != "elicitation/create":
         return _REQUIRED[question.method] in answer
     if answer.get("action") != "accept":

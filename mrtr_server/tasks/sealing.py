@@ -1,4 +1,4 @@
-"""What a task holds, sealed: its request, its flow, what it asks and what came of it."""
+"""What a task holds, sealed: its request, its flow, its questions and its outcome."""
 
 from dataclasses import replace
 from hmac import digest
@@ -19,14 +19,14 @@ from ..storage.tasks import TaskRow
 from .questions import Questions
 
 ID_BYTES = 24
-"""Of randomness in the id of a task: it may be all that protects it."""
+"""Random bytes in the id of a task: the id may be all that protects it."""
 
 _LONGEST_WAIT = 2048
-"""Of a state that says which task is waited for, in characters."""
+"""Longest state that says which task a client waits for, in characters."""
 
 _BOUND_TO = ["task"]
 _NO_END = 1e10
-"""In seconds. A journal in a task ends with its task, and not by itself."""
+"""Seconds: so far ahead that a task's journal never expires by itself. It ends with its task."""
 
 
 class RowBinding(NamedTuple):
@@ -83,11 +83,11 @@ class SealedTasks:
         return Questions.load(self._unseal(row, "questions", row.questions)) if row.questions else Questions()
 
     def seal_outcome(self, binding: RowBinding, outcome: Complete | RequestError) -> bytes:
-        """Seal what came of a task. Raises `ValueError` if there is something in it that is not JSON."""
+        """Seal the outcome of a task. Raises `ValueError` if there is something in it that is not JSON."""
         return self._seal(binding, "outcome", dump_outcome(outcome))
 
     def unseal_outcome(self, row: TaskRow) -> Complete | RequestError | None:
-        """Return what came of a task; None if nothing has."""
+        """Return the outcome of a task; None if it has none yet."""
         if row.status not in ("completed", "failed"):
             return None
         found = load_outcome(self._unseal(row, "outcome", row.outcome))

@@ -30,9 +30,9 @@ RETENTION = 300.0
 """How long a task can still be asked for after its time to live, so that its client learns what became of it."""
 
 AGAIN_AFTER = 1.0
-"""When a request for a result is to be sent again that has no room to wait, in seconds."""
+"""When a client is to repeat a request for a result that has no room to wait, in seconds."""
 
-_FLAT = "task-"
+_FIRST_ASK_PREFIX = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
 
 _LONGEST_ID = 128
@@ -94,7 +94,7 @@ class Tasks:
         offer, now = call.task or TaskOffer(), self._records.now()
         journal = journal or Journal(now)
         names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
-        ids = [(_FLAT if offer.first_ask else "") + name for name in names]
+        ids = [(_FIRST_ASK_PREFIX if offer.first_ask else "") + name for name in names]
         binding = RowBinding(ids[0], _owner(call.principal))
         most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
@@ -274,7 +274,7 @@ class Tasks:
             questions=questions.open,
             names=questions.names,
             outcome=self._sealed.unseal_outcome(row),
-            first_ask=row.id.startswith(_FLAT),
+            first_ask=row.id.startswith(_FIRST_ASK_PREFIX),
         )
 
 

@@ -10,10 +10,10 @@ from ..storage.pubsub import Fanout
 from ..storage.tasks import TaskRow
 
 FIRST_LOOK, LAST_LOOK = 0.5, 5.0
-"""How long a request waits for word of its task before it looks for itself, in seconds: from the first to the last.
+"""How long a request waits for a notification before it looks at its task, in seconds: the first time and the last.
 
-Word comes with each change, but not where whoever made it died before it could tell, or a fan-out of the author's does
-not reach this replica."""
+A process that dies may not have sent the notification of its change, and a fan-out of the author's may not reach here.
+"""
 
 WHILE_DRAINING = 1.0
 """How long a request waits that comes to a draining server, in seconds: so its client does not come again at once, and

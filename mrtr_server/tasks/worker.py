@@ -21,19 +21,19 @@ from .records import TaskRecords
 logger = logging.getLogger("mrtr_server")
 
 POLL_INTERVAL = 1.0
-"""How often a worker looks for tasks that nobody has told it of, in seconds."""
+"""How often a worker looks for tasks without a notification, in seconds."""
 
 HEARTBEAT_INTERVAL = 0.5
 """How often it renews its leases, and learns what was cancelled, in seconds."""
 
-NOT_HERE_FOR = 2.0
-"""How long a worker leaves a task to others that it can't run now, in seconds."""
+SKIP_TASK_SECONDS = 2.0
+"""How long this worker skips a task that it can't run, in seconds."""
 
-TAKEN_FOR = 5.0
-"""How long a task is this worker's that is stored as taken, in seconds: longer only once it has begun."""
+RESERVED_LEASE_SECONDS = 5.0
+"""Lease of a task that is stored for this worker, until it has begun, in seconds."""
 
-OF_THE_REST = 1 / 4
-"""How much of the seconds that a shutdown has left after its cut-off each wait for what was cancelled takes."""
+SHUTDOWN_WAIT_FRACTION = 1 / 4
+"""Fraction of the time left after the cut-off that each wait for cancelled work may take."""
 
 _MOST_OVERDUE = 100
 
@@ -75,7 +75,7 @@ class Worker:
         return nullcontext() if loop_worker is None else loop_worker.reserve(tool)
 
     async def close(self) -> None:
-        """Hand the tasks back: those that come to a boundary in time from there, the others from their last step."""
+        """Hand tasks back: at their next boundary if they reach one in time, otherwise from their last step."""
         loop = asyncio.get_running_loop()
         if loop in self._loop_workers:
             try:
@@ -85,7 +85,7 @@ class Worker:
 
 
 class Reservation:
-    """A place that is kept for one task: it is stored as taken, so that nobody need claim it.
+    """A place that is kept for one task: it is stored as taken, so no worker has to claim it.
 
     Args:
         lease: names who takes it.
@@ -146,13 +146,13 @@ class _LoopWorker:
             for task in late:
                 task.cancel()
             if late:
-                _, late = await asyncio.wait(late, timeout=self._shutdown.left() * OF_THE_REST)
+                _, late = await asyncio.wait(late, timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
         self._claims.cancel()
         self._heard.cancel()
-        await asyncio.wait((self._claims, self._heard), timeout=self._shutdown.left() * OF_THE_REST)
+        await asyncio.wait((self._claims, self._heard), timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
 
     def _time_to_end(self) -> float:
-        return self._shutdown.until_cut_off() or self._shutdown.left() * OF_THE_REST
+        return self._shutdown.until_cut_off() or self._shutdown.left() * SHUTDOWN_WAIT_FRACTION
 
     def _tasks_running(self) -> list["asyncio.Task[None]"]:
         return [task for _, task in self._running.values()]
@@ -243,8 +243,8 @@ class _LoopWorker:
     async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
         """Return those of the claimed tasks that begin now.
 
-        One on its last attempt may be what ends its workers: they begin one at a time, so that none is failed for what
-        ran beside it. The others go back before anything begins, and that attempt does not count.
+        A task on its last attempt may be crashing its workers. Such tasks begin one at a time, so that none is failed
+        for what ran beside it. The others go back before anything begins, and that attempt does not count.
         """
         last = self._limits.task_attempts
         suspects = [row for row in rows if row.attempts == last > 1]
@@ -262,7 +262,7 @@ class _LoopWorker:
             return
         self._reserved.append(tool)
         try:
-            yield Reservation(self._name, min(TAKEN_FOR, self._limits.lease_seconds), self._take)
+            yield Reservation(self._name, min(RESERVED_LEASE_SECONDS, self._limits.lease_seconds), self._take)
         finally:
             self._reserved.remove(tool)
 
@@ -271,8 +271,8 @@ class _LoopWorker:
             self._begin(row, until - self._limits.lease_seconds)
 
     def _leave_to_others(self, row: TaskRow, seconds: float | None = None) -> None:
-        """Claim a task no more for a while. It is free for others, who would come too late if it were for nobody."""
-        self._left[row.id] = time.monotonic() + (NOT_HERE_FOR if seconds is None else seconds)
+        """Do not claim a task for a while, so that others can."""
+        self._left[row.id] = time.monotonic() + (SKIP_TASK_SECONDS if seconds is None else seconds)
 
     def _begin(self, row: TaskRow, since: float) -> None:
         present, working = self._running.get(row.id, (None, None))

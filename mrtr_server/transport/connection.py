@@ -206,7 +206,7 @@ class Connection:
 
 
 class _Heard:
-    """What one subscription hears, until it is told to end: then within a moment, whatever fan-out it is of."""
+    """The changes of one subscription. When told to end, it ends within a moment, with any fan-out."""
 
     def __init__(self, changes: Subscription) -> None:
         self._changes = changes
@@ -214,7 +214,7 @@ class _Heard:
         self._patience: asyncio.Timeout | None = None
 
     async def next(self) -> list[Change] | None:
-        """Wait for changes. Return none when the subscription has ended, and None when it is quiet."""
+        """Wait for changes. Return an empty list when the subscription has ended, and None when it was quiet."""
         until = asyncio.get_running_loop().time() + KEEP_ALIVE if self._ends is None else self._ends
         try:
             async with asyncio.timeout_at(until) as self._patience:

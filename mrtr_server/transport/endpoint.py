@@ -256,7 +256,7 @@ def _named(call: Call | None) -> str:
 
 
 def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:
-    """Mend the dictionary where a header is there twice; return the name of one of the protocol that is."""
+    """Join repeated headers in the dictionary; return the first of the protocol's, or an empty string."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in listed:
         values.setdefault(name, []).append(value)

@@ -15,7 +15,7 @@ from .health import Probes
 logger = logging.getLogger("mrtr_server")
 
 _UNESCAPED = "/:@!$&'()*+,;="
-"""What a path has as it is (RFC 3986, section 3.3), besides letters, digits and what is in no need of it anywhere."""
+"""Characters left unescaped in a path (RFC 3986, section 3.3), besides those that are never escaped."""
 
 
 class Router:

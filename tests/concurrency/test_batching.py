@@ -49,7 +49,7 @@ async def test_those_that_come_meanwhile_are_looked_up_together(place: Place) ->
 
 
 async def test_no_more_than_a_bound_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 4)
+    monkeypatch.setattr(module, "BATCH_SIZE", 4)
     await asyncio.gather(*map(place.together.get, range(11)))
     assert [len(keys) for keys in place.lookups] == [1, 4, 4, 2]
 

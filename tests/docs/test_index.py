@@ -13,6 +13,14 @@ FOLDERS = sorted({path.parent.relative_to(TESTS).as_posix() for path in TESTS.rg
 RULES = re.findall(r"^\| \d+\. .+ \| `(\w+)` in `(\S+)` \| `(\S+)` \|$", TEXT, re.MULTILINE)
 
 
+def test_the_rules_of_a_flow_are_those_of_the_page_about_the_architecture() -> None:
+    architecture = (TESTS.parent / "docs" / "architecture.md").read_text().partition("## The rules of a flow")[2]
+    explained = dict(re.findall(r"^(\d+)\. (.+)$", architecture, re.MULTILINE))
+    held = re.findall(r"^\| (\d+)\. (.+?) \| `Test", TEXT, re.MULTILINE)
+    assert explained.keys() == {number for number, _ in held}
+    assert [rule for number, rule in held if rule + "." not in explained[number]] == []
+
+
 def listed(section: str) -> list[str]:
     return re.findall(r"^\| `(\w+\.py)` \| .+ \|$", section, re.MULTILINE)
 

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mrtr_server import BearerTokens, Context, MRTRServer
-from mrtr_server.logs.refusals import CHARACTERS, MOST, WINDOW, RefusalLog
+from mrtr_server.logs.refusals import CHARACTERS, LINES_IN_WINDOW, WINDOW, RefusalLog
 
 from ..conftest import Serve
 from ..support.direct import exchange, headers_for
@@ -193,12 +193,12 @@ class TestAThousandOfThem:
     ) -> None:
         for number in range(1000):
             refusals.note("Refused the origin %r", f"evil-{number}")
-        assert len(lines(caplog)) == MOST
+        assert len(lines(caplog)) == LINES_IN_WINDOW
         refusals.note("Refused the host %r", "good")
         assert lines(caplog)[-1] == "Refused the host 'good'"
         now[0] = WINDOW
         refusals.note("Refused the origin %r", "good")
-        assert lines(caplog)[-1] == f"Refused the origin 'good' ({1000 - MOST} more like it were not logged)"
+        assert lines(caplog)[-1] == f"Refused the origin 'good' ({1000 - LINES_IN_WINDOW} more like it were not logged)"
 
     def test_are_kept_in_mind_by_their_beginnings(self, refusals: RefusalLog, caplog: pytest.LogCaptureFixture) -> None:
         for letter in "ab":

@@ -177,6 +177,37 @@ class TestOnlyTheAuthorsCallsAreShown:
         assert [Path(file).parent.name for file in files(failed)] == ["shop_app"]
         assert "shop_stock, other_library left out; raised in other_library/__init__.py, line 2, in fail" in failed.log
 
+    @pytest.mark.parametrize("where", ["async callback", "url="])
+    def test_of_a_callback_or_url_function_that_is_installed(
+        self, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        package = tmp_path / "site-packages" / "shop_app"
+        package.mkdir(parents=True)
+        code = "async def back(request):\n    raise OSError('away')\ndef url(back):\n    raise OSError('away')\n"
+        (package / "__init__.py").write_text(code)
+        monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+        app = MRTRServer("failing", keys=[bytes(32)])
+        try:
+            shop = importlib.import_module("shop_app")
+            callback = app.callback("back")(shop.back)
+
+            @app.tool
+            async def login(ctx: Context) -> str:
+                return str(await ctx.elicit_url("Log in", shop.url if where == "url=" else None, callback=callback))
+
+            started = Client(app).flow("login").start()
+            if where == "url=":
+                text = str(started.log.text)
+            else:
+                with TestClient(app, base_url="http://127.0.0.1") as browser:
+                    assert browser.get(started.asks["back"].url).status_code == 500
+                text = str(next(record.exc_text for record in caplog.records if record.exc_info))
+        finally:
+            sys.modules.pop("shop_app", None)
+        assert f'File "{package / "__init__.py"}", line {4 if where == "url=" else 2}' in text
+        assert "in mrtr_server left out" in text
+        assert "shop_app left out" not in text
+
 
 class TestNothingElseIsLost:
     def test_a_failure_in_which_no_call_is_the_authors_is_shown_whole(self) -> None:

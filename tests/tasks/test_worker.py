@@ -148,7 +148,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         (worker, "HEARTBEAT_INTERVAL", 0.05),
         (worker, "POLL_INTERVAL", 0.1),
         (worker, "AGAIN_AFTER", 0.02),
-        (worker, "NOT_HERE_FOR", 0.05),
+        (worker, "SKIP_TASK_SECONDS", 0.05),
         (task_run, "AGAIN_AFTER", 0.02),
         (task_run, "SAY_EVERY", 0.05),
     ):
@@ -256,10 +256,10 @@ class TestTheLoops:
         flow = await tools.start("greet")
         await flow.wait()
         await tools.store.change_task(await tools.row(flow), **{"status": "working", column: b"poison"})
-        await tools.until(lambda: "do not open" in caplog.text, "the poison to be found")
+        await tools.until(lambda: "can't be unsealed" in caplog.text, "the poison to be found")
         assert (await (await tools.start("at_once")).wait()).text == "at once"
         await asyncio.sleep(0.3)
-        assert caplog.text.count("do not open") == 1
+        assert caplog.text.count("can't be unsealed") == 1
         row = await tools.row(flow)
         assert (row.status, row.attempts <= 1) == ("working", True)  # it is left to others, and counts for nothing
 
@@ -334,7 +334,7 @@ class TestTasksThatBeginHere:
         flow = await starting
         row = await tools.row(flow)
         assert row.lease
-        assert 4 < row.leased_until - clock() <= worker.TAKEN_FOR
+        assert 4 < row.leased_until - clock() <= worker.RESERVED_LEASE_SECONDS
         assert tools.ran == ["at once"]
         clock.advance(6)
         tools.store.slow = 0.0

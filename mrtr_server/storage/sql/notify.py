@@ -20,7 +20,7 @@ logger = logging.getLogger("mrtr_server")
 CHANNEL = "mrtr_notices"
 BATCH = 256
 """How many notices are sent at once."""
-MOST = 10_000
+MAX_WAITING_NOTICES = 10_000
 """How many notices wait while the database is away. Beyond that the oldest are dropped."""
 LONGEST = 7_500
 """Bytes of a notice. PostgreSQL takes 8,000."""
@@ -84,7 +84,7 @@ class Notices:
         """
         with self._guard:
             self._outbox.pop(notice, None)
-            if len(self._outbox) >= MOST:
+            if len(self._outbox) >= MAX_WAITING_NOTICES:
                 del self._outbox[next(iter(self._outbox))]
             self._outbox[notice] = None
         self.start()

@@ -32,7 +32,7 @@ class SQLiteDatabase(Database):
         clock: returns the time, in seconds since the epoch.
 
     Raises:
-        SetupError: it is no file, or this Python's SQLite is too old.
+        SetupError: it is not a file, or this Python's SQLite is too old.
     """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:

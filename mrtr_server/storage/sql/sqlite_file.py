@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-MOST = 64
+STATEMENTS_IN_TRANSACTION = 64
 """How many statements share a transaction, at most."""
 IDLE = 5.0
 """After how many seconds without work a thread closes its connection, and ends. The next call begins anew."""
@@ -132,9 +132,9 @@ class _Worker:
                 connection.close()
 
     def _next(self, jobs: _Jobs) -> list[_Job]:
-        """Wait for jobs. Return none when it is time to end: whoever comes later begins a new thread."""
+        """Wait for jobs. Return an empty list when it is time to end; a later call begins a new thread."""
         group: list[_Job] = []
-        while len(group) < MOST:
+        while len(group) < STATEMENTS_IN_TRANSACTION:
             try:
                 job = jobs.get(timeout=0 if group else IDLE)
             except queue.Empty:

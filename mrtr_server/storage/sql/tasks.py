@@ -18,7 +18,7 @@ from .notify import Notices
 POLL = 0.25
 """How often a process that waits looks for tasks of other processes, in seconds."""
 QUIET = 5.0
-"""How often it looks where the others notify it, in seconds: a lease that ends notifies nobody."""
+"""Polling interval where notifications arrive, in seconds: a lease that ends notifies nobody."""
 WORK = "work"
 """The notice that there may be something to claim."""
 
