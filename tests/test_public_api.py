@@ -147,7 +147,8 @@ def is_made_by_us(value: type) -> bool:
 
 def methods(name: str, value: type | Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
     for method, function in inspect.getmembers(value, inspect.isroutine) if inspect.isclass(value) else ():
-        if not method.startswith("_") and (getattr(function, "__module__", None) or "").startswith("mrtr_server"):
+        ours = (getattr(function, "__module__", None) or "").startswith("mrtr_server")
+        if ours and not method.startswith("_") and callable(function):  # for Python 3.13 a cached property is a routine
             yield f"{name}.{method}", function
 
 
