@@ -137,7 +137,7 @@ class TestWithWhatIsRequired:
 
     def test_a_tool_with_tasks_is_refused_with_the_way_out(self) -> None:
         app = MRTRServer("own", keys=[bytes(32)], store=Kept())
-        with pytest.raises(SetupError, match=r"'work' has tasks, and the store= keeps none; .* TaskStore"):
+        with pytest.raises(SetupError, match=r"'work' has tasks, and the store= can't keep any; .* TaskStore"):
 
             @app.tool(task="required")
             async def work() -> str:
