@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from mrtr_server import Context, MRTRServer, SetupError, SQLStore, Store, StoreUnavailable
@@ -687,6 +688,24 @@ class TestPostgreSQLTrouble:
         assert isinstance(store.database, PostgreSQLDatabase)
         assert await store.database.run(lose) == "done"
         assert len(set(attempts)) == 2
+        await store.close()
+
+    async def test_a_connection_that_is_about_to_die_is_not_waited_for(self, postgresql: PostgreSQL) -> None:
+        """The driver says so by an error of its own, when the server's last word is still on its way."""
+        store = SQLStore(postgresql.url(await postgresql.new_database()))
+        assert await works(store)
+        attempts = []
+
+        async def meet(connection: Any) -> str:
+            attempts.append(connection)
+            if len(attempts) == 1:
+                raise asyncpg.InternalClientError("cannot switch to state 12; another operation is in progress")
+            return "done"
+
+        assert isinstance(store.database, PostgreSQLDatabase)
+        assert await store.database.run(meet) == "done"
+        assert len(attempts) == 2
+        assert await works(store)
         await store.close()
 
 

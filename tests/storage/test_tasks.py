@@ -386,17 +386,22 @@ class TaskContract:
 
     async def test_workers_share_the_tasks_and_each_goes_to_one(self, bench: Bench) -> None:
         rows = [await bench.add() for _ in range(60)]
+        stores = [(bench.store, bench.another)[worker % 2] for worker in range(5)]
+        # So that each has a connection, and none is through before the others begin.
+        await asyncio.gather(*(store.claim_tasks("any", seconds=30, most=4, tools=[]) for store in stores))
 
         async def work(worker: int) -> list[str]:
-            store, taken = (bench.store, bench.another)[worker % 2], []
-            while claimed := await store.claim_tasks(f"worker {worker}", seconds=30, most=4, tools=TOOLS):
+            taken = []
+            while claimed := await stores[worker].claim_tasks(f"worker {worker}", seconds=30, most=4, tools=TOOLS):
                 for row in claimed:
                     taken.append(row.id)
-                    assert await store.change_task(row, status="completed", lease="", leased_until=0.0)
+                    assert await stores[worker].change_task(row, status="completed", lease="", leased_until=0.0)
+                await asyncio.sleep(0)
             return taken
 
-        taken = [id for each in await asyncio.gather(*map(work, range(5))) for id in each]
-        assert sorted(taken) == sorted(row.id for row in rows)
+        taken = await asyncio.gather(*map(work, range(5)))
+        assert sorted(id for each in taken for id in each) == sorted(row.id for row in rows)
+        assert sum(map(bool, taken)) > 1, "there was nothing to share"
 
 
 class TestInProcessTasks(TaskContract):
@@ -500,6 +505,7 @@ class SQLContract(TaskContract):
         assert [worker.returncode for worker in workers] == [0] * 4
         taken = [json.loads(reply) for reply, _ in replies]
         assert sorted(id for each in taken for id in each) == sorted(row.id for row in rows)
+        assert sum(map(bool, taken)) > 1, "there was nothing to share"
         assert {(await bench.found(row)).status for row in rows} == {"completed"}
 
     async def test_a_worker_that_waits_in_another_process_is_woken_within_a_second(
@@ -679,8 +685,13 @@ class TestPostgreSQLTasks(SQLContract):
                     failures.append(str(error))
                 await asyncio.sleep(0.01)
 
+        async def are_left() -> bool:
+            with suppress(StoreUnavailable):
+                return {(await bench.found(row)).status for row in added} != {"completed"}
+            return True
+
         async def work(worker: str) -> None:
-            while not stop.is_set() or len(done) < len(added):
+            while not stop.is_set() or await are_left():
                 with suppress(StoreUnavailable):
                     for row in await bench.another.claim_tasks(worker, seconds=2, most=5, tools=TOOLS):
                         if await bench.another.change_task(row, status="completed"):
@@ -701,8 +712,8 @@ class TestPostgreSQLTasks(SQLContract):
         for each in failures:
             assert each.startswith(f"{bench.store.database.name}: "), each
             assert any(words in each for words in OF_A_SERVER_THAT_GOES), each
-        assert done.keys() >= {row.id for row in added}
-        assert set(done.values()) == {1}
+        assert done
+        assert set(done.values()) == {1}  # one whose reply was lost is completed, and not in here
         # And who waits is woken at once again.
         await bench.another.claim_tasks("last", seconds=5, most=50, tools=TOOLS)
         waiting = asyncio.create_task(bench.another.wait_for_tasks(30, tools=TOOLS))

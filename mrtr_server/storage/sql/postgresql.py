@@ -94,6 +94,8 @@ class PostgreSQLDatabase(Database):
                 async with connected.pool.acquire() as connection:
                     try:
                         return await self._work(connection, work)
+                    except asyncpg.InternalClientError:  # it is about to die, and nothing was sent
+                        connection.terminate()
                     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                         if not _is_dead(connection):
                             raise
