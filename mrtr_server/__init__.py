@@ -3,8 +3,8 @@
 import typing as _typing
 
 from ._version import __version__ as __version__
-from .callbacks.service import Callback as Callback
-from .callbacks.service import CallbackLink as CallbackLink
+from .callbacks.callback_service import Callback as Callback
+from .callbacks.callback_service import CallbackLink as CallbackLink
 from .crypto.codec import Codec as Codec
 from .crypto.codec import SealedCodec as SealedCodec
 from .crypto.keys import KeyRing as KeyRing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from starlette.types import Receive, Scope, Send
 
 from .deployment.settings import Settings
-from .deployment.wiring import Parts
+from .deployment.wiring import ServerParts
 from .errors import SetupError
 from .flow.handler import Handler
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
@@ -121,7 +121,7 @@ class MRTRServer:
         """Where the MCP endpoint is, without a slash at its end."""
         self.registry = registry
         """All that is registered, by name."""
-        self._parts = Parts(settings, registry, self)
+        self._parts = ServerParts(settings, registry, self)
 
     if not TYPE_CHECKING:  # which knows that they are not there
         __getattr__ = attributes_of(SERVER)

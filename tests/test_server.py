@@ -377,7 +377,7 @@ class TestRefusedServer:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.delenv("MRTR_KEYS", raising=False)
-        monkeypatch.setattr("mrtr_server.deployment.shared.worker_count", lambda: 4)
+        monkeypatch.setattr("mrtr_server.deployment.shared_resources.worker_count", lambda: 4)
         app = MRTRServer("several")
         caplog.clear()
         for _ in range(2):

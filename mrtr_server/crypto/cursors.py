@@ -5,7 +5,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..errors import InvalidRequestState
-from .bound import BoundCodec
+from .bound_codec import BoundCodec
 from .keys import KeyRing
 
 _MOST_CHARACTERS = 512

@@ -8,14 +8,14 @@ from typing import Any
 
 from starlette.types import Receive, Send
 
-from ..callbacks.service import Callbacks
+from ..callbacks.callback_service import Callbacks
 from ..concurrency.threads import Threads
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
 from ..logs.text import plain
 from ..tasks.worker import Worker
 from ..transport.signals import drain_on_sigterm, forget_sigterm
-from .shared import Shared
+from .shared_resources import SharedResources
 
 logger = logging.getLogger("mrtr_server")
 
@@ -42,7 +42,7 @@ class Lifecycle:
         self,
         name: str,
         enter: Callable[[], AbstractAsyncContextManager[Any]],
-        shared: Shared,
+        shared: SharedResources,
         threads: Threads,
         admission: Admission,
         redeemer: Redeemer,

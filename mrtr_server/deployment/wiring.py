@@ -8,16 +8,16 @@ from typing import Any, Literal
 from starlette.types import ASGIApp
 
 from ..callbacks.base_url import BaseUrl
-from ..callbacks.service import Callbacks
+from ..callbacks.callback_service import Callbacks
 from ..concurrency.shutdown import DEFAULT, Shutdown, read_seconds
 from ..concurrency.threads import Threads
-from ..crypto.bound import BoundCodec
+from ..crypto.bound_codec import BoundCodec
 from ..crypto.codec import SealedCodec
 from ..crypto.cursors import Cursors
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
-from ..flow.service import RoundService
+from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
@@ -38,7 +38,7 @@ from ..protocol.messages import JSON
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..tasks.records import TaskRecords
-from ..tasks.service import Tasks
+from ..tasks.task_service import Tasks
 from ..tasks.worker import Worker
 from ..transport.callback_pages import CallbackPages
 from ..transport.endpoint import Endpoint
@@ -47,10 +47,10 @@ from ..transport.health import Probes
 from ..transport.routing import Router
 from .lifecycle import Lifecycle
 from .settings import Settings
-from .shared import Shared
+from .shared_resources import SharedResources
 
 
-class Parts:
+class ServerParts:
     """The parts of a server that outlive a request.
 
     Args:
@@ -68,7 +68,7 @@ class Parts:
         self.limits = limits
         self.registry = registry
         self.threads = Threads(limits.threads)
-        self.shared = Shared(settings.name, settings.keys, settings.store, settings.database, clock)
+        self.shared = SharedResources(settings.name, settings.keys, settings.store, settings.database, clock)
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""

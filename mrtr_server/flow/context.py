@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel
 
-from ..callbacks.service import Callback, CallbackLink
+from ..callbacks.callback_service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import LOG_LEVELS, NOTHING, LogLevel, LogMessage, Outlet, Progress
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
 from .url_asks import ElicitUrl
-from .waiting import WaitingRound
+from .waiting_round import WaitingRound
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)

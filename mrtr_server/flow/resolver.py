@@ -14,7 +14,7 @@ from .inputs import InputRequired
 from .round import OPEN
 from .steps import current_dependency
 from .teardown import Teardown
-from .waiting import WaitingRound
+from .waiting_round import WaitingRound
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from ..callbacks.service import KIND, Callbacks, Reports
+from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
 from ..logs.tracebacks import format_stack
 from ..protocol.messages import JSON, Call, Question

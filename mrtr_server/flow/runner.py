@@ -16,7 +16,7 @@ from .handler import Handler
 from .pure import JournalInputs, conclude_error, conclude_result, fill_in
 from .resolver import Declared
 from .teardown import Teardown
-from .waiting import Stop, WaitingRound
+from .waiting_round import Stop, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
 

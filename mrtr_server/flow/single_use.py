@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..concurrency.shutdown import Shutdown
-from ..crypto.bound import BoundCodec
+from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import canonical, digest_bytes
 from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestError, StoreUnavailable
 from ..logs.failures import report_failure

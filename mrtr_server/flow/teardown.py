@@ -13,7 +13,7 @@ from typing import Any
 
 from ..concurrency.threads import Callee, Threads, call_function
 from ..errors import FlowError, MissingCapability
-from .waiting import Stop, WaitingRound
+from .waiting_round import Stop, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast, overload
 from pydantic import ValidationError
 from typing_extensions import override
 
-from ..callbacks.service import KIND, NOWHERE, Callback, CallbackLink, Report
+from ..callbacks.callback_service import KIND, NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
 from ..errors import FlowError, InvalidAnswer, SetupError
 from ..protocol.messages import JSON, Question

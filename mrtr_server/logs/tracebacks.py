@@ -15,7 +15,7 @@ from ..errors import FlowError
 
 _OURS = str(Path(__file__).parent.parent) + os.sep
 _CALLING = (
-    *("callbacks/service", "concurrency/threads", "registration/completions", "transport/callback_pages"),
+    *("callbacks/callback_service", "concurrency/threads", "registration/completions", "transport/callback_pages"),
     *(f"flow/{each}" for each in ("authorization", "resolver", "steps", "teardown", "url_asks")),
 )
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}

@@ -9,8 +9,8 @@ from ..flow.authorization import Authorizer
 from ..flow.endings import Asking, Backgrounded, Completed, Failed, Refused, Yielded
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..flow.service import RoundService
-from ..flow.waiting import ShouldYield
+from ..flow.round_service import RoundService
+from ..flow.waiting_round import ShouldYield
 from ..protocol.messages import Call, Complete
 from ..registration.registry import Registry
 from ..registration.tools import Tool

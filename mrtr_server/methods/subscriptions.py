@@ -10,7 +10,7 @@ from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, O
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..tasks.notifications import with_tasks
-from ..tasks.service import Tasks
+from ..tasks.task_service import Tasks
 from .authorized_changes import AuthorizedChanges
 from .failures import ErrorReporter
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from ..errors import InvalidParams, InvalidRequestState, MissingCapability, StoreUnavailable
 from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskStatusResult
 from ..tasks.questions import Questions
-from ..tasks.service import Tasks
+from ..tasks.task_service import Tasks
 from .failures import ErrorReporter
 
 

@@ -7,14 +7,14 @@ from ..errors import ArgumentsMisfit, MissingCapability, RequestError, StoreUnav
 from ..flow.authorization import Authorizer
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.journal import Journal
-from ..flow.service import Opened, RoundService
+from ..flow.round_service import Opened, RoundService
 from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
 from ..storage.lease import Lease
-from ..tasks.service import Tasks
+from ..tasks.task_service import Tasks
 from .failures import ErrorReporter, problems, refused, tool_failure
 
 

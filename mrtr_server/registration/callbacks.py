@@ -9,7 +9,7 @@ from pydantic import PydanticUserError
 from starlette.responses import Response
 
 from ..callbacks.base_url import origins_of
-from ..callbacks.service import Callback
+from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..schema.annotations import union_members
 from ..schema.arguments import Stored

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..callbacks.service import Callback
+from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..flow.handler import TaskTerms
 from ..protocol.header_params import HeaderParameter

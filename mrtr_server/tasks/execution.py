@@ -17,7 +17,7 @@ from ..errors import (
 from ..flow.endings import Asking, Backgrounded, Yielded, YieldReason
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..flow.waiting import ShouldYield
+from ..flow.waiting_round import ShouldYield
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import NOTHING, Call, Complete, Note
 from ..storage.lease import Lease

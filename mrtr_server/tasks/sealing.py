@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound import BoundCodec
+from ..crypto.bound_codec import BoundCodec
 from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState, OverBudget, RequestError
 from ..flow.journal import Journal

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic_core import to_json
 
 from .._version import __version__
+from ..protocol.all_dialects import ModernDialect, SepDraftDialect
 from ..protocol.dialect import VERSION_FIELD
-from ..protocol.dialects import ModernDialect, SepDraftDialect
 from ..protocol.header_params import HeaderParameter
 from ..protocol.headers import NAME_FIELDS, decode_header
 from ..protocol.messages import JSON, LogLevel

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ..callbacks.base_url import BaseUrl
-from ..callbacks.service import PATH, Callback, Callbacks, owner
+from ..callbacks.callback_service import PATH, Callback, Callbacks, owner
 from ..concurrency.threads import Threads
 from ..crypto.signing import Link
 from ..errors import (

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
-from ..protocol.dialects import Dialect, Reply
+from ..protocol.all_dialects import Dialect, Reply
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Progress, Subscription
 from .response_writer import ResponseWriter
 from .sse import EventStream

@@ -14,8 +14,8 @@ from ..limits import Limits
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
+from ..protocol.all_dialects import DIALECTS, Dialect, Envelope, Reply, Surface, read_envelope, unclaimed
 from ..protocol.callers import Client
-from ..protocol.dialects import DIALECTS, Dialect, Envelope, Reply, Surface, read_envelope, unclaimed
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of

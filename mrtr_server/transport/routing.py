@@ -9,7 +9,7 @@ from urllib.parse import quote
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..callbacks.service import PATH
+from ..callbacks.callback_service import PATH
 from .health import Probes
 
 logger = logging.getLogger("mrtr_server")

@@ -283,7 +283,7 @@ class TestTheDeadline:
 
     def test_of_a_worker_among_several_lets_the_start_fail(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where an error at import would make the web server start a new one for ever."""
-        monkeypatch.setattr("mrtr_server.deployment.shared.worker_count", lambda: 4)
+        monkeypatch.setattr("mrtr_server.deployment.shared_resources.worker_count", lambda: 4)
         app = MRTRServer("a", keys=[bytes(32)], shutdown_seconds=0)
         assert "shutdown_seconds=0 must be" in app._parts.shared.refusal
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mrtr_server import Codec, KeyRing, Limits, MRTRServer, SealedCodec, SignedCodec
-from mrtr_server.crypto.bound import BoundCodec
+from mrtr_server.crypto.bound_codec import BoundCodec
 from mrtr_server.crypto.codec import XAES256GCM
 from mrtr_server.errors import InvalidRequestState
 

@@ -5,7 +5,7 @@ makes one of these tests fail loses every flow, link and row that exists.
 """
 
 from mrtr_server import KeyRing, SealedCodec
-from mrtr_server.crypto.bound import BoundCodec
+from mrtr_server.crypto.bound_codec import BoundCodec
 from mrtr_server.crypto.cursors import Cursors
 from mrtr_server.crypto.signing import Links, SignedCodec
 

@@ -17,7 +17,7 @@ from mrtr_server import (
     MRTRServer,
     Principal,
 )
-from mrtr_server.protocol.dialects import DIALECTS, Envelope
+from mrtr_server.protocol.all_dialects import DIALECTS, Envelope
 from mrtr_server.protocol.drafts import SepDraftDialect
 from mrtr_server.protocol.messages import Call
 

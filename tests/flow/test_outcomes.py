@@ -20,7 +20,7 @@ from mrtr_server.errors import (
     UnsupportedVersion,
 )
 from mrtr_server.flow.outcomes import dump_outcome, load_outcome
-from mrtr_server.protocol.dialects import DIALECTS, Surface
+from mrtr_server.protocol.all_dialects import DIALECTS, Surface
 from mrtr_server.protocol.messages import Call, Complete, Discovery, NeedsInput, Task, TaskCreated
 
 from ..support.apps import Order

@@ -31,7 +31,7 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
-from mrtr_server.protocol.dialects import DIALECTS, Dialect, Surface
+from mrtr_server.protocol.all_dialects import DIALECTS, Dialect, Surface
 
 from ..conftest import Serve
 from ..support.serving import ROOT, in_thread

@@ -16,7 +16,7 @@ from mrtr_server.errors import (
     RequestError,
     UnknownMethod,
 )
-from mrtr_server.protocol.dialects import DIALECTS, Dialect, Surface, read_envelope
+from mrtr_server.protocol.all_dialects import DIALECTS, Dialect, Surface, read_envelope
 from mrtr_server.protocol.messages import (
     Acknowledged,
     Call,

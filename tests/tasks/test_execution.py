@@ -17,7 +17,7 @@ from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.execution import TaskRun
 from mrtr_server.tasks.records import TaskRecords
-from mrtr_server.tasks.service import Tasks
+from mrtr_server.tasks.task_service import Tasks
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from mrtr_server.tasks import worker
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica
 
 from ..support.models import Login
-from .test_service import Listener
+from .test_task_service import Listener
 
 pytestmark = pytest.mark.anyio
 

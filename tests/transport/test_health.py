@@ -84,7 +84,7 @@ async def test_a_draining_server_is_healthy_and_not_ready() -> None:
 
 
 async def test_a_server_that_is_not_set_up_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrtr_server.deployment.shared.worker_count", lambda: 4)
+    monkeypatch.setattr("mrtr_server.deployment.shared_resources.worker_count", lambda: 4)
     monkeypatch.delenv("MRTR_KEYS", raising=False)
     app = mounted(MRTRServer("probed"))
     response = await ask(app, "/tools/ready")

@@ -17,7 +17,7 @@ from .workers import worker_count
 logger = logging.getLogger("mrtr_server")
 
 
-class Shared:
+class SharedResources:
     """Uses the keys and the store that are given, or makes this process's own where that does no harm.
 
     Args:

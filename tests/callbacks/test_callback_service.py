@@ -39,7 +39,7 @@ from mrtr_server import (
     ToolError,
 )
 from mrtr_server.callbacks.base_url import BaseUrl
-from mrtr_server.callbacks.service import Callbacks, Report, Reports
+from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import InvalidAnswer, StoreUnavailable
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.protocol.messages import Change
 from mrtr_server.storage.pubsub import InProcessFanout
-from mrtr_server.tasks import waiting as task_waiting
+from mrtr_server.tasks import waiting_requests as task_waiting
 from mrtr_server.testing import replica
 
 from ..support.databases import PostgreSQL

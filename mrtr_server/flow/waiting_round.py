@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Protocol, TypeVar, cast
 
-from ..callbacks.service import Callbacks, Reports
+from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads
 from ..errors import CallEnded, FlowError, MisplacedCall
 from ..logs.tracebacks import CallSite, call_site, format_call_site

@@ -21,7 +21,7 @@ from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
 from .records import NOTHING_LEFT, TaskRecords, place_of
 from .sealing import ID_BYTES, RowBinding
-from .waiting import TaskWaiting
+from .waiting_requests import TaskWaiting
 from .worker import Reservation, Worker
 
 logger = logging.getLogger("mrtr_server")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import assert_never
 
-from ..callbacks.service import Callbacks, Reports
+from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
 from ..crypto.codec import Codec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
@@ -34,7 +34,7 @@ from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
 from .single_use import Redeemer
-from .waiting import Background, ShouldYield, WaitingRound
+from .waiting_round import Background, ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound import BoundCodec
+from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.signing import Link, Links
