@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 import mrtr_server
 import mrtr_server.testing
+from mrtr_server.methods.dispatcher import Dispatcher
 
 ROOT = Path(mrtr_server.__file__).parent
 
@@ -181,6 +182,27 @@ def test_what_a_public_function_raises_by_itself_is_documented(name: str, functi
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
         raised = {ast.unparse(node.exc) for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc}
         assert not raised or "\nRaises:\n" in (inspect.getdoc(function) or "")
+
+
+SERVED = ast.parse((ROOT / "methods/dispatcher.py").read_text())
+METHODS = sorted(
+    {
+        ast.unparse(value)
+        for node in ast.walk(SERVED)
+        if isinstance(node, ast.Dict)
+        for value in node.values
+        if isinstance(value, ast.Attribute)
+    }
+)
+"""What serves the methods of the protocol, as the table of the dispatcher names it."""
+
+
+@pytest.mark.parametrize("served", METHODS)
+def test_what_serves_a_method_names_the_section_of_the_specification(served: str) -> None:
+    parameter, method = served.split(".")
+    kind = inspect.get_annotations(Dispatcher.__init__, eval_str=True)[parameter]
+    first = (inspect.getdoc(getattr(kind, method)) or "").partition("\n")[0]
+    assert re.search(r"`[a-z]+/[a-z/]+` \((the drafts|[A-Z][A-Za-z]+, [A-Z][A-Za-z ]+)\)", first), first
 
 
 UNITS = {

@@ -308,8 +308,8 @@ class Context:
     def background(self) -> Ongoing[None]:
         """Make the flow a task: what comes before is asked in rounds, what comes after runs in the background.
 
-        The client gets the task in place of the result, and asks for it. In a task, and for a client or a tool that
-        has no tasks, nothing happens, and the function continues where it is.
+        The client gets the task in place of the result, and asks for it (Tasks, Task Creation). In a task, and for a
+        client or a tool that has no tasks, nothing happens, and the function continues where it is.
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
@@ -340,7 +340,7 @@ class Context:
         return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
 
     def status(self, message: str) -> Awaitable[None]:
-        """Describe what a task is doing, for whoever asks for it. In a plain `def`, don't await it.
+        """Describe what a task is doing (Tasks, Task Status). In a plain `def`, don't await it.
 
         Args:
             message: in words for the person; nothing secret. In the foreground it goes nowhere.

@@ -23,7 +23,7 @@ class TaskRequests:
         self._errors = errors
 
     async def get(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/get`: the task as it is; with an answer, as it is a moment later. Raises `RequestError`."""
+        """Serve `tasks/get` (Tasks, Task Polling): with an answer, as it is a moment later. Raises `RequestError`."""
         with self._checked(call):
             if call.answers is None:
                 return TaskStatusResult(await self._tasks.see(call))
@@ -31,30 +31,30 @@ class TaskRequests:
             return TaskStatusResult(await self._tasks.see_what_comes_of_it(call))
 
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/result`: wait for what the task asks or comes to. Raises `RequestError`."""
+        """Serve `tasks/result` (the drafts): wait for what the task asks or comes to. Raises `RequestError`."""
         with self._checked(call):
             return await self._tasks.redeem(call)
 
     async def update(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/update`: take answers by the keys of the questions. Raises `RequestError`."""
+        """Serve `tasks/update` (Tasks, Task Update Requests): answers by the questions' keys. Raises `RequestError`."""
         with self._checked(call):
             await self._tasks.answer(call, _answers(call))
             return Acknowledged(call.target)
 
     async def answer(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/answer`: take answers by the names of the questions. Raises `RequestError`."""
+        """Serve `tasks/answer` (the drafts): take answers by the names of the questions. Raises `RequestError`."""
         with self._checked(call):
             await self._tasks.answer(call, _answers(call), Questions.by_name)
             return Acknowledged(call.target)
 
     async def respond(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/respond`: take an answer to the only question. Raises `RequestError`."""
+        """Serve `tasks/respond` (the drafts): take an answer to the only question. Raises `RequestError`."""
         with self._checked(call):
             await self._tasks.answer(call, _answers(call), Questions.to_the_only_one)
             return Acknowledged(call.target)
 
     async def cancel(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/cancel`. Raises `RequestError`."""
+        """Serve `tasks/cancel` (Tasks, Task Cancellation). Raises `RequestError`."""
         with self._checked(call):
             return Acknowledged(call.target, await self._tasks.cancel(call))
 

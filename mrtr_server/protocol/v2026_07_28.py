@@ -73,7 +73,7 @@ class ModernDialect(Dialect):
         self._meta = {_SERVER: surface.info}
 
     def claims(self, envelope: Envelope) -> bool:
-        """Return whether there is a version in `_meta`, or a header that names a version without a handshake."""
+        """Return whether `_meta` has a version, or a header names one without a handshake (Versioning)."""
         if names_version(envelope):
             return True
         header = envelope.headers.get(VERSION_HEADER)
@@ -140,7 +140,7 @@ class ModernDialect(Dialect):
         return meta
 
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
-        """Return the response that carries an outcome."""
+        """Return the response that carries an outcome (Overview, Responses)."""
         if isinstance(outcome, NeedsInput):
             body: JSON = {"resultType": "input_required"}
             if outcome.questions:
@@ -165,7 +165,7 @@ class ModernDialect(Dialect):
         return result(call, body)
 
     def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
-        """Return the writer for the messages of an open subscription."""
+        """Return the writer for the messages of an open subscription (Subscriptions)."""
         return _ListenWriter(call, subscription, self._meta, self._detailed)
 
     def _detailed(self, task: Task) -> JSON:
