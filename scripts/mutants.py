@@ -43,6 +43,8 @@ COPIED = (
 )
 # Whole programs and fleets: quicker tests cover their lines, too, and no test's name reaches other processes.
 IGNORED = ("tests/docs/", "tests/examples/", "tests/system/")
+BESIDE = {"flow": ("callbacks",)}
+"""The folders whose tests hold rules of a package, besides its own."""
 AIM = 0.95
 SETTINGS = """
 [run]
@@ -208,7 +210,8 @@ def _key(mutant: Mutant) -> str:
 
 def own_tests(packages: list[str]) -> list[str]:
     """Return the folders of the tests of packages, or of the packages that modules are in."""
-    folders = (Path("tests") / Path(package).parts[0] for package in packages)
+    names = {Path(package).parts[0] for package in packages}
+    folders = (Path("tests") / folder for name in names for folder in (name, *BESIDE.get(name, ())))
     return sorted({str(folder) if (ROOT / folder).is_dir() else "tests" for folder in folders})
 
 
