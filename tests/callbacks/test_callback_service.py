@@ -498,6 +498,26 @@ class TestAnEarlyClient:
         await asyncio.sleep(0.5)
         assert not asked
 
+    async def test_is_handed_over_by_a_server_that_drains(self) -> None:
+        looked = asyncio.Event()
+
+        class Watched(InProcessStore):
+            async def get(self, key: str) -> bytes | None:
+                looked.set()
+                return await super().get(key)
+
+        store = Watched()
+        one, other = calendar(store=store, hold=20), calendar(store=store, hold=20)
+        asking = walk(one.app, one.app, other.app)
+        await asking.questions()
+        page = state_of(url_of(asking))
+        held = asyncio.create_task(asking.questions({"google": OPENED}))
+        await looked.wait()
+        one.app.drain()
+        assert await held == {}
+        await Browser(other.app).back(page, code="ann")
+        assert await asking.text() == f"ann has {SECRET}", "the person's consent went with it"
+
     async def test_leaves_nothing_behind_when_it_has_been_held(self) -> None:
         def futures() -> int:
             gc.collect()
