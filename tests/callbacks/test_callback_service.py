@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 from starlette.applications import Starlette
 from starlette.authentication import BaseUser, UnauthenticatedUser
 from starlette.middleware import Middleware
@@ -316,6 +316,25 @@ class TestAFlowThatAsksForALogin:
         asking = walk(calendar().app)
         await asking.questions()
         assert says in await asking.failure({"google": answer})
+
+    @pytest.mark.parametrize(("target", "key"), [("meeting", "google"), ("pure", "login")])
+    async def test_ends_where_a_newer_type_fails_on_what_was_reported_which_is_not_logged(
+        self, target: str, key: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Known(Account):
+            @field_validator("token")
+            @classmethod
+            def look_up(cls, token: str) -> str:
+                return {"another": "token"}[token]
+
+        server = calendar()
+        asking = walk(server.app, target=target)
+        await asking.questions()
+        await Browser(server.app).log_in(asking, key)
+        server.google.stored = Stored(Known)
+        assert "reference" in await asking.failure({key: OPENED})
+        assert "failed with KeyError" in caplog.text or "failed: KeyError" in caplog.text
+        assert SECRET not in caplog.text
 
     async def test_ends_where_the_person_says_no_at_the_provider(self) -> None:
         def answer(request: Request) -> Account:

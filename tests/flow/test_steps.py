@@ -157,6 +157,13 @@ class TestRule4Steps:
         assert "reference" in await Walk(app, target="without").failure()
         assert await Walk(app, target="with_key").text() == "x"
 
+    async def test_a_plain_function_may_return_what_is_to_be_awaited(self, app: MRTRServer) -> None:
+        @app.tool
+        async def run(ctx: Context) -> str:
+            return await ctx.step(lambda: slow_effect("slow"), key="slow")
+
+        assert await Walk(app, target="run").text() == "slow"
+
     async def test_the_first_run_returns_the_value_as_it_comes_back(self, app: MRTRServer) -> None:
         seen: list[Any] = []
 
