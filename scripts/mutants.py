@@ -43,6 +43,8 @@ COPIED = (
 )
 # Whole programs and fleets: quicker tests cover their lines, too, and no test's name reaches other processes.
 IGNORED = ("tests/docs/", "tests/examples/", "tests/system/")
+BESIDE = {"flow": ("callbacks", "system/test_rolling_upgrades.py")}
+"""Where else than in its own folder the rules of a package are held."""
 AIM = 0.95
 SETTINGS = """
 [run]
@@ -123,13 +125,14 @@ class Coverage:
         """Return the names of the tests that run a changed line, the quickest first.
 
         Those of a line that runs when its module is imported are all that run the module: whichever test happens to
-        import it first says nothing.
+        import it first says nothing. The same holds for a line that runs while tests are collected, for their
+        parameters.
         """
         if mutant.path not in self._lines:
             self._lines[mutant.path] = self._lines_of(mutant.path)
         lines = self._lines[mutant.path]
         tests = {test for line in range(mutant.first, mutant.last + 1) for test in lines.get(line, ())}
-        if mutant.at_import:
+        if mutant.at_import or not tests:
             tests = {test for each in lines.values() for test in each}
         return sorted((test for test in tests if test in self.took), key=self.took.__getitem__)
 
@@ -168,11 +171,12 @@ def digest(*files: Path) -> str:
 
 
 def test_files(names: list[str]) -> list[str]:
-    """Return the files of tests that these files and folders name, without those that start whole programs."""
-    places = [ROOT / name for name in names]
-    found = chain(*(sorted(place.rglob("test_*.py")) if place.is_dir() else [place] for place in places))
-    paths = (str(path.relative_to(ROOT)) for path in found)
-    return [path for path in paths if not path.startswith(IGNORED)]
+    """Return these files of tests, and those in these folders that don't start whole programs."""
+    found: list[str] = []
+    for name in names:
+        inside = (str(path.relative_to(ROOT)) for path in sorted((ROOT / name).rglob("test_*.py")))
+        found += [name] if (ROOT / name).is_file() else [path for path in inside if not path.startswith(IGNORED)]
+    return found
 
 
 class Kills:
@@ -207,9 +211,10 @@ def _key(mutant: Mutant) -> str:
 
 
 def own_tests(packages: list[str]) -> list[str]:
-    """Return the folders of the tests of packages, or of the packages that modules are in."""
-    folders = (Path("tests") / Path(package).parts[0] for package in packages)
-    return sorted({str(folder) if (ROOT / folder).is_dir() else "tests" for folder in folders})
+    """Return the folders and files of the tests of packages, or of the packages that modules are in."""
+    names = {Path(package).parts[0] for package in packages}
+    places = (Path("tests") / place for name in names for place in (name, *BESIDE.get(name, ())))
+    return sorted({str(place) if (ROOT / place).exists() else "tests" for place in places})
 
 
 class Runner:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Container, Iterable, Mapping
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from ..callbacks.callback_service import KIND, Callbacks, Reports
+from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
 from ..logs.tracebacks import format_stack
 from ..protocol.messages import JSON, Call, Question
@@ -43,8 +43,8 @@ class Round:
         call: the request.
         journal: what the flow remembers; updated as the round proceeds.
         name: what the handler is registered as, for the log.
+        callbacks: makes the links of asks that a page answers.
         takes_early: whether answers that come without a state count at all.
-        callbacks: makes the links of asks that a page answers; None where there are none.
         reports: what such pages have reported.
     """
 
@@ -61,8 +61,8 @@ class Round:
         journal: Journal,
         name: str,
         *,
+        callbacks: Callbacks,
         takes_early: bool = True,
-        callbacks: Callbacks | None = None,
         reports: Reports[YieldReason] = NO_REPORTS,
     ) -> None:
         self.call = call
@@ -234,17 +234,14 @@ class Round:
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if not self.call.client.supports(question.needs):
             self._lack(question.needs)
-        elif question.kind == KIND and isinstance(ask, ElicitUrl):
-            self.asked[key] = self._leading_back(key, ask, question)
+        elif question.kind == KIND:  # so it is one with a callback
+            self.asked[key] = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
         else:
             self.asked[key] = question
 
     def _leading_back(self, key: str, ask: ElicitUrl[Any], question: Question) -> Question:
-        if ask.callback is None:
-            return question
-        if self._callbacks is None:
-            raise FlowError(f"This server has no callback {ask.callback.name!r}; register it with @app.callback")
-        back = self._callbacks.callback_link(ask.callback, key, question.digest, self.call, self.journal)
+        callback = cast(Callback[Any], ask.callback)
+        back = self._callbacks.callback_link(callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
         return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
 

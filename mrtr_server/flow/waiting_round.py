@@ -65,7 +65,7 @@ class WaitingRound(Round):
     """What happens in a round whose handler may wait.
 
     Args:
-        call, journal, name, takes_early, callbacks, reports: as for `Round`.
+        call, journal, name, callbacks, takes_early, reports: as for `Round`.
         threads: runs plain functions.
         should_yield: asked at each boundary; its first answer that is not None is final.
         task: the task that the flow is; None in the foreground.
@@ -90,14 +90,14 @@ class WaitingRound(Round):
         name: str,
         threads: Threads,
         *,
+        callbacks: Callbacks,
         takes_early: bool = True,
-        callbacks: Callbacks | None = None,
         reports: Reports[YieldReason] = NO_REPORTS,
         should_yield: ShouldYield = _never,
         task: Background | None = None,
         may_become_task: bool = False,
     ) -> None:
-        super().__init__(call, journal, name, takes_early=takes_early, callbacks=callbacks, reports=reports)
+        super().__init__(call, journal, name, callbacks=callbacks, takes_early=takes_early, reports=reports)
         self.task = task
         self.parked: list[asyncio.Task[Any]] = []
         self._threads = threads

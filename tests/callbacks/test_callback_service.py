@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 from starlette.applications import Starlette
 from starlette.authentication import BaseUser, UnauthenticatedUser
 from starlette.middleware import Middleware
@@ -317,6 +317,25 @@ class TestAFlowThatAsksForALogin:
         await asking.questions()
         assert says in await asking.failure({"google": answer})
 
+    @pytest.mark.parametrize(("target", "key"), [("meeting", "google"), ("pure", "login")])
+    async def test_ends_where_a_newer_type_fails_on_what_was_reported_which_is_not_logged(
+        self, target: str, key: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Known(Account):
+            @field_validator("token")
+            @classmethod
+            def look_up(cls, token: str) -> str:
+                return {"another": "token"}[token]
+
+        server = calendar()
+        asking = walk(server.app, target=target)
+        await asking.questions()
+        await Browser(server.app).log_in(asking, key)
+        server.google.stored = Stored(Known)
+        assert "reference" in await asking.failure({key: OPENED})
+        assert "failed with KeyError" in caplog.text or "failed: KeyError" in caplog.text
+        assert SECRET not in caplog.text
+
     async def test_ends_where_the_person_says_no_at_the_provider(self) -> None:
         def answer(request: Request) -> Account:
             raise Refusal("decline")
@@ -497,6 +516,26 @@ class TestAnEarlyClient:
         asked.clear()
         await asyncio.sleep(0.5)
         assert not asked
+
+    async def test_is_handed_over_by_a_server_that_drains(self) -> None:
+        looked = asyncio.Event()
+
+        class Watched(InProcessStore):
+            async def get(self, key: str) -> bytes | None:
+                looked.set()
+                return await super().get(key)
+
+        store = Watched()
+        one, other = calendar(store=store, hold=20), calendar(store=store, hold=20)
+        asking = walk(one.app, one.app, other.app)
+        await asking.questions()
+        page = state_of(url_of(asking))
+        held = asyncio.create_task(asking.questions({"google": OPENED}))
+        await looked.wait()
+        one.app.drain()
+        assert await held == {}
+        await Browser(other.app).back(page, code="ann")
+        assert await asking.text() == f"ann has {SECRET}", "the person's consent went with it"
 
     async def test_leaves_nothing_behind_when_it_has_been_held(self) -> None:
         def futures() -> int:

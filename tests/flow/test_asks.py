@@ -435,6 +435,11 @@ class TestInputRequired:
         with pytest.raises(SetupError, match=r"InputRequired\(login=...\) is not an ask"):
             InputRequired({"login": thing})
 
+    def test_an_ask_without_a_key_is_refused(self) -> None:
+        unnamed: Any = LOGIN
+        with pytest.raises(SetupError, match="takes its asks by key"):
+            InputRequired(unnamed)
+
     def test_the_mapping_that_was_given_stays_as_it_is(self) -> None:
         given_ = {"login": LOGIN}
         InputRequired(given_, sure=CONFIRM)

@@ -1,6 +1,7 @@
 """Who may: `authorize=` is asked wherever a name is used, and what it refuses is not there."""
 
 import asyncio
+import inspect
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -471,6 +472,14 @@ class TestAHook:
         wire = serve(make(lambda caller, name: only_alice(caller, name)))
         assert wire.post(modern("tools/call", {"name": "secret"}), ALICE).text == "the secret"
         assert wire.post(modern("tools/call", {"name": "secret"}), BOB).code == -32602
+
+    def test_is_taken_as_it_is_where_its_parameters_can_not_be_known(self) -> None:
+        written_in_c: Any = max
+        with pytest.raises(ValueError, match="no signature"):
+            inspect.signature(written_in_c)
+        hook = compile_hook("secret", written_in_c)
+        assert hook is not None
+        assert hook.function is written_in_c
 
     def test_may_be_an_object_or_a_method_or_partial(self, serve: Serve) -> None:
         class Staff:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -78,6 +79,22 @@ class TestRule11AClientThatClosesTheStreamCancels:
         assert EFFECTS == ["begun", "cancelled", "charged"]
         await asyncio.sleep(0.02)
         assert EFFECTS == ["begun", "cancelled", "charged"], "nothing comes after it"
+
+    async def test_what_a_handler_returns_that_swallowed_it_is_dropped_and_logged(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            effect("begun")
+            with suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+            return "paid"
+
+        under_way = self.begin(app, streamed=False)
+        await happened("begun")
+        under_way.disconnect()
+        assert b"paid" not in (await under_way.end()).body
+        assert "'pay' caught the cancellation that ended its round, and returned a value" in caplog.text
 
     @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
     @pytest.mark.parametrize("why", [{"single_use": True}, {"confirms": True}], ids=str)

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from mrtr_server import Elicit, Refusal, Sample
+from mrtr_server import Elicit, KeyRing, Limits, Refusal, Sample
+from mrtr_server.callbacks.base_url import BaseUrl
+from mrtr_server.callbacks.callback_service import Callbacks
 from mrtr_server.errors import FlowError, MissingCapability
 from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
@@ -15,6 +17,7 @@ from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round
 from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import Call
+from mrtr_server.storage.memory import InProcessStore
 
 
 class Login(BaseModel):
@@ -51,7 +54,10 @@ REASONS: dict[str, Reason] = {
 
 @pytest.fixture
 def round_() -> Round:
-    return Round(Call("tools/call", {}, client=Client(capabilities={"elicitation": {}})), Journal(0.0), "greet")
+    call = Call("tools/call", {}, client=Client(capabilities={"elicitation": {}}))
+    ring, store, base = KeyRing([bytes(32)]), InProcessStore(), BaseUrl(None)
+    callbacks = Callbacks({}, ring, store, audience="", base=base, identifies=False, limits=Limits())
+    return Round(call, Journal(0.0), "greet", callbacks=callbacks)
 
 
 @pytest.mark.parametrize("graver_first", [True, False])

@@ -6,11 +6,15 @@ import pytest
 
 from mrtr_server import (
     Context,
+    Elicit,
+    InputRequired,
     KeyRing,
     MRTRServer,
+    State,
     ToolError,
 )
 
+from ..support.models import Login
 from ..support.walk import Walk
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +51,26 @@ class TestHandlersFaults:
         with caplog.at_level(logging.WARNING):
             assert await Walk(app, target="broken").failure() == "no such city"
         assert not caplog.records
+
+    async def test_a_function_that_asks_nothing_and_keeps_nothing_would_run_for_ever_so_it_fails(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        def nothing() -> str | InputRequired:
+            return InputRequired()
+
+        assert "reference" in await Walk(app, target="nothing").failure()
+        assert "InputRequired() has neither an ask nor a state" in caplog.text
+
+    async def test_a_state_that_is_not_of_its_declared_type_fails_and_asks_nothing(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        def counting(state: State[int]) -> str | InputRequired:
+            return InputRequired(login=Elicit("who?", Login), state=object())
+
+        assert "reference" in await Walk(app, target="counting").failure()
+        assert "InputRequired(state=...) can't be kept as its declared type" in caplog.text
 
 
 class TestNothingEndsTheServer:

@@ -168,6 +168,46 @@ class TestRule10StateOnlyOutcomes:
         assert EFFECTS == ["first"]
         assert await walk.text() == "firstsecond"
 
+    async def test_a_step_of_an_earlier_round_is_no_boundary(self, app: MRTRServer) -> None:
+        @app.tool
+        async def prepared(ctx: Context) -> str:
+            effect("begun")
+            await gates[app].wait()
+            await ctx.step(effect, "prepared")
+            return (await ctx.elicit("who?", Login)).name
+
+        walk = Walk(app, target="prepared")
+        gates[app].set()
+        await walk.questions()
+        gates[app].clear()
+        EFFECTS.clear()
+        under_way = asyncio.create_task(walk.text({"login": accept(name="ann")}))
+        await happened("begun")
+        app.drain()
+        gates[app].set()
+        assert await under_way == "ann"
+
+    async def test_a_step_that_runs_already_is_no_boundary(self, app: MRTRServer) -> None:
+        gate = asyncio.Event()
+
+        async def held() -> str:
+            EFFECTS.append("held")
+            await gate.wait()
+            return "held"
+
+        async def again(ctx: Context) -> str:
+            await happened("held")
+            app.drain()
+            gate.set()
+            return await ctx.step(held, key="held")
+
+        @app.tool
+        async def twice(ctx: Context) -> str:
+            return " ".join(await asyncio.gather(ctx.step(held, key="held"), again(ctx)))
+
+        assert await Walk(app, target="twice").text() == "held held"
+        assert EFFECTS == ["held"]
+
     async def test_a_call_that_comes_back_with_nothing_new_runs_here(self, app: MRTRServer) -> None:
         app.drain()
         walk = Walk(app, target="plain")

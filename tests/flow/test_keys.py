@@ -83,6 +83,17 @@ class TestRule6OrderChangesFailLoudly:
         assert "reference" in await Walk(app, target="different").failure()
         assert "'who' is used for two different questions" in caplog.text
 
+    async def test_no_key_of_an_author_s_can_be_that_of_a_generated_one(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def marked(ctx: Context) -> str:
+            return await ctx.step(effect, "x", key="effect#2")
+
+        assert "reference" in await Walk(app, target="marked").failure()
+        assert "key='effect#2': '#' is reserved for generated keys" in caplog.text
+        assert EFFECTS == []
+
     async def test_default_keys_are_numbered(self, app: MRTRServer) -> None:
         @app.tool
         async def twice(ctx: Context) -> str:

@@ -80,6 +80,17 @@ class TestRule5AnUnansweredAskParks:
             assert set(await walk.questions()) == {"login", "sample"}, target
             assert await walk.text({"login": accept(name="ann"), "sample": sampled("Oslo")}) == "ann Oslo"
 
+    async def test_asks_of_one_call_come_in_order_or_by_name_and_not_both(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def both(ctx: Context) -> str:
+            ask: Any = ctx.ask
+            return str(await ask(Elicit("who?", Login), sample=Sample("capital?")))
+
+        assert "reference" in await Walk(app, target="both").failure()
+        assert "ctx.ask(...) takes asks in order or by name, not both" in caplog.text
+
     async def test_a_step_beside_an_ask_finishes_and_is_recorded(self, app: MRTRServer) -> None:
         @app.tool
         async def beside(ctx: Context) -> str:
@@ -283,6 +294,36 @@ class TestRule5AnUnansweredAskParks:
         assert "reference" in await Walk(app, target="nested").failure()
         assert "inside the step 'inner'" in caplog.text
         assert EFFECTS == []
+
+    async def test_on_another_event_loop_asks_and_steps_are_refused(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def elsewhere(ctx: Context, what: str) -> str:
+            async def work() -> str:
+                with suppress(Exception):
+                    await (ctx.confirm("sure?") if what == "an ask" else ctx.step(effect, "done"))
+                return effect("after")
+
+            return await asyncio.to_thread(asyncio.run, work())
+
+        for what in ("an ask", "a step"):
+            caplog.clear()
+            assert "reference" in await Walk(app, target="elsewhere", arguments={"what": what}).failure()
+            assert f"{what} was called on another event loop than its handler's" in caplog.text
+        assert "done" not in EFFECTS
+
+    async def test_what_a_handler_returns_that_caught_the_end_of_its_round_is_dropped_and_logged(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def stubborn(ctx: Context) -> str:
+            with suppress(asyncio.CancelledError):
+                await ctx.confirm("sure?")
+            return "done"
+
+        assert await Walk(app, target="stubborn").questions() == {"confirm": "sure?"}
+        assert "'stubborn' caught the cancellation that ended its round, and returned a value" in caplog.text
 
 
 class TestWaysAroundAnOpenAsk:

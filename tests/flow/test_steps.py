@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -36,6 +37,12 @@ class Order:
         self.id = id
 
 
+@dataclass
+class Line:
+    name: str
+    count: int
+
+
 CHANGED: dict[str, tuple[Any, Any]] = {
     "enum": (Currency.EUR, Currency.USD),
     "enums": ([{"in": Currency.EUR}], [{"in": Currency.USD}]),
@@ -44,6 +51,8 @@ CHANGED: dict[str, tuple[Any, Any]] = {
     "date": (date(2030, 1, 1), date(2030, 1, 2)),
     "decimal": (Decimal("1.10"), Decimal("1.20")),
     "object": (Order(UUID(int=1)), Order(UUID(int=2))),
+    "model": (Cart(items=["a"]), Cart(items=["b"])),
+    "dataclass": (Line("tea", 1), Line("tea", 2)),
 }
 
 
@@ -147,6 +156,13 @@ class TestRule4Steps:
 
         assert "reference" in await Walk(app, target="without").failure()
         assert await Walk(app, target="with_key").text() == "x"
+
+    async def test_a_plain_function_may_return_what_is_to_be_awaited(self, app: MRTRServer) -> None:
+        @app.tool
+        async def run(ctx: Context) -> str:
+            return await ctx.step(lambda: slow_effect("slow"), key="slow")
+
+        assert await Walk(app, target="run").text() == "slow"
 
     async def test_the_first_run_returns_the_value_as_it_comes_back(self, app: MRTRServer) -> None:
         seen: list[Any] = []
@@ -484,6 +500,27 @@ class TestStepsThatMisbehave:
         walk = Walk(app, target="change")
         await walk.questions()
         assert await walk.text({"confirm": YES}) == "ax"
+
+    async def test_what_is_nested_without_an_end_counts_as_far_as_it_is_read(self) -> None:
+        endless: list[Any] = [1]
+        endless.append(endless)
+        other: list[Any] = [2]
+        other.append(other)
+        assert plain(endless) == plain(endless.copy())
+        assert plain(endless) != plain(other)
+
+    async def test_a_function_may_refer_to_what_is_assigned_later(self, app: MRTRServer) -> None:
+        @app.tool
+        async def early(ctx: Context) -> str:
+            def step() -> str:
+                return effect("step") if len(EFFECTS) else later
+
+            EFFECTS.append("before")
+            done = await ctx.step(step)
+            later = "later"
+            return done
+
+        assert await Walk(app, target="early").text() == "step"
 
     async def test_sets_count_by_what_is_in_them(self) -> None:
         assert plain({"x", "y", "z"}) == ["x", "y", "z"]

@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Annotated, Any
@@ -565,14 +565,16 @@ class TestErrors:
 
 
 class TestCancellation:
-    async def test_it_is_thrown_in_when_the_client_leaves(self, app: MRTRServer) -> None:
+    @pytest.mark.parametrize("swallows", [False, True], ids=["that the handler lets pass", "that the handler swallows"])
+    async def test_it_is_thrown_in_when_the_client_leaves(self, app: MRTRServer, swallows: bool) -> None:
         began = asyncio.Event()
 
         @app.tool
         async def run(outer: SESSION, inner: Annotated[str, Depends(noted("inner", "plain"))], ctx: Context) -> str:
             began.set()
-            await asyncio.Event().wait()
-            return note("handler")
+            with suppress(asyncio.CancelledError) if swallows else nullcontext():
+                await asyncio.Event().wait()
+            return "done"
 
         exchange = started(app, "run")
         async with asyncio.timeout(5):
