@@ -9,10 +9,9 @@ from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.testing import Clock
+from mrtr_server.testing import AsyncClient, Clock
 
 from ..conftest import Serve
-from ..support.walk import Walk
 from ..support.wire import Wire, accept
 
 DONE: list[str] = []
@@ -252,7 +251,7 @@ async def test_an_answer_to_a_form_that_looks_the_same_is_no_yes() -> None:
         await ctx.confirm("Delete it?", key="sure")
         return "deleted"
 
-    walk = Walk(app, target="act")
-    assert await walk.questions() == {"sure": "Delete it?"}
-    assert await walk.questions({"sure": accept(confirm=True)}) == {"sure": "Delete it?"}
-    assert await walk.text({"sure": accept(confirm=True)}) == "deleted"
+    flow = AsyncClient(app).flow("act")
+    assert (await flow.start()).questions == {"sure": "Delete it?"}
+    assert (await flow.answer(sure={"confirm": True})).questions == {"sure": "Delete it?"}
+    assert (await flow.answer(sure={"confirm": True})).text == "deleted"

@@ -10,8 +10,7 @@ from mrtr_server import (
     MRTRServer,
     ToolError,
 )
-
-from ..support.walk import Walk
+from mrtr_server.testing import AsyncClient
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +23,7 @@ class TestHandlersFaults:
         def broken() -> str:
             raise RuntimeError("the database password is hunter2")
 
-        text = await Walk(app, target="broken").failure()
+        text = (await AsyncClient(app).flow("broken").start()).failure
         assert "hunter2" not in text
         reference = text.rpartition(" ")[2].rstrip(")")
         assert reference in caplog.text
@@ -37,7 +36,7 @@ class TestHandlersFaults:
         def broken() -> str:
             raise RuntimeError("hunter2")
 
-        assert await Walk(app, target="broken").failure() == "RuntimeError: hunter2"
+        assert (await AsyncClient(app).flow("broken").start()).failure == "RuntimeError: hunter2"
 
     async def test_tool_errors_are_for_the_model(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         @app.tool
@@ -45,7 +44,7 @@ class TestHandlersFaults:
             raise ToolError("no such city")
 
         with caplog.at_level(logging.WARNING):
-            assert await Walk(app, target="broken").failure() == "no such city"
+            assert (await AsyncClient(app).flow("broken").start()).failure == "no such city"
         assert not caplog.records
 
 
@@ -68,4 +67,4 @@ class TestNothingEndsTheServer:
             return "done"
 
         for target in ("plain", "inline", "step"):
-            assert "reference" in await Walk(app, target=target).failure()
+            assert "reference" in (await AsyncClient(app).flow(target).start()).failure

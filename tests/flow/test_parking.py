@@ -15,11 +15,11 @@ from mrtr_server import (
     Sampled,
     ToolError,
 )
+from mrtr_server.testing import Answer, AsyncClient, accept, cancel, decline, no, sampled, yes
 
 from ..support.direct import headers_for, scope_of
 from ..support.effects import EFFECTS, effect, slow_effect
 from ..support.models import Login
-from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -76,9 +76,9 @@ class TestRule5AnUnansweredAskParks:
             return f"{answers['login'].name} {answers['sample'].text}"
 
         for target in ("gathered", "grouped", "nested", "asked", "named"):
-            walk = Walk(app, target=target)
-            assert set(await walk.questions()) == {"login", "sample"}, target
-            assert await walk.text({"login": accept(name="ann"), "sample": sampled("Oslo")}) == "ann Oslo"
+            flow = AsyncClient(app).flow(target)
+            assert set((await flow.start()).questions) == {"login", "sample"}, target
+            assert (await flow.answer(login=accept(name="ann"), sample=sampled("Oslo"))).text == "ann Oslo"
 
     async def test_a_step_beside_an_ask_finishes_and_is_recorded(self, app: MRTRServer) -> None:
         @app.tool
@@ -86,10 +86,10 @@ class TestRule5AnUnansweredAskParks:
             login, done = await asyncio.gather(ctx.elicit("who?", Login), ctx.step(slow_effect, "work"))
             return f"{login.name} {done}"
 
-        walk = Walk(app, target="beside")
-        await walk.questions()
+        flow = AsyncClient(app).flow("beside")
+        assert (await flow.start()).needs_input
         assert EFFECTS == ["work"]
-        assert await walk.text({"login": accept(name="ann")}) == "ann work"
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann work"
         assert EFFECTS == ["work"]
 
     @pytest.mark.parametrize("step", [slow_effect, effect], ids=["async def", "def"])
@@ -110,10 +110,10 @@ class TestRule5AnUnansweredAskParks:
                 others = [group.create_task(branch(name)) for name in ("a", "b")]
             return " ".join([first.result().name, *(each.result() for each in others)])
 
-        walk = Walk(app, target="beside")
-        assert set(await walk.questions()) == {"login", "a", "b"}
-        assert await walk.text({key: accept(name=key) for key in ("login", "a", "b")}) == "login a b"
-        assert walk.rounds == 2
+        flow = AsyncClient(app).flow("beside")
+        assert set((await flow.start()).questions) == {"login", "a", "b"}
+        assert (await flow.send({key: accept(name=key) for key in ("login", "a", "b")})).text == "login a b"
+        assert flow.last.rounds == 2
         assert sorted(EFFECTS) == ["a one", "a two", "b one", "b two"]
 
     async def test_steps_in_a_row_beside_an_ask_all_finish(self, app: MRTRServer) -> None:
@@ -128,14 +128,14 @@ class TestRule5AnUnansweredAskParks:
                 working = group.create_task(work())
             return asking.result().name + working.result()
 
-        walk = Walk(app, target="beside")
-        await walk.questions()
+        flow = AsyncClient(app).flow("beside")
+        assert (await flow.start()).needs_input
         assert EFFECTS == ["one", "two"]
-        assert await walk.text({"login": accept(name="ann")}) == "annonetwo"
+        assert (await flow.answer(login=accept(name="ann"))).text == "annonetwo"
         assert EFFECTS == ["one", "two"]
 
-    @pytest.mark.parametrize("answer", [None, DECLINE, CANCEL, NO, {"action": "accept"}, accept(confirm="maybe")])
-    async def test_nothing_swallows_it(self, app: MRTRServer, answer: dict[str, Any] | None) -> None:
+    @pytest.mark.parametrize("answer", [None, decline, cancel, no, accept(), accept(confirm="maybe")])
+    async def test_nothing_swallows_it(self, app: MRTRServer, answer: Answer | None) -> None:
         @app.tool
         async def excepting(ctx: Context) -> str:
             try:
@@ -194,11 +194,11 @@ class TestRule5AnUnansweredAskParks:
             "catching_all",
             "leaving_it_behind",
         ):
-            walk = Walk(app, target=target)
-            assert await walk.questions() == {"confirm": "sure?"}
+            flow = AsyncClient(app).flow(target)
+            assert (await flow.start()).questions == {"confirm": "sure?"}
             if answer is not None:
-                result = (await walk.send({"confirm": answer}))["result"]
-                assert result["resultType"] == "input_required" or result["isError"], target
+                reply = await flow.answer(confirm=answer)
+                assert reply.needs_input or reply.failed, target
             assert EFFECTS == [], target
 
     async def test_a_yes_goes_on(self, app: MRTRServer) -> None:
@@ -207,9 +207,9 @@ class TestRule5AnUnansweredAskParks:
             await ctx.confirm("sure?")
             return effect("after")
 
-        walk = Walk(app, target="deploy")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "after"
+        flow = AsyncClient(app).flow("deploy")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "after"
 
     async def test_an_error_beside_an_open_ask_waits_for_the_answer(self, app: MRTRServer) -> None:
         @app.tool
@@ -220,9 +220,9 @@ class TestRule5AnUnansweredAskParks:
             await asyncio.gather(ctx.elicit("who?", Login), fail())
             return "done"
 
-        walk = Walk(app, target="failing")
-        await walk.questions()
-        assert await walk.failure({"login": accept(name="ann")}) == "broken"
+        flow = AsyncClient(app).flow("failing")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(login=accept(name="ann"))).failure == "broken"
 
     async def test_a_handler_that_catches_everything_is_refused_and_logged(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -234,7 +234,7 @@ class TestRule5AnUnansweredAskParks:
             await ctx.step(effect, "after")
             return "done"
 
-        await Walk(app, target="stubborn").questions()
+        assert (await AsyncClient(app).flow("stubborn").start()).needs_input
         assert EFFECTS == []
         assert "continued after its round had ended" in caplog.text
 
@@ -266,7 +266,7 @@ class TestRule5AnUnansweredAskParks:
             ctx.confirm("sure?")  # type: ignore[unused-coroutine]
             return effect("after")
 
-        assert "reference" in await Walk(app, target="plain").failure()
+        assert "reference" in (await AsyncClient(app).flow("plain").start()).failure
         assert "async def" in caplog.text
 
     async def test_asks_and_steps_inside_a_step_are_refused(
@@ -280,7 +280,7 @@ class TestRule5AnUnansweredAskParks:
 
             return await ctx.step(inner)
 
-        assert "reference" in await Walk(app, target="nested").failure()
+        assert "reference" in (await AsyncClient(app).flow("nested").start()).failure
         assert "inside the step 'inner'" in caplog.text
         assert EFFECTS == []
 
@@ -309,7 +309,7 @@ class TestWaysAroundAnOpenAsk:
             return await ctx.step(effect, "deleted")
 
         for target in ("gathered", "grouped"):
-            assert await Walk(app, target=target).questions() == {"confirm": "delete?"}
+            assert (await AsyncClient(app).flow(target).start()).questions == {"confirm": "delete?"}
             assert EFFECTS == []
 
     async def test_a_timeout_does_not_answer(self, app: MRTRServer) -> None:
@@ -324,7 +324,7 @@ class TestWaysAroundAnOpenAsk:
             await running
             return await ctx.step(effect, "deleted")
 
-        assert await Walk(app, target="hurried").questions() == {"confirm": "delete?"}
+        assert (await AsyncClient(app).flow("hurried").start()).questions == {"confirm": "delete?"}
         assert EFFECTS == ["work"]
 
     async def test_a_task_beside_the_handler_does_not_take_the_end_for_an_answer(self, app: MRTRServer) -> None:
@@ -337,7 +337,7 @@ class TestWaysAroundAnOpenAsk:
             await asyncio.wait({asyncio.create_task(beside())})
             return "done"
 
-        assert await Walk(app, target="waiting").questions() == {"confirm": "delete?"}
+        assert (await AsyncClient(app).flow("waiting").start()).questions == {"confirm": "delete?"}
         await asyncio.sleep(0.01)
         assert EFFECTS == []
 
@@ -349,7 +349,7 @@ class TestWaysAroundAnOpenAsk:
             await task
             return "done"
 
-        assert "reference" in await Walk(app, target="odd").failure()
+        assert "reference" in (await AsyncClient(app).flow("odd").start()).failure
 
     @pytest.mark.filterwarnings("ignore:coroutine")
     async def test_a_forgotten_await_is_an_error(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -358,7 +358,7 @@ class TestWaysAroundAnOpenAsk:
             ctx.confirm("sure?")  # type: ignore[unused-coroutine]
             return "done"
 
-        assert "reference" in await Walk(app, target="forgetful").failure()
+        assert "reference" in (await AsyncClient(app).flow("forgetful").start()).failure
         assert "never awaited" in caplog.text
 
     async def test_a_handlers_own_error_is_not_hidden_by_what_it_left_unstarted(
@@ -375,5 +375,5 @@ class TestWaysAroundAnOpenAsk:
                 group.create_task(ctx.step(effect, "x"))
             return "done"
 
-        assert "reference" in await Walk(app, target="failing").failure()
+        assert "reference" in (await AsyncClient(app).flow("failing").start()).failure
         assert "the real one" in caplog.text

@@ -13,9 +13,9 @@ import pytest
 from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
 from mrtr_server.storage import watched as watched_store
 from mrtr_server.storage.watched import Outage, WatchedStore
+from mrtr_server.testing import yes
 
 from ..support.databases import PostgreSQL
-from ..support.walk import YES
 from ..support.wire import ACCEPT, EVERYTHING, JSON, TASKS, mirrored, modern
 
 pytestmark = pytest.mark.anyio
@@ -104,7 +104,7 @@ class Served:
     async def call(self, tool: str, state: str = "", *, draft: bool = False) -> httpx.Response:
         params: JSON = {"name": tool, "arguments": {}}
         if state:
-            params |= {"requestState": state, "inputResponses": {"confirm": YES}}
+            params |= {"requestState": state, "inputResponses": {"confirm": yes.raw}}
         return await self.send("tools/call", params, draft=draft)
 
     async def ready(self) -> tuple[int, JSON]:
