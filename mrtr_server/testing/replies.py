@@ -74,6 +74,21 @@ class Response:
     body: bytes
     seen: Observed | None = None
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether its body is a stream of events."""
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
+    def texts(self) -> list[bytes]:
+        """The texts that carry JSON-RPC messages: the data of each event of a stream, or the body."""
+        if not self.is_stream:
+            return [self.body]
+        # Not splitlines(): a line of a stream ends at a line feed, and U+2028 is a character like any other.
+        events = [event.split(b"\n") for event in self.body.split(b"\n\n")]
+        data = ([line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")] for lines in events)
+        return [b"\n".join(lines) for lines in data if lines]
+
 
 class Reply:
     """The reply to one round of a flow, or to a call that was run to its end.
@@ -329,11 +344,7 @@ class Reply:
 
 def _messages(response: Response) -> Iterator[JSON]:
     """Return the JSON-RPC messages of a response: those of a stream, or the one of a JSON body."""
-    texts = [response.body]
-    if response.headers.get("content-type", "").startswith("text/event-stream"):
-        lines = [line for event in response.body.split(b"\n\n") for line in event.split(b"\n")]
-        texts = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")]
-    for text in texts:
+    for text in response.texts:
         try:
             message = from_json(text)
         except ValueError:

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
-import httpx
 import pytest
 
 from mrtr_server import (
@@ -20,7 +19,7 @@ from mrtr_server import (
 from mrtr_server.protocol.all_dialects import DIALECTS, Envelope
 from mrtr_server.protocol.drafts import SepDraftDialect
 from mrtr_server.protocol.messages import Call
-from mrtr_server.testing import AsyncClient, Flow, accept
+from mrtr_server.testing import AsyncClient, Flow, Reply, accept
 
 from ..support.effects import EFFECTS, effect, happened, slow_effect
 from ..support.flows import is_state_only
@@ -259,10 +258,10 @@ class TestRule10StateOnlyOutcomes:
     ) -> None:
         app = self.serving(self.for_clients_that_can_not_retry(monkeypatch))
         app.drain()
-        response = await self.post(app, "plain")
-        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-        assert response.headers["connection"] == "close"
-        assert response.json()["error"]["code"] == -31002
+        refused = await self.post(app, "plain")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert refused.headers["connection"] == "close"
+        assert refused.error.code == -31002
         assert EFFECTS == []
 
     async def test_a_client_that_can_not_retry_finishes_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +270,7 @@ class TestRule10StateOnlyOutcomes:
         await happened("first")
         app.drain()
         gates[app].set()
-        assert (await under_way).json()["result"]["content"][0]["text"] == "firstsecond"
+        assert (await under_way).text == "firstsecond"
 
     def for_clients_that_can_not_retry(self, monkeypatch: pytest.MonkeyPatch) -> MRTRServer:
         """Return a server with a dialect in which a call is one request, as in those that began with a handshake."""
@@ -285,7 +284,5 @@ class TestRule10StateOnlyOutcomes:
         monkeypatch.setitem(cast(dict[str, Any], DIALECTS), "one-request", OneRequest)
         return MRTRServer("rules", keys=self.ring, dialects=["one-request"])
 
-    async def post(self, app: MRTRServer, tool: str) -> httpx.Response:
-        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}}
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            return await client.post("/mcp", json=message)
+    async def post(self, app: MRTRServer, tool: str) -> Reply:
+        return await AsyncClient(app, dialect="sep-draft").flow(tool).start()

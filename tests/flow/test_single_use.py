@@ -1086,8 +1086,8 @@ class TestOfTwoReplicas:
         assert len(texts) == 1
         assert [len(fleet.ledger(kind)) for kind in ("begin", "charged", "mailed")] == [1, 1, 1]
         for replica in (0, 1):
-            assert fleet.pay(replica, state, no).error["message"] == InvalidRequestState.MESSAGE
-            assert fleet.pay(replica, state, decline).error["message"] == InvalidRequestState.MESSAGE
+            assert fleet.pay(replica, state, no).error.message == InvalidRequestState.MESSAGE
+            assert fleet.pay(replica, state, decline).error.message == InvalidRequestState.MESSAGE
 
     def test_one_that_is_killed_in_the_middle_is_followed_by_the_other(self, fleet: Fleet) -> None:
         state = fleet.ask()
