@@ -201,6 +201,13 @@ class Browser:
         return page
 
 
+async def came_back(app: MRTRServer, **query: str) -> httpx.Response:
+    """Begin a flow, open its page, and come back to the server; give what the browser then shows."""
+    asking = flow(app)
+    assert (await asking.start()).needs_input
+    return await Browser(app).back(state_of(url_of(asking)), **query)
+
+
 class TestAFlowThatAsksForALogin:
     @pytest.mark.parametrize(("target", "key"), [("meeting", "google"), ("pure", "login")])
     async def test_goes_on_with_what_the_callback_returned(self, target: str, key: str) -> None:
@@ -638,9 +645,7 @@ class TestWhoseBrowserItIs:
             raise RuntimeError("the sessions are <gone>")
 
         server = calendar(identify=broken)
-        asking = flow(server.app)
-        assert (await asking.start()).needs_input
-        page = await Browser(server.app).back(state_of(url_of(asking)))
+        page = await came_back(server.app)
         assert page.status_code == 500
         assert "gone" not in page.text
         assert "gone" in caplog.text
@@ -891,9 +896,7 @@ class TestThePage:
 
     async def test_shows_nothing_that_runs(self) -> None:
         server = calendar(answer=self.nasty)
-        asking = flow(server.app)
-        assert (await asking.start()).needs_input
-        page = await Browser(server.app).back(state_of(url_of(asking)), code='"><img src=x onerror=alert(1)>')
+        page = await came_back(server.app, code='"><img src=x onerror=alert(1)>')
         assert page.status_code == 400
         assert "<script" not in page.text
         assert "<img" not in page.text
@@ -950,9 +953,7 @@ class TestThePage:
             raise RuntimeError("the password is swordfish")
 
         server = calendar(answer=answer)
-        asking = flow(server.app)
-        assert (await asking.start()).needs_input
-        page = await Browser(server.app).back(state_of(url_of(asking)))
+        page = await came_back(server.app)
         assert page.status_code == 500
         assert "swordfish" not in page.text
         reference = page.text.partition("reference ")[2][:8]
@@ -1261,9 +1262,7 @@ class TestWhereItIs:
 
     async def test_no_authentication_of_the_servers_is_in_the_way(self) -> None:
         server = calendar()
-        asking = flow(server.app)
-        assert (await asking.start()).needs_input
-        page = await Browser(server.app).back(state_of(url_of(asking)))
+        page = await came_back(server.app)
         assert "www-authenticate" not in page.headers
         assert page.status_code == 200
         assert (await Browser(server.app).client.get("/callbacks/unknown")).status_code == 404

@@ -565,6 +565,21 @@ class TestErrors:
 
 
 class TestCancellation:
+    def add_a_step_that_waits(self, app: MRTRServer) -> tuple[asyncio.Event, asyncio.Event]:
+        """Add the tool `run`, with one step; give the event that the step has begun, and the one that it waits for."""
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool
+        async def run(session: SESSION, ctx: Context) -> str:
+            return await ctx.step(work)
+
+        return began, gate
+
     async def test_it_is_thrown_in_when_the_client_leaves(self, app: MRTRServer) -> None:
         began = asyncio.Event()
 
@@ -582,17 +597,7 @@ class TestCancellation:
         assert happened == ["enter session", "enter inner", "inner got CancelledError", "session got CancelledError"]
 
     async def test_a_step_that_runs_has_ended_by_then(self, app: MRTRServer) -> None:
-        began, gate = asyncio.Event(), asyncio.Event()
-
-        async def work() -> str:
-            began.set()
-            await gate.wait()
-            return note("step")
-
-        @app.tool
-        async def run(session: SESSION, ctx: Context) -> str:
-            return await ctx.step(work)
-
+        began, gate = self.add_a_step_that_waits(app)
         exchange = started(app, "run")
         async with asyncio.timeout(5):
             await began.wait()
@@ -671,17 +676,7 @@ class TestCancellation:
         assert happened == ["left"]
 
     async def test_a_second_cancellation_leaves_what_a_step_still_uses(self, app: MRTRServer) -> None:
-        began, gate = asyncio.Event(), asyncio.Event()
-
-        async def work() -> str:
-            began.set()
-            await gate.wait()
-            return note("step")
-
-        @app.tool
-        async def run(session: SESSION, ctx: Context) -> str:
-            return await ctx.step(work)
-
+        began, gate = self.add_a_step_that_waits(app)
         exchange = started(app, "run")
         async with asyncio.timeout(5):
             await began.wait()
