@@ -213,7 +213,7 @@ class TestStartingAgain:
             for tool in ("pay", "go"):
                 flow = client.flow(tool)
                 assert flow.start().needs_input
-                found = [flow.answer(confirm=yes)]
+                found = [flow.send({"confirm": yes}, wait=False)]
                 for _ in range(2):
                     time.sleep(0.3)  # longer than the lease
                     found.append(flow.replay())
