@@ -9,7 +9,16 @@ from .failure import Unexpected
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
-_KINDS: dict[str, Literal["sample", "roots"]] = {"sampling/createMessage": "sample", "roots/list": "roots"}
+Kind = Literal["form", "url", "sample", "roots"]
+
+_KINDS: dict[tuple[str, str | None], Kind] = {
+    ("elicitation/create", None): "form",
+    ("elicitation/create", "form"): "form",
+    ("elicitation/create", "url"): "url",
+    ("sampling/createMessage", None): "sample",
+    ("roots/list", None): "roots",
+}
+"""By the method, and the mode of an elicitation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +36,26 @@ class Asked:
     params: JSON = field(default_factory=dict)
 
     @property
-    def kind(self) -> Literal["form", "url", "sample", "roots"]:
-        """What is asked for: a form (a confirmation is one, too), a page to open, a sampled message, or the roots."""
-        return _KINDS.get(self.method) or ("url" if self.params.get("mode") == "url" else "form")
+    def kind(self) -> Kind:
+        """What is asked for: a form (a confirmation is one, too), a page to open, a sampled message, or the roots.
+
+        A kind that the kit does not know fails the test.
+        """
+        if (kind := self._known) is None:
+            raise Unexpected(f"{self.key!r} asks by {self._named}, which this test kit does not know")
+        return kind
+
+    @property
+    def _known(self) -> Kind | None:
+        return _KINDS.get((self.method, self._mode))
+
+    @property
+    def _mode(self) -> str | None:
+        return self.params.get("mode") if self.method == "elicitation/create" else None
+
+    @property
+    def _named(self) -> str:
+        return f"{self.method!r} in the mode {self._mode!r}" if self._mode is not None else repr(self.method)
 
     @property
     def message(self) -> str:
@@ -56,6 +82,8 @@ class Asked:
         return self.params[name]
 
     def __str__(self) -> str:
+        if self._known is None:  # described all the same, in the message of a test that failed
+            return f"{self.key!r} ({self._named})"
         return f"{self.key!r} ({self.kind}): {self.message!r}" if self.message else f"{self.key!r} ({self.kind})"
 
 

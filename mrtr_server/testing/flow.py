@@ -253,8 +253,9 @@ class Flow(Generic[One, Many]):
     def _check_open(self, answers: Mapping[str, Answerable]) -> None:
         """Fail the test if a key is not asked."""
         if unasked := answers.keys() - self._open.keys():
-            waiting = self._at is not None and self._at.is_task and self._at.task.status == "working"
-            hint = "; the task is working, so wait() for what it asks" if waiting else ""
+            hint = ""
+            if self._at is not None and self._at.is_under_way:
+                hint = f"; the task is {self._at.task.status}, so wait() for what it asks"
             raise Unexpected(f"{min(unasked)!r} was not asked; the server asks {listed(self._open.values())}{hint}")
 
     def _written(self, answers: Mapping[str, Answerable]) -> dict[str, Any]:
@@ -310,10 +311,10 @@ class Flow(Generic[One, Many]):
         script = Script(answers, self._client.answers)
         ran: list[Reply] = []
         reply = self._at
-        while reply is None or reply.needs_input or (reply.is_task and reply.task.status == "working"):
+        while reply is None or reply.needs_input or reply.is_under_way:
             if len(ran) == _MOST_ROUNDS:
                 raise Unexpected(f"The flow has not ended after {_MOST_ROUNDS} rounds. {reply}")
-            if reply is not None and reply.is_task and not reply.needs_input:
+            if reply is not None and reply.is_under_way and not reply.needs_input:
                 reply = await self._wait()
             else:
                 reply = await self._round(script.answer(reply) if reply is not None else {})

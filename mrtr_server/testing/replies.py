@@ -74,6 +74,21 @@ class Response:
     body: bytes
     seen: Observed | None = None
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether its body is a stream of events."""
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
+    def texts(self) -> list[bytes]:
+        """The texts that carry JSON-RPC messages: the data of each event of a stream, or the body."""
+        if not self.is_stream:
+            return [self.body]
+        # Not splitlines(): a line of a stream ends at a line feed, and U+2028 is a character like any other.
+        events = [event.split(b"\n") for event in self.body.split(b"\n\n")]
+        data = ([line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")] for lines in events)
+        return [b"\n".join(lines) for lines in data if lines]
+
 
 class Reply:
     """The reply to one round of a flow, or to a call that was run to its end.
@@ -199,6 +214,16 @@ class Reply:
         return Task(result["taskId"], result["status"], result.get("statusMessage", ""))
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether a task has more to say than this reply: it works, or the reply only names it."""
+        return self.is_task and (self.task.status == "working" or self._names_a_task)
+
+    @property
+    def _names_a_task(self) -> bool:
+        # The reply to a start says how the task is, but neither what it asks nor what came of it.
+        return bool(self.message["result"].get("resultType") == "task")
+
+    @property
     def _ended(self) -> JSON:
         """What the call came to: the result, or what the task has as its own; empty if there is none."""
         result: JSON = self.message.get("result", {})
@@ -210,7 +235,7 @@ class Reply:
     def complete(self) -> bool:
         """Whether the call is over with a result; a tool may yet have failed."""
         if self.is_task:
-            return self.task.status == "completed"
+            return self.task.status == "completed" and not self._names_a_task
         return "result" in self.message and not self.needs_input
 
     @property
@@ -221,14 +246,14 @@ class Reply:
     @property
     def text(self) -> str:
         """The text of what the call gave: of a tool's content, a prompt's messages or a resource's contents."""
-        if not self.complete or self.failed:
+        if not self._has_content or self.failed:
             raise Unexpected(f"There is no text. {self}")
         return self._text
 
     @property
     def content(self) -> list[JSON]:
         """The content blocks of the result: of a tool, also if it failed; of a prompt's messages; of a resource."""
-        if not self.complete or not {"content", "messages", "contents"} & self._ended.keys():
+        if not self._has_content:
             raise Unexpected(f"There is no content. {self}")
         return self._blocks
 
@@ -245,6 +270,10 @@ class Reply:
         if not self.failed:
             raise Unexpected(f"The tool did not fail. {self}")
         return self._text
+
+    @property
+    def _has_content(self) -> bool:
+        return self.complete and bool({"content", "messages", "contents"} & self._ended.keys())
 
     @property
     def _blocks(self) -> list[JSON]:
@@ -310,7 +339,8 @@ class Reply:
             return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
         if self.is_task and not self.complete:
             asks = f" and asks {listed(self.asks.values())}" if self.asks else ""
-            return f"The task is {self.task.status}{asks}: {self.task.message or 'it has no message'}"
+            rest = "; wait() for what came of it" if self._names_a_task and self.task.status != "working" else ""
+            return f"The task is {self.task.status}{asks}{rest}: {self.task.message or 'it has no message'}"
         if self.asks:
             return f"The server asks {listed(self.asks.values())}."
         if self.needs_input:
@@ -329,11 +359,7 @@ class Reply:
 
 def _messages(response: Response) -> Iterator[JSON]:
     """Return the JSON-RPC messages of a response: those of a stream, or the one of a JSON body."""
-    texts = [response.body]
-    if response.headers.get("content-type", "").startswith("text/event-stream"):
-        lines = [line for event in response.body.split(b"\n\n") for line in event.split(b"\n")]
-        texts = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")]
-    for text in texts:
+    for text in response.texts:
         try:
             message = from_json(text)
         except ValueError:

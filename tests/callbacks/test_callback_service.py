@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +19,7 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from mrtr_server import (
     BearerTokens,
@@ -45,19 +46,19 @@ from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.arguments import Stored
 from mrtr_server.storage.memory import InProcessStore
-from mrtr_server.testing import Clock
+from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, yes
 from mrtr_server.transport.auth import TokenUser
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.flows import AsyncFlow
 from ..support.serving import KEYS, in_process
-from ..support.walk import CANCEL, DECLINE, YES, Walk, accept
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
 
 RING = KeyRing([bytes(32)])
 BASE = "https://tools.example.com"
-OPENED = {"action": "accept"}
+OPENED = accept()
 SECRET = "the-token-of-the-provider"
 USERS = {"ann-token": "ann", "bob-token": "bob"}
 
@@ -149,18 +150,24 @@ def calendar(
     return Calendar(app, google, opened)
 
 
-def walk(*apps: MRTRServer, target: str = "meeting", user: str | None = "ann", **more: Any) -> Walk:
+def flow(
+    *apps: ASGIApp,
+    target: str = "meeting",
+    method: str = "tools/call",
+    user: str | None = "ann",
+    host: str = "tools.example.com",
+    path: str | None = None,
+    capabilities: Mapping[str, Any] = EVERYTHING,
+) -> AsyncFlow:
     """A flow of a user's."""
-    headers = {"Host": "tools.example.com", **({"Authorization": f"Bearer {user}-token"} if user else {})}
-    return Walk(*apps, target=target, headers={**headers, **more.pop("headers", {})}, **more)
+    token = f"{user}-token" if user else None
+    client = AsyncClient(*apps, token=token, headers={"Host": host}, path=path, capabilities=capabilities)
+    return Flow(client, method, target, {})
 
 
-def url_of(asking: Walk, key: str = "google") -> str:
+def url_of(asking: AsyncFlow, key: str = "google") -> str:
     """The page that the last round asks the person to open."""
-    request = asking.reply["result"]["inputRequests"][key]
-    assert request["method"] == "elicitation/create"
-    assert request["params"]["mode"] == "url"
-    return str(request["params"]["url"])
+    return asking.last.asks[key].url
 
 
 def state_of(url: str) -> str:
@@ -187,51 +194,58 @@ class Browser:
         params = {"state": state, **query}
         return await self.client.request(method, f"/callbacks/{name}", params=params, headers=headers)
 
-    async def log_in(self, asking: Walk, key: str = "google", code: str = "ann") -> httpx.Response:
+    async def log_in(self, asking: AsyncFlow, key: str = "google", code: str = "ann") -> httpx.Response:
         """Open the page of a question, do there what has to be done, and come back."""
         page = await self.back(state_of(url_of(asking, key)), code=code)
         assert page.status_code == 200, page.text
         return page
 
 
+async def came_back(app: MRTRServer, **query: str) -> httpx.Response:
+    """Begin a flow, open its page, and come back to the server; give what the browser then shows."""
+    asking = flow(app)
+    assert (await asking.start()).needs_input
+    return await Browser(app).back(state_of(url_of(asking)), **query)
+
+
 class TestAFlowThatAsksForALogin:
     @pytest.mark.parametrize(("target", "key"), [("meeting", "google"), ("pure", "login")])
     async def test_goes_on_with_what_the_callback_returned(self, target: str, key: str) -> None:
         server = calendar()
-        asking = walk(server.app, target=target)
-        assert await asking.questions() == {key: "Log in to Google"}
+        asking = flow(server.app, target=target)
+        assert (await asking.start()).questions == {key: "Log in to Google"}
         page = await Browser(server.app).log_in(asking, key)
         assert "You can close this page" in page.text
-        assert await asking.text({key: OPENED}) == f"ann has {SECRET}"
+        assert (await asking.send({key: OPENED})).text == f"ann has {SECRET}"
 
     async def test_leads_back_to_a_fixed_address_with_a_signed_token(self) -> None:
-        asking = walk(calendar().app)
-        await asking.questions()
+        asking = flow(calendar().app)
+        assert (await asking.start()).needs_input
         query = parse_qs(urlsplit(url_of(asking)).query)
         assert query["redirect_uri"] == [f"{BASE}/callbacks/google"]
         assert len(query["state"][0]) < 200
 
     async def test_asks_along_with_other_things(self) -> None:
         server = calendar()
-        asking = walk(server.app, target="alongside")
-        assert set(await asking.questions()) == {"google", "profile"}
+        asking = flow(server.app, target="alongside")
+        assert set((await asking.start()).questions) == {"google", "profile"}
         await Browser(server.app).log_in(asking)
-        assert await asking.text({"google": OPENED, "profile": accept(nick="annie")}) == "ann is annie"
+        assert (await asking.answer(google=OPENED, profile=accept(nick="annie"))).text == "ann is annie"
 
     async def test_asks_for_two_logins_which_are_told_apart(self) -> None:
         server = calendar()
-        asking = walk(server.app, target="several")
-        assert await asking.questions() == {"google": "Log in as yourself", "google_2": "Log in as your boss"}
+        asking = flow(server.app, target="several")
+        assert (await asking.start()).questions == {"google": "Log in as yourself", "google_2": "Log in as your boss"}
         assert url_of(asking) != url_of(asking, "google_2")
         browser = Browser(server.app)
         boss = state_of(url_of(asking, "google_2"))
         await browser.log_in(asking, "google", code="ann")
-        assert await asking.questions({"google": OPENED, "google_2": OPENED}) == {
+        assert (await asking.answer(google=OPENED, google_2=OPENED)).questions == {
             "google_2": f"{UNFINISHED}\n\nLog in as your boss"
         }
         assert state_of(url_of(asking, "google_2")) == boss
         await browser.log_in(asking, "google_2", code="eve")
-        assert await asking.text({"google_2": OPENED}) == "ann and eve"
+        assert (await asking.answer(google_2=OPENED)).text == "ann and eve"
 
     async def test_may_ask_for_the_same_twice_which_is_told_apart_too(self) -> None:
         server = calendar(hold=0.05)
@@ -242,12 +256,12 @@ class TestAFlowThatAsksForALogin:
             one, other = await ctx.ask(ask, ask)
             return f"{one.name} and {other.name}"
 
-        asking = walk(server.app, target="twice")
-        await asking.questions()
+        asking = flow(server.app, target="twice")
+        assert (await asking.start()).needs_input
         await Browser(server.app).log_in(asking, "google_2", code="eve")
-        assert set(await asking.questions({"google": OPENED, "google_2": OPENED})) == {"google"}
+        assert set((await asking.answer(google=OPENED, google_2=OPENED)).questions) == {"google"}
         await Browser(server.app).log_in(asking, "google", code="ann")
-        assert await asking.text({"google": OPENED}) == "ann and eve"
+        assert (await asking.answer(google=OPENED)).text == "ann and eve"
 
     async def test_may_ask_more_after_it(self) -> None:
         """The login is read again in each later round, and is not asked for again."""
@@ -260,12 +274,12 @@ class TestAFlowThatAsksForALogin:
             await ctx.confirm("Sure?")
             return f"{account.name} is {profile.nick}"
 
-        asking = walk(server.app, target="longer")
-        await asking.questions()
+        asking = flow(server.app, target="longer")
+        assert (await asking.start()).needs_input
         await Browser(server.app).log_in(asking)
-        assert await asking.questions({"google": OPENED}) == {"profile": "Who are you?"}
-        assert await asking.questions({"profile": accept(nick="annie")}) == {"confirm": "Sure?"}
-        assert await asking.text({"confirm": accept(confirm=True)}) == "ann is annie"
+        assert (await asking.answer(google=OPENED)).questions == {"profile": "Who are you?"}
+        assert (await asking.answer(profile=accept(nick="annie"))).questions == {"confirm": "Sure?"}
+        assert (await asking.answer(confirm=accept(confirm=True))).text == "ann is annie"
         assert len(server.opened) == 1
 
     async def test_may_be_done_on_a_page_of_its_own(self) -> None:
@@ -282,8 +296,8 @@ class TestAFlowThatAsksForALogin:
         async def use(ctx: Context) -> str:
             return f"used {await ctx.elicit_url('Enter your key', callback=api_key)}"
 
-        asking = walk(app, target="use", user=None)
-        assert await asking.questions() == {"api_key": "Enter your key"}
+        asking = flow(app, target="use", user=None)
+        assert (await asking.start()).questions == {"api_key": "Enter your key"}
         page = url_of(asking, "api_key")
         assert page.startswith(f"{BASE}/callbacks/api_key?state=")
         browser = Browser(app).client
@@ -294,7 +308,7 @@ class TestAFlowThatAsksForALogin:
         assert form.headers["referrer-policy"] == "strict-origin"
         assert "form-action 'self'" in form.headers["content-security-policy"]
         assert "close this page" in (await browser.post(page, data={"key": "k-1"}, headers={"Origin": BASE})).text
-        assert await asking.text({"api_key": OPENED}) == "used k-1"
+        assert (await asking.answer(api_key=OPENED)).text == "used k-1"
 
     @pytest.mark.parametrize("method", ["prompts/get", "resources/read"])
     async def test_may_be_a_prompt_or_a_resource(self, method: str) -> None:
@@ -305,17 +319,16 @@ class TestAFlowThatAsksForALogin:
 
         server.app.prompt(name="who")(handler)
         server.app.resource("who://me")(handler)
-        asking = walk(server.app, target="who" if method == "prompts/get" else "who://me", method=method)
-        await asking.questions()
+        asking = flow(server.app, target="who" if method == "prompts/get" else "who://me", method=method)
+        assert (await asking.start()).needs_input
         await Browser(server.app).log_in(asking)
-        result = (await asking.send({"google": OPENED}))["result"]
-        assert "ann" in str(result.get("messages") or result.get("contents"))
+        assert (await asking.answer(google=OPENED)).text == "ann"
 
-    @pytest.mark.parametrize(("answer", "says"), [(DECLINE, "declined"), (CANCEL, "dismissed")])
-    async def test_ends_where_the_person_says_no(self, answer: Any, says: str) -> None:
-        asking = walk(calendar().app)
-        await asking.questions()
-        assert says in await asking.failure({"google": answer})
+    @pytest.mark.parametrize(("answer", "says"), [(decline, "declined"), (cancel, "dismissed")])
+    async def test_ends_where_the_person_says_no(self, answer: Answer, says: str) -> None:
+        asking = flow(calendar().app)
+        assert (await asking.start()).needs_input
+        assert says in (await asking.answer(google=answer)).failure
 
     @pytest.mark.parametrize(("target", "key"), [("meeting", "google"), ("pure", "login")])
     async def test_ends_where_a_newer_type_fails_on_what_was_reported_which_is_not_logged(
@@ -341,11 +354,11 @@ class TestAFlowThatAsksForALogin:
             raise Refusal("decline")
 
         server = calendar(answer=answer)
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         page = await Browser(server.app).log_in(asking)
         assert "Nothing was done" in page.text
-        assert "declined" in await asking.failure({"google": OPENED})
+        assert "declined" in (await asking.answer(google=OPENED)).failure
 
     async def test_in_a_fleet_of_two_versions_finds_what_was_reported_for_its_own_question(self) -> None:
         store = InProcessStore()
@@ -360,30 +373,30 @@ class TestAFlowThatAsksForALogin:
                     return account.name
 
             add()
-        asking = walk(old.app, new.app, new.app, old.app, target="longer")
-        await asking.questions()
+        asking = flow(old.app, new.app, new.app, old.app, target="longer")
+        assert (await asking.start()).needs_input
         await Browser(old.app).log_in(asking, code="ann")
-        assert await asking.questions({"google": OPENED}) == {"google": "Log in to Google Calendar"}
+        assert (await asking.answer(google=OPENED)).questions == {"google": "Log in to Google Calendar"}
         await Browser(new.app).log_in(asking, code="eve")
-        assert await asking.questions({"google": OPENED}) == {"confirm": "Sure?"}
-        assert await asking.text({"confirm": YES}) == "ann", "asked by the old version, and answered there"
+        assert (await asking.answer(google=OPENED)).questions == {"confirm": "Sure?"}
+        assert (await asking.answer(confirm=yes)).text == "ann", "asked by the old version, and answered there"
 
     async def test_ends_where_a_newer_version_declares_another_type(self, caplog: pytest.LogCaptureFixture) -> None:
         """The person has been on the page, and what came of it is kept once; nobody could read it."""
         store = InProcessStore()
         old, new = calendar(store=store), calendar(store=store)
         new.google.stored = Stored(Profile)
-        asking = walk(old.app, new.app, target="meeting")
-        await asking.questions()
+        asking = flow(old.app, new.app, target="meeting")
+        assert (await asking.start()).needs_input
         await Browser(old.app).log_in(asking, code="ann")
-        assert "reference" in await asking.failure({"google": OPENED})
+        assert "reference" in (await asking.answer(google=OPENED)).failure
         assert "What the callback 'google' reported no longer fits its declared type: nick: " in caplog.text
         assert SECRET not in caplog.text
 
     async def test_is_not_asked_of_a_client_that_opens_no_pages(self) -> None:
-        asking = walk(calendar().app, capabilities={"elicitation": {"form": {}}})
-        error = await asking.error()
-        assert error["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
+        asking = flow(calendar().app, capabilities={"elicitation": {"form": {}}})
+        error = (await asking.start()).error
+        assert error.data == {"requiredCapabilities": {"elicitation": {"url": {}}}}
 
     async def test_leaves_an_ask_without_a_callback_as_it_is(self) -> None:
         server = calendar()
@@ -392,36 +405,36 @@ class TestAFlowThatAsksForALogin:
         async def plain(ctx: Context) -> str:
             return str(await ctx.elicit_url("Look at this", "https://example.com"))
 
-        asking = walk(server.app, target="plain")
-        await asking.questions()
+        asking = flow(server.app, target="plain")
+        assert (await asking.start()).needs_input
         assert url_of(asking, "open_url") == "https://example.com"
-        assert await asking.text({"open_url": OPENED}) == "True"
+        assert (await asking.answer(open_url=OPENED)).text == "True"
 
 
 class TestTheClientsWordIsNotEnough:
     @pytest.mark.parametrize("target", ["meeting", "pure"])
     @pytest.mark.parametrize(
         "claim",
-        [OPENED, {"action": "accept", "content": {"name": "eve", "token": "x"}}, {"action": "accept", "content": "x"}],
+        [OPENED, accept(name="eve", token="x"), Answer({"action": "accept", "content": "x"})],
     )
-    async def test_an_accepted_answer_is_no_login(self, target: str, claim: Any) -> None:
+    async def test_an_accepted_answer_is_no_login(self, target: str, claim: Answer) -> None:
         key = "google" if target == "meeting" else "login"
-        asking = walk(calendar(hold=0.05).app, target=target)
-        await asking.questions()
+        asking = flow(calendar(hold=0.05).app, target=target)
+        assert (await asking.start()).needs_input
         url = url_of(asking, key)
-        assert await asking.questions({key: claim}) == {key: f"{UNFINISHED}\n\nLog in to Google"}
+        assert (await asking.send({key: claim})).questions == {key: f"{UNFINISHED}\n\nLog in to Google"}
         assert url_of(asking, key) == url
 
     def test_not_even_where_nothing_looked_at_it_before(self) -> None:
         ask = ElicitUrl("Log in", provider, callback=calendar().google)
-        claimed = {"action": "accept", "content": {"name": "eve", "token": "x"}}
+        claimed = accept(name="eve", token="x")
         with pytest.raises(InvalidAnswer):
-            ask.parse(claimed)
-        assert ask.parse(Report(claimed)) == Account(name="eve", token="x")
+            ask.parse(claimed.raw)
+        assert ask.parse(Report(claimed.raw)) == Account(name="eve", token="x")
 
     async def test_a_word_without_a_state_is_not_enough(self) -> None:
-        asking = walk(calendar(hold=0.05).app)
-        assert await asking.questions({"google": OPENED}) == {"google": "Log in to Google"}
+        asking = flow(calendar(hold=0.05).app)
+        assert (await asking.start(google=OPENED)).questions == {"google": "Log in to Google"}
 
     async def test_a_page_that_was_asked_for_otherwise_is_asked_for_again(self) -> None:
         """An answer counts while the page stays what it was: another amount is another question."""
@@ -436,45 +449,45 @@ class TestTheClientsWordIsNotEnough:
             )
             return f"{paid.name} paid {amount}"
 
-        asking = walk(server.app, target="pay")
-        await asking.questions()
+        asking = flow(server.app, target="pay")
+        assert (await asking.start()).needs_input
         await Browser(server.app).log_in(asking)
-        assert await asking.questions({"google": OPENED}) == {"google": "Please pay"}
+        assert (await asking.answer(google=OPENED)).questions == {"google": "Please pay"}
         assert "/300?" in url_of(asking)
         await Browser(server.app).log_in(asking, code="bob")
-        assert await asking.text({"google": OPENED}) == "bob paid 300"
+        assert (await asking.answer(google=OPENED)).text == "bob paid 300"
 
 
 class TestAnEarlyClient:
     async def test_is_held_before_it_is_asked_again(self) -> None:
-        asking = walk(calendar(hold=0.4).app)
-        await asking.questions()
+        asking = flow(calendar(hold=0.4).app)
+        assert (await asking.start()).needs_input
         began = time.monotonic()
-        await asking.questions({"google": OPENED})
+        assert (await asking.answer(google=OPENED)).needs_input
         assert 0.4 <= time.monotonic() - began < 5
 
     async def test_goes_on_as_soon_as_the_person_is_done_on_any_replica(self) -> None:
         store = InProcessStore()
         one, other = calendar(store=store, hold=20), calendar(store=store, hold=20)
-        asking = walk(one.app)
-        await asking.questions()
+        asking = flow(one.app)
+        assert (await asking.start()).needs_input
         began = time.monotonic()
-        held = asyncio.create_task(asking.text({"google": OPENED}))
+        held = asyncio.create_task(asking.answer(google=OPENED))
         await asyncio.sleep(0.3)
         assert not held.done()
         await Browser(other.app).log_in(asking)
-        assert await held == f"ann has {SECRET}"
+        assert (await held).text == f"ann has {SECRET}"
         assert time.monotonic() - began < 5
 
     async def test_does_not_burn_its_rounds(self) -> None:
         """Two rounds do for a person who takes longer than many retries without a hold would."""
         server = calendar(limits=Limits(hold_seconds=20, rounds=2))
-        asking = walk(server.app)
-        await asking.questions()
-        held = asyncio.create_task(asking.text({"google": OPENED}))
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
+        held = asyncio.create_task(asking.answer(google=OPENED))
         await asyncio.sleep(0.5)
         await Browser(server.app).log_in(asking)
-        assert await held == f"ann has {SECRET}"
+        assert (await held).text == f"ann has {SECRET}"
 
     async def test_does_not_run_the_handler_while_it_is_held(self) -> None:
         server = calendar(hold=20)
@@ -485,13 +498,13 @@ class TestAnEarlyClient:
             runs.append(ctx.round)
             return (await ctx.elicit_url("Log in", provider, callback=server.google)).name
 
-        asking = walk(server.app, target="counted")
-        await asking.questions()
-        held = asyncio.create_task(asking.text({"google": OPENED}))
+        asking = flow(server.app, target="counted")
+        assert (await asking.start()).needs_input
+        held = asyncio.create_task(asking.answer(google=OPENED))
         await asyncio.sleep(0.2)
         assert runs == [1]
         await Browser(server.app).log_in(asking)
-        await held
+        assert (await held).text
         assert runs == [1, 2]
 
     async def test_that_leaves_is_held_no_longer(self) -> None:
@@ -503,10 +516,10 @@ class TestAnEarlyClient:
                 return await super().get(key)
 
         server = calendar(hold=20, store=Watched())
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         message = modern("tools/call", {"name": "meeting", "arguments": {}})
-        message["params"] |= {"requestState": asking.state, "inputResponses": {"google": OPENED}}
+        message["params"] |= {"requestState": asking.state, "inputResponses": {"google": OPENED.raw}}
         headers = [*headers_for(message), (b"authorization", b"Bearer ann-token")]
         left = Exchange(server.app, scope_of(headers)).body(httpx.Request("POST", BASE, json=message).content).start()
         await asyncio.sleep(0.3)
@@ -543,10 +556,10 @@ class TestAnEarlyClient:
             return sum(isinstance(each, asyncio.Future) for each in gc.get_objects())
 
         server = calendar(hold=0.4)
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         before = futures()
-        await asking.questions({"google": OPENED})
+        assert (await asking.answer(google=OPENED)).needs_input
         assert futures() <= before
 
     @pytest.mark.alone
@@ -561,12 +574,12 @@ class TestAnEarlyClient:
                 await ctx.elicit_url("Log in", provider, callback=server.google)
             return (await ctx.elicit("Who are you?", Profile)).nick
 
-        asking = walk(server.app, target="changing")
-        await asking.questions()
+        asking = flow(server.app, target="changing")
+        assert (await asking.start()).needs_input
         version["asks"] = False
-        assert await asking.questions({"google": OPENED}) == {"profile": "Who are you?"}
+        assert (await asking.answer(google=OPENED)).questions == {"profile": "Who are you?"}
         began = time.monotonic()
-        assert await asking.text({"profile": accept(nick="annie")}) == "annie"
+        assert (await asking.answer(profile=accept(nick="annie"))).text == "annie"
         assert time.monotonic() - began < 0.3
 
 
@@ -575,30 +588,30 @@ class TestWhoseBrowserItIs:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         server = calendar(hold=0.05)
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         page = await Browser(server.app, "bob").back(state_of(url_of(asking)), code="bob")
         assert page.status_code == 403
         assert "somebody else" in page.text
         assert not server.opened
         assert "another user's" in caplog.text
-        await asking.questions({"google": OPENED})
+        assert (await asking.answer(google=OPENED)).needs_input
 
     async def test_nobody_is_nobody(self, caplog: pytest.LogCaptureFixture) -> None:
         server = calendar()
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         assert (await Browser(server.app, None).back(state_of(url_of(asking)))).status_code == 403
         assert not server.opened
         assert "nobody is logged in" in caplog.text
 
     async def test_another_user_can_not_go_on_with_the_flow_either(self) -> None:
         server = calendar()
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         await Browser(server.app).log_in(asking)
-        asking.flow.headers["Authorization"] = "Bearer bob-token"
-        assert (await asking.error({"google": OPENED}))["code"] == -32602
+        asking.token = "bob-token"
+        assert (await asking.answer(google=OPENED)).error.code == -32602
 
     @pytest.mark.parametrize(
         ("identity", "status"),
@@ -624,8 +637,8 @@ class TestWhoseBrowserItIs:
             return identity
 
         server = calendar(identify=identify if is_async else lambda request: identity)
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         assert (await Browser(server.app).back(state_of(url_of(asking)))).status_code == status
         assert bool(server.opened) == (status == 200)
         assert status != 500 or "identify= returned a int" in caplog.text
@@ -645,14 +658,14 @@ class TestWhoseBrowserItIs:
         store = InProcessStore()
         for identity, status in ((Principal("ann"), 403), (Principal("ann", "https://issuer.example"), 200)):
             server = calendar(auth=Backend(USERS), identify=lambda request, who=identity: who, store=store, hold=0.05)
-            asking = walk(server.app)
-            await asking.questions()
+            asking = flow(server.app)
+            assert (await asking.start()).needs_input
             assert (await Browser(server.app).back(state_of(url_of(asking)))).status_code == status
 
     async def test_who_is_not_logged_in_may_be_sent_to_the_login(self) -> None:
         server = calendar(identify=lambda request: cookie(request) or RedirectResponse("/login", 303))
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         page = await Browser(server.app, None).back(state_of(url_of(asking)))
         assert (page.status_code, page.headers["location"]) == (303, "/login")
         assert not server.opened
@@ -662,8 +675,8 @@ class TestWhoseBrowserItIs:
             return request.session.get("user")
 
         server = calendar(identify=session, middleware=[Middleware(SessionMiddleware, secret_key="x")])
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         assert (await Browser(server.app).back(state_of(url_of(asking)))).status_code == 403
 
     async def test_a_hook_that_fails_lets_nobody_through(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -671,9 +684,7 @@ class TestWhoseBrowserItIs:
             raise RuntimeError("the sessions are <gone>")
 
         server = calendar(identify=broken)
-        asking = walk(server.app)
-        await asking.questions()
-        page = await Browser(server.app).back(state_of(url_of(asking)))
+        page = await came_back(server.app)
         assert page.status_code == 500
         assert "gone" not in page.text
         assert "gone" in caplog.text
@@ -689,29 +700,29 @@ class TestWhoseBrowserItIs:
         inner = calendar(signed_in=False)
         middleware = [Middleware(AuthenticationMiddleware, backend=BearerTokens(USERS))]
         site: Any = Starlette(routes=[Mount("/", inner.app)], middleware=middleware)
-        assert "Internal error" in await walk(site).failure()
+        assert "Internal error" in (await flow(site).start()).failure
         assert "identify= function" in caplog.text
 
     async def test_with_the_hook_an_anonymous_call_asks_for_none(self, caplog: pytest.LogCaptureFixture) -> None:
         server = calendar(signed_in=False, identify=cookie)
-        assert "Internal error" in await walk(server.app, user=None).failure()
+        assert "Internal error" in (await flow(server.app, user=None).start()).failure
         assert "this call is anonymous" in caplog.text
 
     async def test_with_the_hook_a_link_from_before_it_opens_for_nobody(self) -> None:
         store = InProcessStore()
         before, after = calendar(signed_in=False, store=store), calendar(signed_in=False, identify=cookie, store=store)
-        asking = walk(before.app, user=None)
-        await asking.questions()
+        asking = flow(before.app, user=None)
+        assert (await asking.start()).needs_input
         for user in (None, "bob"):
             assert (await Browser(after.app, user).back(state_of(url_of(asking)))).status_code == 403
         assert not after.opened
 
     async def test_a_server_without_authentication_has_nobody_to_compare(self) -> None:
         server = calendar(signed_in=False)
-        asking = walk(server.app, user=None)
-        await asking.questions()
+        asking = flow(server.app, user=None)
+        assert (await asking.start()).needs_input
         await Browser(server.app, "whoever").log_in(asking)
-        assert await asking.text({"google": OPENED}) == f"ann has {SECRET}"
+        assert (await asking.answer(google=OPENED)).text == f"ann has {SECRET}"
 
 
 class TestALink:
@@ -721,8 +732,8 @@ class TestALink:
 
     @pytest.fixture
     async def state(self, server: Calendar) -> str:
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         return state_of(url_of(asking))
 
     @pytest.fixture
@@ -769,8 +780,8 @@ class TestALink:
     async def test_ends_with_its_flow(self, refused: Any) -> None:
         clock = Clock()
         server = calendar(clock=clock, limits=Limits(flow_seconds=60))
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         clock.advance(61)
         refused(await Browser(server.app).back(state_of(url_of(asking))), "expired")
 
@@ -806,32 +817,32 @@ class TestALink:
             return app
 
         before, after, without = replica(old, new), replica(new, old), replica(new)
-        asking = walk(before, after, after, target="ask", user=None)
-        await asking.questions()
+        asking = flow(before, after, after, target="ask", user=None)
+        assert (await asking.start()).needs_input
         url = url_of(asking)
         assert (await Browser(without).back(state_of(url))).status_code == 400
-        await asking.questions({"google": OPENED})  # the new key signs another link to the same end
+        assert (await asking.answer(google=OPENED)).needs_input  # the new key signs another link to the same end
         assert url_of(asking) != url
         assert (await Browser(after).back(state_of(url))).status_code == 200
         assert challenges == [parse_qs(urlsplit(url).query)["challenge"][0]]
-        assert await asking.text({"google": OPENED}) == "done"
+        assert (await asking.answer(google=OPENED)).text == "done"
 
     async def test_is_the_same_in_each_round_and_another_in_each_flow(self) -> None:
         server = calendar(hold=0.02)
-        asking, another = walk(server.app), walk(server.app)
-        await asking.questions()
+        asking, another = flow(server.app), flow(server.app)
+        assert (await asking.send()).needs_input
         url = url_of(asking)
-        await asking.questions({"google": OPENED})
+        assert (await asking.send({"google": OPENED})).needs_input
         assert url_of(asking) == url
-        await another.questions()
+        assert (await another.send()).needs_input
         assert url_of(another) != url
 
     async def test_says_nothing_of_the_person(self) -> None:
         """Not even to who guesses: links of one user have nothing in common but when they end."""
         server = calendar(clock=lambda: 1e9)
-        asked = [walk(server.app), walk(server.app)]
+        asked = [flow(server.app), flow(server.app)]
         for each in asked:
-            await each.questions()
+            assert (await each.send()).needs_input
         one, other = (state_of(url_of(each)).split(".") for each in asked)
         assert [a == b for a, b in zip(one, other, strict=True)] == [False, True, False, False]
 
@@ -858,15 +869,15 @@ class TestALink:
         async def ask(ctx: Context) -> str:
             return await ctx.elicit_url("Log in", provider, callback=google)
 
-        asking = walk(app, target="ask", user=None)
-        await asking.questions()
+        asking = flow(app, target="ask", user=None)
+        assert (await asking.start()).needs_input
         state = state_of(url_of(asking))
         slow = asyncio.create_task(Browser(app).back(state, code="slow"))
         await asyncio.sleep(0.05)
         assert "<h1>Done</h1>" in (await Browser(app).back(state, code="fast")).text
         turn.set()
         assert "This is done already" in (await slow).text
-        assert await asking.text({"google": OPENED}) == "fast"
+        assert (await asking.answer(google=OPENED)).text == "fast"
 
     @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "DELETE", "OPTIONS"])
     async def test_is_opened_by_get_alone(self, server: Calendar, state: str, method: str) -> None:
@@ -911,8 +922,8 @@ class TestALink:
         async def ask(ctx: Context) -> str:
             return await ctx.elicit_url("Fill in", callback=form)
 
-        asking = walk(app, target="ask", user=None)
-        await asking.questions()
+        asking = flow(app, target="ask", user=None)
+        assert (await asking.start()).needs_input
         browser = Browser(app).client
         assert (await browser.post(url_of(asking, "form"), content=b"x" * 1001)).status_code == 413
         assert (await browser.post(url_of(asking, "form"), content=b"x" * 1000)).status_code == 200
@@ -924,9 +935,7 @@ class TestThePage:
 
     async def test_shows_nothing_that_runs(self) -> None:
         server = calendar(answer=self.nasty)
-        asking = walk(server.app)
-        await asking.questions()
-        page = await Browser(server.app).back(state_of(url_of(asking)), code='"><img src=x onerror=alert(1)>')
+        page = await came_back(server.app, code='"><img src=x onerror=alert(1)>')
         assert page.status_code == 400
         assert "<script" not in page.text
         assert "<img" not in page.text
@@ -934,8 +943,8 @@ class TestThePage:
 
     async def test_may_load_nothing_be_framed_nowhere_and_is_not_kept(self) -> None:
         server = calendar()
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         state = state_of(url_of(asking))
         for page in (
             await Browser(server.app).back("forged"),
@@ -953,8 +962,8 @@ class TestThePage:
 
     async def test_leads_nowhere_that_a_query_says(self) -> None:
         server = calendar()
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         evil = dict.fromkeys(("next", "url", "redirect_uri", "return_to", "back"), "https://evil.example")
         page = await Browser(server.app).back(state_of(url_of(asking)), **evil)
         assert page.status_code == 200
@@ -971,21 +980,19 @@ class TestThePage:
 
         failing.insert(0, False)
         server = calendar(answer=answer)
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         browser = Browser(server.app)
         assert "The provider said no." in (await browser.back(state_of(url_of(asking)))).text
         await browser.log_in(asking)
-        assert await asking.text({"google": OPENED}) == f"ann has {SECRET}"
+        assert (await asking.answer(google=OPENED)).text == f"ann has {SECRET}"
 
     async def test_says_no_more_than_a_reference_where_something_broke(self, caplog: pytest.LogCaptureFixture) -> None:
         def answer(request: Request) -> Account:
             raise RuntimeError("the password is swordfish")
 
         server = calendar(answer=answer)
-        asking = walk(server.app)
-        await asking.questions()
-        page = await Browser(server.app).back(state_of(url_of(asking)))
+        page = await came_back(server.app)
         assert page.status_code == 500
         assert "swordfish" not in page.text
         reference = page.text.partition("reference ")[2][:8]
@@ -1005,12 +1012,12 @@ class TestThePage:
         async def ask(ctx: Context) -> str:
             return await ctx.elicit_url("Log in", provider, callback=google)
 
-        asking = walk(app, target="ask", user=None)
-        await asking.questions()
+        asking = flow(app, target="ask", user=None)
+        assert (await asking.start()).needs_input
         for _ in range(2):
             page = await Browser(app).log_in(asking)
             assert "Thank you" in page.text
-        assert await asking.text({"google": OPENED}) == "done"
+        assert (await asking.answer(google=OPENED)).text == "done"
 
     async def test_has_the_same_headers_whosever_it_is_unless_its_response_says_otherwise(self) -> None:
         names = ("cache-control", "referrer-policy", "x-content-type-options", "content-security-policy")
@@ -1033,11 +1040,11 @@ class TestThePage:
         async def ask(ctx: Context) -> str:
             return "".join([await ctx.elicit_url("?", provider, callback=each) for each in (plain, own, more)])
 
-        browser, asking = Browser(app), walk(app, target="ask", user=None)
+        browser, asking = Browser(app), flow(app, target="ask", user=None)
         built_in = await browser.back("forged", name="plain")
         pages = []
         for each, answered in (("plain", {}), ("own", {"plain": OPENED}), ("more", {"own": OPENED})):
-            await asking.questions(answered)
+            assert (await asking.send(answered)).needs_input
             pages.append(await browser.back(state_of(url_of(asking, each)), name=each))
         assert [page.status_code for page in (built_in, *pages)] == [400, 200, 200, 307]
         for name in names:
@@ -1072,8 +1079,8 @@ class TestThePostOfAForm:
         return app
 
     async def post(self, app: MRTRServer, tool: str, *origins: str, base: str = BASE) -> int:
-        asking = walk(app, target=tool, user=None, headers={"Host": base.partition("//")[2]})
-        await asking.questions()
+        asking = flow(app, target=tool, user=None, host=base.partition("//")[2])
+        assert (await asking.start()).needs_input
         name = {"use": "key", "enter": "login"}[tool]
         async with Browser(app, base=base).client as client:
             headers = [("Origin", origin) for origin in origins]
@@ -1108,13 +1115,13 @@ class TestThePostOfAForm:
     async def test_may_have_the_token_in_it_as_a_provider_sends_it(self, states: int) -> None:
         """With the response mode form_post there is nothing in the address."""
         app = self.app()
-        asking = walk(app, target="enter", user=None)
-        await asking.questions()
+        asking = flow(app, target="enter", user=None)
+        assert (await asking.start()).needs_input
         form = {"key": "from the provider", "state": [state_of(url_of(asking, "login"))] * states}
         page = await Browser(app).client.post("/callbacks/login", data=form, headers={"Origin": self.FORM_POST})
         assert page.status_code == (200 if states == 1 else 400)
         if states == 1:
-            assert await asking.text({"login": OPENED}) == "from the provider"
+            assert (await asking.answer(login=OPENED)).text == "from the provider"
 
     async def test_of_very_many_fields_is_refused(self) -> None:
         page = await Browser(self.app()).client.post("/callbacks/login", data={f"f{n}": "" for n in range(2000)})
@@ -1157,15 +1164,15 @@ class TestWhatIsKept:
     async def test_can_not_be_read_in_the_store_nor_in_the_state(self) -> None:
         store = OpenStore()
         server = calendar(store=store)
-        asking = walk(server.app, target="alongside")
-        await asking.questions()
+        asking = flow(server.app, target="alongside")
+        assert (await asking.start()).needs_input
         await Browser(server.app).log_in(asking, code="a-very-personal-name")
         (value,) = store.kept.values()
         for secret in (SECRET, "personal"):
             assert secret.encode() not in value
             assert secret not in str(store.kept)
-        await asking.questions({"google": OPENED})
-        assert SECRET not in str(asking.reply)
+        assert (await asking.answer(google=OPENED)).needs_input
+        assert SECRET not in str(asking.last.message)
         sealed = SealedCodec(RING).unseal(str(asking.state))
         assert b"google" in sealed
         assert SECRET.encode() not in sealed
@@ -1174,16 +1181,16 @@ class TestWhatIsKept:
         """Who can write into the store can't give one user another's login."""
         store = OpenStore()
         server = calendar(store=store)
-        ann, bob = walk(server.app), walk(server.app, user="bob")
-        await ann.questions()
-        await bob.questions()
+        ann, bob = flow(server.app), flow(server.app, user="bob")
+        assert (await ann.send()).needs_input
+        assert (await bob.send()).needs_input
         await Browser(server.app).log_in(ann)
         ((key, kept),) = store.kept.items()
         store.kept[state_of(url_of(bob)).partition(".")[0]] = kept
-        assert "Nothing was done" in (await bob.error({"google": OPENED}))["message"]
+        assert "Nothing was done" in (await bob.send({"google": OPENED})).error.message
         assert "under the key of another report" in caplog.text
         store.kept[key] = kept[:-4] + b"AAAA"
-        assert "Nothing was done" in (await ann.error({"google": OPENED}))["message"]
+        assert "Nothing was done" in (await ann.send({"google": OPENED})).error.message
         assert "can't be unsealed" in caplog.text
 
     async def test_is_kept_as_long_as_the_flow_may_last(self) -> None:
@@ -1195,15 +1202,15 @@ class TestWhatIsKept:
                 return await super().put(key, value, keep=keep)
 
         server = calendar(store=Watched(), limits=Limits(flow_seconds=500))
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         await Browser(server.app).log_in(asking)
         assert 490 < kept[0] <= 501
 
     async def test_is_no_larger_than_a_state(self, caplog: pytest.LogCaptureFixture) -> None:
         server = calendar(limits=Limits(state_bytes=3000), answer=lambda request: Account(name="x" * 4000))
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         assert (await Browser(server.app).back(state_of(url_of(asking)))).status_code == 500
         assert "allows 3000" in caplog.text
 
@@ -1224,12 +1231,12 @@ class TestWhatIsKept:
             await ctx.elicit_url("Two", callback=nothing)
             return f"{number} {accounts[0].name}"
 
-        asking = walk(app, target="ask", user=None)
-        await asking.questions()
+        asking = flow(app, target="ask", user=None)
+        assert (await asking.start()).needs_input
         await Browser(app).client.get(url_of(asking, "pair"))
-        await asking.questions({"pair": OPENED})
+        assert (await asking.answer(pair=OPENED)).needs_input
         await Browser(app).client.get(url_of(asking, "nothing"))
-        assert await asking.text({"nothing": OPENED}) == "1 ann"
+        assert (await asking.answer(nothing=OPENED)).text == "1 ann"
 
     async def test_a_store_that_is_down_fails_closed_and_says_so(self, caplog: pytest.LogCaptureFixture) -> None:
         class Down(InProcessStore):
@@ -1237,15 +1244,13 @@ class TestWhatIsKept:
                 raise StoreUnavailable("the database is gone")
 
         server = calendar(store=Down())
-        asking = walk(server.app)
-        await asking.questions()
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
         page = await Browser(server.app).back(state_of(url_of(asking)))
         assert (page.status_code, page.headers["retry-after"]) == (503, "2")
         assert not server.opened
-        error = await asking.error({"google": OPENED})
-        assert "send the request again" in error["message"], (
-            "the flow is not over, so that it is no result for the model"
-        )
+        error = (await asking.answer(google=OPENED)).error
+        assert "send the request again" in error.message, "the flow is not over, so that it is no result for the model"
         assert caplog.text.count("the database is gone") == 1, "one line for the outage, not one for each request"
         assert "database" not in page.text
 
@@ -1253,8 +1258,8 @@ class TestWhatIsKept:
 class TestWhereItIs:
     async def test_without_a_base_url_it_is_where_a_request_on_loopback_came_to(self) -> None:
         server = calendar(base_url=None)
-        asking = walk(server.app, headers={"Host": "localhost:8123"})
-        await asking.questions()
+        asking = flow(server.app, host="localhost:8123")
+        assert (await asking.start()).needs_input
         assert "redirect_uri=http://localhost:8123/callbacks/google&" in url_of(asking)
         state = state_of(url_of(asking))
         away = Browser(server.app, base="http://evil.example")
@@ -1263,7 +1268,7 @@ class TestWhereItIs:
 
     async def test_without_a_base_url_it_is_nowhere_else(self, caplog: pytest.LogCaptureFixture) -> None:
         server = calendar(base_url=None)
-        assert "Internal error" in await walk(server.app).failure()
+        assert "Internal error" in (await flow(server.app).start()).failure
         assert "which is not loopback. Give MRTRServer its base_url=" in caplog.text
 
     @pytest.mark.parametrize(
@@ -1278,13 +1283,9 @@ class TestWhereItIs:
         for base_url, base in ((f"{BASE}/tools/", BASE), (None, "http://127.0.0.1:8000")):
             server = calendar(base_url=base_url)
             site = Starlette(routes=[Mount("/tools", server.app)])
-            headers = {"Host": base.partition("//")[2]}
-            asking = walk(site, headers=headers)  # type: ignore[arg-type]
+            asking = flow(site, host=base.partition("//")[2], path="/tools/mcp")
+            assert (await asking.start()).needs_input
             async with httpx.AsyncClient(transport=httpx.ASGITransport(site), base_url=base) as client:
-                message = modern("tools/call", {"name": "meeting", "arguments": {}})
-                sent = {name.decode(): value.decode() for name, value in headers_for(message)}
-                sent |= {"Authorization": "Bearer ann-token"}
-                asking.reply = (await client.post("/tools/mcp", json=message, headers=sent)).json()
                 assert f"redirect_uri={base}/tools/callbacks/google&" in url_of(asking)
                 found = f"/tools/callbacks/google?state={state_of(url_of(asking))}"
                 assert (await client.get(found, headers={"Cookie": "user=ann"})).status_code == 200
@@ -1294,15 +1295,13 @@ class TestWhereItIs:
     async def test_as_a_route_it_has_a_route_of_its_own(self) -> None:
         server = calendar()
         site = Starlette(routes=[Route("/mcp", server.app), Route("/callbacks/{name}", server.app)])
-        asking = walk(site)  # type: ignore[arg-type]
-        await asking.questions()
+        asking = flow(site)
+        assert (await asking.start()).needs_input
         assert (await Browser(site).back(state_of(url_of(asking)))).status_code == 200
 
     async def test_no_authentication_of_the_servers_is_in_the_way(self) -> None:
         server = calendar()
-        asking = walk(server.app)
-        await asking.questions()
-        page = await Browser(server.app).back(state_of(url_of(asking)))
+        page = await came_back(server.app)
         assert "www-authenticate" not in page.headers
         assert page.status_code == 200
         assert (await Browser(server.app).client.get("/callbacks/unknown")).status_code == 404
@@ -1334,7 +1333,7 @@ class TestHoldingEndsEarly:
 
     @pytest.fixture
     def journal(self) -> Journal:
-        return Journal(time.time(), answers={"google": {"callback.0.0": OPENED}})
+        return Journal(time.time(), answers={"google": {"callback.0.0": OPENED.raw}})
 
     @pytest.mark.alone
     async def test_at_once_when_it_is_woken(self, callbacks: Callbacks, journal: Journal) -> None:
@@ -1365,7 +1364,7 @@ class TestHoldingEndsEarly:
         held.cancel()
 
     async def test_a_journal_without_pages_is_not_looked_at_twice(self, callbacks: Callbacks) -> None:
-        answers = {"page": {"url.0.0": OPENED}, "login": {"callback.0.0": DECLINE}}
+        answers = {"page": {"url.0.0": OPENED.raw}, "login": {"callback.0.0": decline.raw}}
         assert await callbacks.wait(Journal(0, answers=answers)) == Reports()
 
 
@@ -1434,7 +1433,7 @@ class TestWhatCanNotWorkIsRefused:
         async def ask(ctx: Context) -> str:
             return str(await ctx.elicit_url("Log in", provider, callback=theirs))
 
-        assert "Internal error" in await walk(app, target="ask", user=None).failure()
+        assert "Internal error" in (await flow(app, target="ask", user=None).start()).failure
         assert "belongs to another server" in caplog.text
 
     @pytest.mark.parametrize("style", ["inline", "pure"])
@@ -1452,7 +1451,7 @@ class TestWhatCanNotWorkIsRefused:
         def pure(inputs: Inputs) -> str | InputRequired:
             return InputRequired(google=ElicitUrl("Log in", broken, callback=google))
 
-        assert "Internal error" in await walk(app, target=style, user=None).failure()
+        assert "Internal error" in (await flow(app, target=style, user=None).start()).failure
         assert "The url= function for the callback 'google' failed: KeyError('client_id')" in caplog.text
 
     async def test_a_url_that_is_no_string_and_is_not_logged_either(
@@ -1465,7 +1464,7 @@ class TestWhatCanNotWorkIsRefused:
             url: Any = lambda back: ("https://example.com", back.state)  # noqa: E731
             return str(await ctx.elicit_url("Log in", url, callback=google))
 
-        assert "Internal error" in await walk(app, target="inline", user=None).failure()
+        assert "Internal error" in (await flow(app, target="inline", user=None).start()).failure
         assert "The url= function for the callback 'google' returned a tuple, not a string" in caplog.text
         assert "'state')" not in caplog.text
 

@@ -138,9 +138,9 @@ def assert_cut_off(reply: Reply) -> None:
     """See that a reply says in the protocol's own words that its call did not end."""
     assert reply.status == 503
     assert reply.headers["content-type"] == "application/json"
-    assert reply.json["error"]["code"] == -32603
-    assert "shut down before this request was finished" in reply.json["error"]["message"]
-    assert reply.json["id"] == 1
+    assert reply.error.code == -32603
+    assert "shut down before this request was finished" in reply.error.message
+    assert reply.message["id"] == 1
 
 
 MODES = {"one process": (), "workers": ("--workers", "2")}
@@ -179,7 +179,7 @@ class TestUvicorn:
         place.wait_for("streams")
         ends_in_time(server)
         assert calling.reply.status == 200
-        assert calling.reply.json["error"]["code"] == -32603
+        assert calling.reply.error.code == -32603
 
     def test_a_single_use_round_is_cut_off_too(self, place: Place) -> None:
         server = place.serve()
@@ -213,10 +213,8 @@ class TestUvicorn:
     @pytest.mark.parametrize("tool", ["plain", "steps"])
     def test_a_task_is_handed_back(self, place: Place, tool: str) -> None:
         server = place.serve()
-        client = Client(server.port)
-        with closing(client):
-            client.start(tool)
-            place.wait_for(tool)
+        Client(server.port).start(tool)
+        place.wait_for(tool)
         ends_in_time(server)
         assert "Traceback" not in server.text
 
@@ -228,9 +226,8 @@ class TestUvicorn:
     def test_a_database_that_does_not_answer_does_not_hold_it(self, place: Place, postgresql: PostgreSQL) -> None:
         place.environment["ENDING_DATABASE"] = postgresql.url(anyio.run(postgresql.new_database))
         server = place.serve()
-        with closing(Client(server.port)) as client:
-            client.start("steps")
-            place.wait_for("steps")
+        Client(server.port).start("steps")
+        place.wait_for("steps")
         with postgresql.frozen():
             ends_in_time(server)
 
@@ -251,19 +248,17 @@ class TestWorker:
     def test_it_ends_within_the_deadline_and_hands_back_what_runs(self, place: Place, tool: str) -> None:
         server = place.serve(ENDING_LEFT_TO_OTHERS="1")
         worker = place.work()
-        with closing(Client(server.port)) as client:
-            client.start(tool)
-            place.wait_for(tool)
-            assert ends_in_time(worker) == 0
+        Client(server.port).start(tool)
+        place.wait_for(tool)
+        assert ends_in_time(worker) == 0
         assert worker.text.splitlines()[-1] == "Ended"
 
     def test_it_ends_even_where_a_tool_blocks_the_loop(self, place: Place) -> None:
         server = place.serve(ENDING_LEFT_TO_OTHERS="1")
         worker = place.work()
-        with closing(Client(server.port)) as client:
-            client.start("blocks")
-            place.wait_for("blocks")
-            assert ends_in_time(worker) == 1
+        Client(server.port).start("blocks")
+        place.wait_for("blocks")
+        assert ends_in_time(worker) == 1
         assert "Some work did not end within 6 s (MRTR_SHUTDOWN_SECONDS), and is abandoned" in worker.text
 
 

@@ -20,8 +20,7 @@ from mrtr_server import Codec, KeyRing, Limits, MRTRServer, SealedCodec, SignedC
 from mrtr_server.crypto.bound_codec import BoundCodec
 from mrtr_server.crypto.codec import XAES256GCM
 from mrtr_server.errors import InvalidRequestState
-
-from ..support.walk import Walk
+from mrtr_server.testing import AsyncClient
 
 A, B, C = bytes(32), bytes([1] * 32), bytes([2] * 32)
 
@@ -419,9 +418,9 @@ def test_a_state_over_the_limit_never_reaches_the_codec(caplog: pytest.LogCaptur
     longest = 3000 * 4 // 3 + 2048
     messages = set()
     for length in (longest, longest + 1, 100 * longest):
-        walk = Walk(app, target="tool")
-        walk.state = "A" * length
-        messages.add(asyncio.run(walk.send())["error"]["message"])
+        flow = AsyncClient(app).flow("tool")
+        flow.state = "A" * length
+        messages.add(asyncio.run(flow.send()).error.message)
     assert messages == {InvalidRequestState.MESSAGE}
     assert codec.lengths == [longest]
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == [

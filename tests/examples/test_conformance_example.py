@@ -30,7 +30,7 @@ def test_the_raw_schema_is_served_and_held_to(wire: Wire) -> None:
 
 def test_a_client_that_wants_messages_gets_them(wire: Wire) -> None:
     reply = wire.call("test_logging_tool", logLevel="info")
-    assert [message["params"]["data"] for message in reply.messages[:-1]] == ["Tool execution started"]
+    assert [message["params"]["data"] for message in reply.received[:-1]] == ["Tool execution started"]
 
 
 def test_both_rounds_of_the_tool_that_looks_at_capabilities(wire: Wire) -> None:

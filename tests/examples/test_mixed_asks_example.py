@@ -84,7 +84,7 @@ def test_a_client_that_can_do_only_one_of_them_is_told_what_is_missing(
 ) -> None:
     reply = wire.call("introduce", capabilities=capabilities)
     assert (reply.status, reply.code) == (400, -32021)
-    assert reply.error["data"]["requiredCapabilities"].keys() == missing.keys()
+    assert reply.error.data["requiredCapabilities"].keys() == missing.keys()
 
 
 @needs_curl

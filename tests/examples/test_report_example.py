@@ -23,7 +23,7 @@ def once(wire: Wire, task: str, status: str, seen: list[str]) -> JSON:
     """Look at a task until it has a status; note what it says of itself."""
     deadline = time.monotonic() + TIMEOUT
     while True:
-        found = wire.modern("tasks/get", {"taskId": task}, capabilities=ABLE).result
+        found = wire.modern("tasks/get", {"taskId": task}, capabilities=ABLE).raw_result
         seen.append(found.get("statusMessage", ""))
         if found["status"] == status:
             return found

@@ -69,7 +69,7 @@ def test_a_flow_goes_on_at_another_replica(front: Wire) -> None:
 def test_a_stream_comes_through_as_it_is(front: Wire) -> None:
     reply = front.call("test_tool_with_progress", progressToken="token")
     assert reply.is_stream
-    assert [message["params"]["progress"] for message in reply.messages[:-1]] == [0, 50, 100]
+    assert [message["params"]["progress"] for message in reply.received[:-1]] == [0, 50, 100]
 
 
 def test_a_body_that_waits_for_a_go_ahead_gets_one(front: Wire) -> None:

@@ -39,7 +39,7 @@ def _wire(start: Start) -> Wire:
 
 
 def first_round(wire: Wire) -> dict[str, Any]:
-    return wire.draft({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": NEW_YORK}).json
+    return wire.draft({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": NEW_YORK}).message
 
 
 def test_the_first_round_asks_as_printed(wire: Wire) -> None:
@@ -52,14 +52,14 @@ def test_the_first_round_asks_as_printed(wire: Wire) -> None:
 def test_the_retry_completes_as_printed(wire: Wire, answer: dict[str, Any]) -> None:
     state = first_round(wire)["result"]["requestState"]
     params = {**NEW_YORK, "inputResponses": {"github_login": answer}, "requestState": state}
-    assert wire.draft({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}).json == DONE
+    assert wire.draft({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}).message == DONE
 
 
 @pytest.mark.parametrize("wrap", [lambda answer: answer, lambda answer: {"result": answer}], ids=["bare", "wrapped"])
 def test_what_was_not_asked_is_ignored_and_the_question_comes_again(wire: Wire, wrap: Any) -> None:
     strange = accept(not_requested_param_name="Information the server did not request")
     params = {**NEW_YORK, "inputResponses": {"not_requested_info": wrap(strange)}}
-    reply = wire.draft({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}).json
+    reply = wire.draft({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}).message
     assert isinstance(reply["result"].pop("requestState"), str)
     assert reply == {"jsonrpc": "2.0", "id": 3, "result": {"inputRequests": ASKED}}
 
@@ -79,8 +79,7 @@ def test_a_no_ends_the_call_without_the_weather(wire: Wire, action: str) -> None
     state = wire.call("get_weather", {"location": "New York"}).state
     answers = {"github_login": {"action": action}}
     done = wire.call("get_weather", {"location": "New York"}, id=2, answers=answers, state=state)
-    assert done.result["isError"] is True
-    assert "72°F" not in done.text
+    assert "72°F" not in done.failure
 
 
 def test_the_function_can_be_called_as_a_function() -> None:

@@ -58,7 +58,7 @@ def _wire(start: Start) -> Wire:
 
 
 def send(wire: Wire, id: int, **params: Any) -> dict[str, Any]:
-    return wire.draft({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {**PARAMS, **params}}).json
+    return wire.draft({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {**PARAMS, **params}}).message
 
 
 @pytest.mark.parametrize("wrap", [lambda answer: answer, lambda answer: {"result": answer}], ids=["rev2", "rev1"])

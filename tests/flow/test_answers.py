@@ -16,10 +16,10 @@ from mrtr_server import (
     Root,
     Sampled,
 )
+from mrtr_server.testing import Answer, AsyncClient, accept, yes
 
 from ..support.effects import EFFECTS, effect
 from ..support.models import Email, Login, Payer
-from ..support.walk import YES, Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -47,13 +47,13 @@ class TestRule2AnswersArePinnedToQuestions:
             await ctx.confirm("sure?")
             return login.name
 
-        walk = Walk(app, target="ask")
-        await walk.questions()
-        assert await walk.questions({"login": accept(name="ann")}) == {"confirm": "sure?"}
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"confirm": "sure?"}
         version["message"] = "second?"
-        assert await walk.questions({"confirm": YES}) == {"login": "second?"}
+        assert (await flow.answer(confirm=yes)).questions == {"login": "second?"}
         # The confirmation was asked and answered while the first question stood; it still stands itself.
-        assert await walk.text({"login": accept(name="bob")}) == "bob"
+        assert (await flow.answer(login=accept(name="bob"))).text == "bob"
 
     async def test_a_changed_question_is_asked_again(self, app: MRTRServer) -> None:
         amount = iter([3, 300, 300])
@@ -63,11 +63,11 @@ class TestRule2AnswersArePinnedToQuestions:
             await ctx.confirm(f"Pay {next(amount)}?")
             return effect("paid")
 
-        walk = Walk(app, target="pay")
-        assert await walk.questions() == {"confirm": "Pay 3?"}
-        assert await walk.questions({"confirm": YES}) == {"confirm": "Pay 300?"}
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).questions == {"confirm": "Pay 3?"}
+        assert (await flow.answer(confirm=yes)).questions == {"confirm": "Pay 300?"}
         assert EFFECTS == []
-        assert await walk.text({"confirm": YES}) == "paid"
+        assert (await flow.answer(confirm=yes)).text == "paid"
 
     @pytest.mark.parametrize(
         ("first", "second", "answer"),
@@ -79,7 +79,7 @@ class TestRule2AnswersArePinnedToQuestions:
         ids=["kind", "message", "schema"],
     )
     async def test_by_their_kind_message_and_schema(
-        self, app: MRTRServer, first: Elicit[Any], second: Elicit[Any] | ElicitUrl[Any], answer: dict[str, Any]
+        self, app: MRTRServer, first: Elicit[Any], second: Elicit[Any] | ElicitUrl[Any], answer: Answer
     ) -> None:
         asks = iter([first, second, second])
 
@@ -88,11 +88,11 @@ class TestRule2AnswersArePinnedToQuestions:
             await ctx.ask(it=next(asks))
             return effect("done")
 
-        walk = Walk(app, target="ask")
-        await walk.questions()
-        assert await walk.questions({"it": answer}) == {"it": second.message}
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(it=answer)).questions == {"it": second.message}
         assert EFFECTS == []
-        assert await walk.text({"it": answer}) == "done"
+        assert (await flow.answer(it=answer)).text == "done"
 
     async def test_a_pure_function_can_pin_the_message_by_giving_the_ask(self, app: MRTRServer) -> None:
         amount = iter([3, 300, 300])
@@ -102,10 +102,10 @@ class TestRule2AnswersArePinnedToQuestions:
             sure = Confirm(f"Pay {next(amount)}?")
             return effect("paid") if inputs.get("sure", sure) else InputRequired(sure=sure)
 
-        walk = Walk(app, target="pay")
-        assert await walk.questions() == {"sure": "Pay 3?"}
-        assert await walk.questions({"sure": YES}) == {"sure": "Pay 300?"}
-        assert await walk.text({"sure": YES}) == "paid"
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).questions == {"sure": "Pay 3?"}
+        assert (await flow.answer(sure=yes)).questions == {"sure": "Pay 300?"}
+        assert (await flow.answer(sure=yes)).text == "paid"
 
     async def test_keys_that_were_not_asked_are_ignored(self, app: MRTRServer) -> None:
         @app.tool
@@ -114,12 +114,12 @@ class TestRule2AnswersArePinnedToQuestions:
             email = await ctx.elicit("where?", Email)
             return f"{login.name} {email.address}"
 
-        walk = Walk(app, target="ask")
-        await walk.questions()
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start()).needs_input
         # The second question has not been asked yet: an answer to it, sent along, does not count.
         both = {"login": accept(name="ann"), "email": accept(address="planted")}
-        assert await walk.questions(both) == {"email": "where?"}
-        assert await walk.text({"email": accept(address="true")}) == "ann true"
+        assert (await flow.send(both)).questions == {"email": "where?"}
+        assert (await flow.answer(email=accept(address="true"))).text == "ann true"
 
     async def test_an_answer_that_does_not_fit_is_asked_for_again_with_the_reason(self, app: MRTRServer) -> None:
         @app.tool
@@ -132,11 +132,11 @@ class TestRule2AnswersArePinnedToQuestions:
             return login.name if login else InputRequired(login=Elicit("who?", Login))
 
         for target in ("ask", "pure"):
-            walk = Walk(app, target=target)
-            await walk.questions()
-            assert await walk.questions({"login": accept(nom="ann")}) == {"login": "name: Field required\n\nwho?"}
+            flow = AsyncClient(app).flow(target)
+            assert (await flow.start()).needs_input
+            assert (await flow.answer(login=accept(nom="ann"))).questions == {"login": "name: Field required\n\nwho?"}
             # The reason is not part of the question: its answer counts.
-            assert await walk.text({"login": accept(name="ann", more="dropped")}) == "ann"
+            assert (await flow.answer(login=accept(name="ann", more="dropped"))).text == "ann"
 
     async def test_a_pure_function_may_ask_the_same_again(self, app: MRTRServer) -> None:
         @app.tool
@@ -146,10 +146,10 @@ class TestRule2AnswersArePinnedToQuestions:
                 return InputRequired(login=Elicit("who?", Login))
             return "found"
 
-        walk = Walk(app, target="guess")
-        await walk.questions()
-        assert await walk.questions({"login": accept(name="bob")}) == {"login": "who?"}
-        assert await walk.text({"login": accept(name="ann")}) == "found"
+        flow = AsyncClient(app).flow("guess")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(login=accept(name="bob"))).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "found"
 
     async def test_kept_answers_are_not_asked_for_again(self, app: MRTRServer) -> None:
         @app.tool
@@ -159,10 +159,10 @@ class TestRule2AnswersArePinnedToQuestions:
                 return InputRequired(login=Elicit("who?", Login), email=Elicit("where?", Email))
             return f"{login.name} {email.address}"
 
-        walk = Walk(app, target="all_at_once")
-        assert set(await walk.questions()) == {"login", "email"}
-        assert await walk.questions({"login": accept(name="ann")}) == {"email": "where?"}
-        assert await walk.text({"email": accept(address="here")}) == "ann here"
+        flow = AsyncClient(app).flow("all_at_once")
+        assert set((await flow.start()).questions) == {"login", "email"}
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"email": "where?"}
+        assert (await flow.answer(email=accept(address="here"))).text == "ann here"
 
 
 class TestRule3AnswersWithoutAState:
@@ -175,7 +175,7 @@ class TestRule3AnswersWithoutAState:
         async def ask(ctx: Context) -> str:
             return (await ctx.elicit("who?", Login)).name
 
-        assert await Walk(app, target="ask").text({"login": accept(name="ann"), "other": {}}) == "ann"
+        assert (await AsyncClient(app).flow("ask").start(login=accept(name="ann"), other=Answer({}))).text == "ann"
 
     async def test_are_kept_for_later_rounds(self, app: MRTRServer) -> None:
         @app.tool
@@ -188,9 +188,9 @@ class TestRule3AnswersWithoutAState:
                 return InputRequired(email=Elicit("where?", Email))
             return f"{login.name} {email.address}"
 
-        walk = Walk(app, target="ask")
-        assert await walk.questions({"login": accept(name="ann")}) == {"email": "where?"}
-        assert await walk.text({"email": accept(address="here")}) == "ann here"
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start(login=accept(name="ann"))).questions == {"email": "where?"}
+        assert (await flow.answer(email=accept(address="here"))).text == "ann here"
 
     async def test_never_count_for_confirmations_and_pages(self, app: MRTRServer) -> None:
         @app.tool
@@ -214,10 +214,10 @@ class TestRule3AnswersWithoutAState:
             return effect("done") if inputs.get("open_url", ask) else InputRequired(open_url=ask)
 
         for target in ("confirm", "page", "pure", "pure_page"):
-            walk = Walk(app, target=target)
-            assert await walk.questions({"confirm": YES, "open_url": {"action": "accept"}})
+            flow = AsyncClient(app).flow(target)
+            assert (await flow.start(confirm=yes, open_url=accept())).questions
             assert EFFECTS == []
-            assert await walk.text({"confirm": YES, "open_url": {"action": "accept"}}) == "done"
+            assert (await flow.send({"confirm": yes, "open_url": accept()})).text == "done"
             EFFECTS.clear()
 
     async def test_never_count_for_a_single_use_tool(self, app: MRTRServer) -> None:
@@ -225,9 +225,9 @@ class TestRule3AnswersWithoutAState:
         async def ask(ctx: Context) -> str:
             return effect((await ctx.elicit("who?", Login)).name)
 
-        walk = Walk(app, target="ask")
-        assert await walk.questions({"login": accept(name="mallory")}) == {"login": "who?"}
-        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start(login=accept(name="mallory"))).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann"
         assert EFFECTS == ["ann"]
 
 
@@ -243,7 +243,7 @@ class TestAnswersThatWereNotGiven:
                 effect("swallowed")
             return effect("after")
 
-        assert (await Walk(app, target="swallowing").send({"picky": accept(name="mallory")}))["result"]
+        assert (await AsyncClient(app).flow("swallowing").start(picky=accept(name="mallory"))).result
         assert EFFECTS == []
 
     async def test_arguments_that_are_changed_do_not_change_the_binding(self, app: MRTRServer) -> None:
@@ -253,9 +253,9 @@ class TestAnswersThatWereNotGiven:
             await ctx.confirm("sure?")
             return "done"
 
-        walk = Walk(app, target="change", arguments={"options": {"a": []}})
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "done"
+        flow = AsyncClient(app).flow("change", options={"a": []})
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "done"
 
     async def test_a_planted_yes_does_not_count_whatever_reads_it(self, app: MRTRServer) -> None:
         class Yes(BaseModel):
@@ -266,7 +266,7 @@ class TestAnswersThatWereNotGiven:
             yes = inputs.get("sure", Yes)
             return effect("deleted") if yes and yes.confirm else InputRequired(sure=Confirm("delete?"))
 
-        assert await Walk(app, target="delete").questions({"sure": YES}) == {"sure": "delete?"}
+        assert (await AsyncClient(app).flow("delete").start(sure=yes)).questions == {"sure": "delete?"}
         assert EFFECTS == []
 
     async def test_a_yes_is_read_by_the_ask_itself(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -274,7 +274,7 @@ class TestAnswersThatWereNotGiven:
         def pay(inputs: Inputs) -> str | InputRequired:
             return effect("paid") if inputs.get("sure", Confirm) else InputRequired(sure=Confirm("pay?"))  # type: ignore[type-var]
 
-        assert "reference" in await Walk(app, target="pay").failure()
+        assert "reference" in (await AsyncClient(app).flow("pay").start()).failure
         assert "needs the ask itself, Confirm" in caplog.text
 
     async def test_a_consent_to_a_page_is_not_given_by_a_form(self, app: MRTRServer) -> None:
@@ -286,9 +286,9 @@ class TestAnswersThatWereNotGiven:
                 return InputRequired(k=Elicit("who?", Login))
             return effect("gone") if inputs.get("k", page) else InputRequired(k=page)
 
-        walk = Walk(app, target="go")
-        await walk.questions()
-        assert await walk.questions({"k": accept(name="ann")}) == {"k": "log in"}
+        flow = AsyncClient(app).flow("go")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(k=accept(name="ann"))).questions == {"k": "log in"}
 
 
 def test_roots_and_samples_read_well() -> None:

@@ -12,10 +12,10 @@ from mrtr_server import (
     MRTRServer,
     State,
 )
+from mrtr_server.testing import AsyncClient, accept, roots
 
 from ..support.effects import EFFECTS, effect
 from ..support.models import Cart, Login
-from ..support.walk import Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -54,18 +54,17 @@ class TestAnyReplicaServesAnyRound:
             return app
 
         fleet = [replica() for _ in range(3)]
-        listed = {"roots": {"roots": [{"uri": "file:///x"}]}}
+        listed = {"roots": roots("file:///x")}
         for target, text in (("inline", "once ann file:///x"), ("pure", "ab ann file:///x")):
-            walk = Walk(*fleet, target=target)
-            assert set(await walk.questions()) == {"login"}
-            assert set(await walk.questions({"login": accept(name="ann")})) == {"roots"}
-            assert await walk.text(listed) == text
+            flow = AsyncClient(*fleet).flow(target)
+            assert set((await flow.start()).questions) == {"login"}
+            assert set((await flow.answer(login=accept(name="ann"))).questions) == {"roots"}
+            assert (await flow.send(listed)).text == text
         assert EFFECTS == ["once"]
-        walk = Walk(*fleet, target="letter", arguments={"to": "Bo"}, method="prompts/get")
-        await walk.questions()
-        await walk.questions({"login": accept(name="ann")})
-        reply = await walk.send(listed)
-        assert reply["result"]["messages"][0]["content"]["text"] == "Bo ann file:///x"
+        flow = AsyncClient(*fleet).prompt_flow("letter", to="Bo")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(login=accept(name="ann"))).needs_input
+        assert (await flow.send(listed)).text == "Bo ann file:///x"
 
     async def test_a_state_of_another_tool_argument_set_server_or_ring_is_refused(
         self, caplog: pytest.LogCaptureFixture
@@ -84,26 +83,24 @@ class TestAnyReplicaServesAnyRound:
             return app
 
         home = replica("home", ring)
-        walk = Walk(home, target="one", arguments={"n": 1})
-        await walk.questions()
-        state = walk.state
+        flow = AsyncClient(home).flow("one", n=1)
+        assert (await flow.start()).needs_input
+        state = flow.state
         others = {
-            "belongs to another target": Walk(home, target="two", arguments={"n": 1}),
-            "belongs to other arguments": Walk(home, target="one", arguments={"n": 2}),
-            "belongs to another method": Walk(home, target="one", arguments={"n": 1}, method="prompts/get"),
-            "belongs to another audience": Walk(replica("away", ring), target="one", arguments={"n": 1}),
-            "a key that is not in the ring": Walk(
-                replica("home", KeyRing.generate()), target="one", arguments={"n": 1}
-            ),
+            "belongs to another target": AsyncClient(home).flow("two", n=1),
+            "belongs to other arguments": AsyncClient(home).flow("one", n=2),
+            "belongs to another method": AsyncClient(home).prompt_flow("one", n="1"),
+            "belongs to another audience": AsyncClient(replica("away", ring)).flow("one", n=1),
+            "a key that is not in the ring": AsyncClient(replica("home", KeyRing.generate())).flow("one", n=1),
         }
         errors = []
         for reason, other in others.items():
             caplog.clear()
             other.state = state
-            errors.append(await other.error({"login": accept(name="mallory")}))
+            errors.append((await other.send({"login": accept(name="mallory")})).error)
             assert reason in caplog.text
             assert "mallory" not in caplog.text
         assert all(error == errors[0] for error in errors)
-        same = Walk(home, target="one", arguments={"n": 1.0})
+        same = AsyncClient(home).flow("one", n=1.0)
         same.state = state
-        assert await same.text({"login": accept(name="ann")}) == "ann"
+        assert (await same.send({"login": accept(name="ann")})).text == "ann"

@@ -10,10 +10,10 @@ from mrtr_server import (
     MRTRServer,
     State,
 )
-from mrtr_server.testing import Clock
+from mrtr_server.testing import AsyncClient, Clock, yes
 
 from ..support.effects import EFFECTS, effect
-from ..support.walk import YES, Walk
+from ..support.flows import is_state_only
 
 pytestmark = pytest.mark.anyio
 
@@ -33,11 +33,11 @@ class TestRule7Budgets:
                 await ctx.confirm(f"{n}?", key=f"c{n}")
             return "done"
 
-        walk = Walk(app, target="endless")
+        flow = AsyncClient(app).flow("endless")
         for n in range(3):
-            assert await walk.questions({f"c{n - 1}": YES}) == {f"c{n}": f"{n}?"}
-        error = await walk.error({"c2": YES})
-        assert (error["code"], error["data"]) == (-32602, {"limit": "rounds", "value": 3})
+            assert (await flow.send({f"c{n - 1}": yes})).questions == {f"c{n}": f"{n}?"}
+        error = (await flow.answer(c2=yes)).error
+        assert (error.code, error.data) == (-32602, {"limit": "rounds", "value": 3})
 
     async def test_the_official_clients_patience_is_enough_for_the_default(self, app: MRTRServer) -> None:
         @app.tool
@@ -46,11 +46,11 @@ class TestRule7Budgets:
                 await ctx.confirm(f"{n}?", key=f"c{n}")
             return "done"
 
-        walk = Walk(app, target="ten")
-        await walk.questions()
+        flow = AsyncClient(app).flow("ten")
+        assert (await flow.start()).needs_input
         for n in range(9):
-            await walk.questions({f"c{n}": YES})
-        assert await walk.text({"c9": YES}) == "done"
+            assert (await flow.send({f"c{n}": yes})).needs_input
+        assert (await flow.answer(c9=yes)).text == "done"
 
     async def test_a_handler_that_keeps_another_state_each_time_has_all_rounds(self, app: MRTRServer) -> None:
         @app.tool
@@ -58,14 +58,14 @@ class TestRule7Budgets:
             count = state.value or 0
             return f"counted to {count}" if count == to else InputRequired(state=count + 1)
 
-        walk = Walk(app, target="counting", arguments={"to": 10})
+        flow = AsyncClient(app).flow("counting", to=10)
         for _ in range(10):
-            assert await walk.questions() == {}
-        assert await walk.text() == "counted to 10"
-        walk = Walk(app, target="counting", arguments={"to": 11})
+            assert is_state_only(await flow.send())
+        assert (await flow.send()).text == "counted to 10"
+        flow = AsyncClient(app).flow("counting", to=11)
         for _ in range(10):
-            assert await walk.questions() == {}
-        assert (await walk.error())["data"] == {"limit": "rounds", "value": 10}
+            assert is_state_only(await flow.send())
+        assert (await flow.send()).error.data == {"limit": "rounds", "value": 10}
 
     async def test_state_only_rounds_are_the_servers_own(self, app: MRTRServer) -> None:
         """What a handler does of its own accord is not among them, and leaves them to the server."""
@@ -78,23 +78,23 @@ class TestRule7Budgets:
             return f"counted to {count}" if count == 4 else InputRequired(state=count + 1)
 
         app.drain()
-        walk = Walk(app, target="counting")
+        flow = AsyncClient(app).flow("counting")
         done = []
-        while (reply := await walk.send())["result"]["resultType"] == "input_required":
+        while (reply := await flow.send()).needs_input:
             done.append("".join(EFFECTS))
         handed_over = [effects for effects in done if len(effects) % 2 or not effects]
         assert handed_over == ["", "a", "aba"], "three times; then it goes on here"
         assert done == ["", "a", "ab", "aba", "abab", "ababab", "abababab"]
-        assert reply["result"]["content"][0]["text"] == "counted to 4"
+        assert reply.text == "counted to 4"
 
     async def test_never_two_without_anything_new(self, app: MRTRServer) -> None:
         @app.tool
         def stuck(state: State[int]) -> str | InputRequired:
             return InputRequired(state=1)
 
-        walk = Walk(app, target="stuck")
-        assert await walk.questions() == {}
-        assert (await walk.error())["data"]["limit"] == "state_only_rounds"
+        flow = AsyncClient(app).flow("stuck")
+        assert is_state_only(await flow.start())
+        assert (await flow.send()).error.data["limit"] == "state_only_rounds"
 
     async def test_the_life_of_a_state_and_of_a_flow(self) -> None:
         clock = Clock(1_000_000.0)
@@ -112,20 +112,20 @@ class TestRule7Budgets:
             await ctx.confirm("first?", key="first")
             return "done"
 
-        walk = Walk(app, target="two")
-        await walk.questions()
+        flow = AsyncClient(app).flow("two")
+        assert (await flow.start()).needs_input
         clock.advance(99)
-        await walk.questions({"first": YES})
+        assert (await flow.answer(first=yes)).needs_input
         clock.advance(52)  # within the state's life, past the flow's
-        assert (await walk.error({"second": YES}))["code"] == -32602
-        walk = Walk(app, target="two")
-        await walk.questions()
+        assert (await flow.answer(second=yes)).error.code == -32602
+        flow = AsyncClient(app).flow("two")
+        assert (await flow.start()).needs_input
         clock.advance(101)
-        assert (await walk.error({"first": YES}))["code"] == -32602
-        walk = Walk(app, target="hurried")
-        await walk.questions()
+        assert (await flow.answer(first=yes)).error.code == -32602
+        flow = AsyncClient(app).flow("hurried")
+        assert (await flow.start()).needs_input
         clock.advance(6)
-        assert (await walk.error({"first": YES}))["code"] == -32602
+        assert (await flow.answer(first=yes)).error.code == -32602
 
     async def test_the_size_of_a_state_names_the_largest_entry(self) -> None:
         app = MRTRServer("rules", keys=KeyRing.generate(), limits=Limits(state_bytes=2000))
@@ -136,6 +136,6 @@ class TestRule7Budgets:
             await ctx.confirm("sure?")
             return "done"
 
-        error = await Walk(app, target="big").error()
-        assert error["data"] == {"limit": "state_bytes", "value": 2000}
-        assert "the step 'download'" in error["message"]
+        error = (await AsyncClient(app).flow("big").start()).error
+        assert error.data == {"limit": "state_bytes", "value": 2000}
+        assert "the step 'download'" in error.message

@@ -16,9 +16,9 @@ from mrtr_server import (
     Sample,
     Sampled,
 )
+from mrtr_server.testing import AsyncClient, accept
 
 from ..support.models import Login
-from ..support.walk import Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -73,19 +73,19 @@ class TestRule8CapabilitiesGateWhatIsSent:
             return "done"
 
         for target in ("pure", "inline", "gathered", "declared"):
-            error = await Walk(app, target=target, capabilities=capabilities).error()
-            assert (error["code"], error["data"]) == (-32021, {"requiredCapabilities": missing})
+            error = (await AsyncClient(app, capabilities=capabilities).flow(target).start()).error
+            assert (error.code, error.data) == (-32021, {"requiredCapabilities": missing})
 
     async def test_an_answer_that_is_there_counts(self, app: MRTRServer) -> None:
         @app.tool
         async def ask(ctx: Context) -> str:
             return (await ctx.elicit("who?", Login)).name
 
-        assert await Walk(app, target="ask", capabilities={}).text({"login": accept(name="ann")}) == "ann"
+        assert (await AsyncClient(app, capabilities={}).flow("ask").start(login=accept(name="ann"))).text == "ann"
 
     async def test_a_tool_can_choose_another_way(self, app: MRTRServer) -> None:
         @app.tool
         async def ask(ctx: Context) -> str:
             return (await ctx.elicit("who?", Login)).name if ctx.client.supports("elicitation") else "anonymous"
 
-        assert await Walk(app, target="ask", capabilities={"sampling": {}}).text() == "anonymous"
+        assert (await AsyncClient(app, capabilities={"sampling": {}}).flow("ask").start()).text == "anonymous"

@@ -9,10 +9,9 @@ from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.testing import Clock
+from mrtr_server.testing import AsyncClient, Clock
 
 from ..conftest import Serve
-from ..support.walk import Walk
 from ..support.wire import Wire, accept
 
 DONE: list[str] = []
@@ -142,7 +141,7 @@ def test_a_client_that_can_not_ask_gets_the_missing_capability(
 ) -> None:
     reply = wire.call(tool, X, capabilities=capabilities)
     assert (reply.status, reply.code) == (400, -32021)
-    assert reply.error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+    assert reply.error.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
     assert DONE == []
 
 
@@ -178,7 +177,7 @@ def test_a_late_answer_gets_the_frozen_error(wire: Wire, tool: str) -> None:
     state = wire.call(tool, X).state
     CLOCK.advance(3601)
     reply = wire.call(tool, X, answers={"confirm": accept(confirm=True)}, state=state)
-    assert (reply.code, reply.error["message"]) == (-32602, InvalidRequestState.MESSAGE)
+    assert (reply.code, reply.error.message) == (-32602, InvalidRequestState.MESSAGE)
     assert DONE == []
 
 
@@ -188,10 +187,10 @@ def test_a_yes_counts_with_the_state_that_asked_and_for_what_was_asked(wire: Wir
     assert message(wire.call(tool, X, answers=yes)) == QUESTION
     state = wire.call(tool, X).state
     other = wire.call(tool, {"path": "y"}, answers=yes, state=state)
-    assert (other.code, other.error["message"]) == (-32602, InvalidRequestState.MESSAGE)
+    assert (other.code, other.error.message) == (-32602, InvalidRequestState.MESSAGE)
     assert message(wire.call(tool, X, state=state)) == QUESTION
     elsewhere = TOOLS[TOOLS.index(tool) - 1]
-    assert wire.call(elsewhere, X, answers=yes, state=state).error["message"] == InvalidRequestState.MESSAGE
+    assert wire.call(elsewhere, X, answers=yes, state=state).error.message == InvalidRequestState.MESSAGE
     assert DONE == []
 
 
@@ -207,8 +206,8 @@ def test_in_a_prompt_or_resource_they_are_distinct_errors(
     first = wire.modern(method, params)
     assert message(first) == QUESTION
     error = wire.modern(method, {**params, "requestState": first.state, "inputResponses": {"confirm": answer}}).error
-    assert error["message"].startswith(said)
-    assert error["data"] == {"action": answer["action"]}
+    assert error.message.startswith(said)
+    assert error.data == {"action": answer["action"]}
     assert DONE == []
 
 
@@ -252,7 +251,7 @@ async def test_an_answer_to_a_form_that_looks_the_same_is_no_yes() -> None:
         await ctx.confirm("Delete it?", key="sure")
         return "deleted"
 
-    walk = Walk(app, target="act")
-    assert await walk.questions() == {"sure": "Delete it?"}
-    assert await walk.questions({"sure": accept(confirm=True)}) == {"sure": "Delete it?"}
-    assert await walk.text({"sure": accept(confirm=True)}) == "deleted"
+    flow = AsyncClient(app).flow("act")
+    assert (await flow.start()).questions == {"sure": "Delete it?"}
+    assert (await flow.answer(sure={"confirm": True})).questions == {"sure": "Delete it?"}
+    assert (await flow.answer(sure={"confirm": True})).text == "deleted"

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from mrtr_server.testing import AsyncClient, Flow, Reply, decline, no, replicas,
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
+from ..support.flows import AsyncFlow
 from ..support.models import Login
 from ..support.serving import KEYS, in_process
 from ..support.wire import Wire, accept, modern
@@ -25,8 +26,6 @@ from .test_single_use import Watched, until
 pytestmark = pytest.mark.anyio
 
 REPLAYS = 50
-
-Walking = Flow[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]
 
 
 @pytest.fixture
@@ -89,11 +88,11 @@ WAYS = [
 each_way = pytest.mark.parametrize(("method", "target"), WAYS, ids=[target for _, target in WAYS])
 
 
-def walking(*apps: MRTRServer, method: str = "tools/call", target: str, tasks: bool = False) -> Walking:
+def walking(*apps: MRTRServer, method: str = "tools/call", target: str, tasks: bool = False) -> AsyncFlow:
     return Flow(AsyncClient(*apps, tasks=tasks), method, target, {})
 
 
-async def asked(app: MRTRServer, method: str = "tools/call", target: str = "inline") -> Walking:
+async def asked(app: MRTRServer, method: str = "tools/call", target: str = "inline") -> AsyncFlow:
     """Begin a flow on three replicas, up to its confirmation."""
     flow = walking(*replicas(app, 3), method=method, target=target)
     assert (await flow.start()).questions == {"confirm": "Pay?"}

@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, Elicit, KeyRing, MRTRServer, ToolError
+from mrtr_server.testing import Answer, AsyncClient, accept, cancel, decline, yes
 
 from ..support.models import Login
-from ..support.walk import CANCEL, DECLINE, YES, Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ class TestOrder:
             RAN.append("handler")
             return second
 
-        assert await Walk(app, target="run").text() == "first needed by the second"
+        assert (await AsyncClient(app).flow("run").start()).text == "first needed by the second"
         assert RAN == ["first", "needed by the second", "second", "third", "handler"]
 
     async def test_one_has_ended_before_the_next_begins(self, app: MRTRServer) -> None:
@@ -99,7 +99,7 @@ class TestOrder:
         ) -> str:
             return "ran"
 
-        assert await Walk(app, target="run").text() == "ran"
+        assert (await AsyncClient(app).flow("run").start()).text == "ran"
         assert most == 1
 
     async def test_context_variables_go_on_to_what_comes_after(self, app: MRTRServer) -> None:
@@ -115,7 +115,7 @@ class TestOrder:
         def run(chosen: Annotated[None, Depends(choose)], table: Annotated[str, Depends(table)]) -> str:
             return f"{table} of {tenant.get()}"
 
-        assert await Walk(app, target="run").text() == "acme.books of acme"
+        assert (await AsyncClient(app).flow("run").start()).text == "acme.books of acme"
 
 
 class TestFirstFailure:
@@ -134,7 +134,7 @@ class TestFirstFailure:
         ) -> str:
             return "ordered"
 
-        said = {await Walk(app, target="order", arguments={"title": "Emma"}).failure() for _ in range(50)}
+        said = {(await AsyncClient(app).flow("order", title="Emma").start()).failure for _ in range(50)}
         assert said == {"Only staff may order."}
         assert RAN == ["staff"] * 50
 
@@ -147,7 +147,7 @@ class TestFirstFailure:
         ) -> str:
             return "ordered"
 
-        assert await Walk(app, target="order").failure() == "Only staff may order."
+        assert (await AsyncClient(app).flow("order").start()).failure == "Only staff may order."
 
     async def test_an_error_of_what_a_dependency_needs_stops_the_dependency(self, app: MRTRServer) -> None:
         def inner(guard: Annotated[str, Depends(named("guard", error="no"))], login: Who) -> str:
@@ -158,7 +158,7 @@ class TestFirstFailure:
         def run(inner: Annotated[str, Depends(inner)], other: Annotated[str, Depends(named("other"))]) -> str:
             return "ran"
 
-        assert await Walk(app, target="run").failure() == "no"
+        assert (await AsyncClient(app).flow("run").start()).failure == "no"
         assert RAN == ["guard"]
 
     async def test_an_error_beside_an_ask_of_the_same_dependency_ends_the_call(self, app: MRTRServer) -> None:
@@ -169,7 +169,7 @@ class TestFirstFailure:
         def run(guard: Annotated[None, Depends(guard)], login: Who) -> str:
             return "ran"
 
-        assert await Walk(app, target="run").failure() == "closed"
+        assert (await AsyncClient(app).flow("run").start()).failure == "closed"
 
     async def test_the_error_of_a_text_stops_what_is_declared_after_it(self, app: MRTRServer) -> None:
         def text() -> str:
@@ -188,11 +188,11 @@ class TestFirstFailure:
         ) -> str:
             return "ran"
 
-        assert await Walk(app, target="run").failure() == "sold out"
+        assert (await AsyncClient(app).flow("run").start()).failure == "sold out"
         assert RAN == []
 
-    @pytest.mark.parametrize("answer", [DECLINE, CANCEL], ids=str)
-    async def test_a_no_stops_what_is_declared_after_it(self, app: MRTRServer, answer: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("answer", [decline, cancel], ids=str)
+    async def test_a_no_stops_what_is_declared_after_it(self, app: MRTRServer, answer: Answer) -> None:
         def text() -> str:
             RAN.append("a later text")
             return "how many?"
@@ -206,10 +206,10 @@ class TestFirstFailure:
         ) -> str:
             return "ran"
 
-        walk = Walk(app, target="run")
-        await walk.questions()
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).needs_input
         RAN.clear()
-        await walk.failure({"login": answer})
+        assert (await flow.answer(login=answer)).failure
         assert RAN == ["before"]
 
 
@@ -224,14 +224,14 @@ class TestOpenAsks:
         ) -> str:
             return "ran"
 
-        walk = Walk(app, target="run")
-        assert await walk.questions() == {"login": "who?", "amount": "how many?"}
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).questions == {"login": "who?", "amount": "how many?"}
         assert RAN == []
-        assert await walk.questions({"login": accept(name="ann")}) == {"amount": "how many?"}
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"amount": "how many?"}
         assert RAN == []
-        assert await walk.questions({"amount": accept(count=2)}) == {"sure": "sure?"}
+        assert (await flow.answer(amount=accept(count=2))).questions == {"sure": "sure?"}
         assert RAN == ["stock"]
-        assert await walk.text({"sure": YES}) == "ran"
+        assert (await flow.answer(sure=yes)).text == "ran"
 
     async def test_asks_share_a_round_with_those_of_nested_dependencies_before_them(self, app: MRTRServer) -> None:
         def account(login: Annotated[Login, Elicit("whose account?")]) -> str:
@@ -242,13 +242,13 @@ class TestOpenAsks:
         def run(amount: HowMany, account: Annotated[str, Depends(account)], login: Who) -> str:
             return f"{account} {login.name}"
 
-        walk = Walk(app, target="run")
+        flow = AsyncClient(app).flow("run")
         # The dependency's own ask stands before it, the tool's second one after it.
-        assert await walk.questions() == {"amount": "how many?", "login_2": "whose account?"}
+        assert (await flow.start()).questions == {"amount": "how many?", "login_2": "whose account?"}
         answers = {"amount": accept(count=2), "login_2": accept(name="ann")}
-        assert await walk.questions(answers) == {"login": "who?"}
+        assert (await flow.send(answers)).questions == {"login": "who?"}
         assert RAN == ["account"]
-        assert await walk.text({"login": accept(name="bob")}) == "ann bob"
+        assert (await flow.answer(login=accept(name="bob"))).text == "ann bob"
 
     async def test_an_ask_in_the_middle_of_a_dependency_holds_back_all_that_is_after_it(self, app: MRTRServer) -> None:
         async def asking(ctx: Context) -> str:
@@ -263,22 +263,22 @@ class TestOpenAsks:
         ) -> str:
             return f"{asking} {login.name}"
 
-        walk = Walk(app, target="run")
-        assert await walk.questions() == {"amount": "how many?"}
-        assert await walk.questions({"amount": accept(count=1)}) == {"login": "inline?"}
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).questions == {"amount": "how many?"}
+        assert (await flow.answer(amount=accept(count=1))).questions == {"login": "inline?"}
         assert RAN == []
-        assert await walk.questions({"login": accept(name="ann")}) == {"who": "who?", "confirm": "go?"}
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"who": "who?", "confirm": "go?"}
         assert RAN == ["after"]
-        assert await walk.text({"who": accept(name="bob"), "confirm": YES}) == "ann bob"
+        assert (await flow.answer(who=accept(name="bob"), confirm=yes)).text == "ann bob"
 
     async def test_the_confirmation_of_confirm_is_the_last_of_all(self, app: MRTRServer) -> None:
         @app.tool(confirm="go?")
         def run(login: Who, guard: Annotated[str, Depends(named("guard"))], amount: HowMany) -> str:
             return "ran"
 
-        walk = Walk(app, target="run")
-        assert await walk.questions() == {"login": "who?"}
-        assert await walk.questions({"login": accept(name="ann")}) == {"amount": "how many?", "confirm": "go?"}
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"amount": "how many?", "confirm": "go?"}
         assert RAN == ["guard"]
 
     async def test_what_the_client_lacks_holds_them_back_too(self, app: MRTRServer) -> None:
@@ -286,6 +286,6 @@ class TestOpenAsks:
         def run(login: Who, guard: Annotated[str, Depends(named("guard"))]) -> str:
             return "ran"
 
-        error = await Walk(app, target="run", capabilities={}).error()
-        assert error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+        error = (await AsyncClient(app, capabilities={}).flow("run").start()).error
+        assert error.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
         assert RAN == []

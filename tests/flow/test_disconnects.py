@@ -2,8 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -11,11 +11,12 @@ from mrtr_server import (
     Context,
     MRTRServer,
 )
+from mrtr_server.testing import Answer, AsyncClient, accept, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect, happened
+from ..support.flows import AsyncFlow
 from ..support.models import Login
-from ..support.walk import YES, Walk, accept
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -28,8 +29,9 @@ class TestRule11AClientThatClosesTheStreamCancels:
 
     gate: asyncio.Event
 
-    def begin(self, app: MRTRServer, streamed: bool, **params: Any) -> Exchange:
-        """Send a call; with streaming, the reply is a stream from the first note on."""
+    def begin(self, app: MRTRServer, streamed: bool, state: str | None, answers: Mapping[str, Answer]) -> Exchange:
+        """Send the second round; with streaming, the reply is a stream from the first note on."""
+        params = {"requestState": state, "inputResponses": {key: answer.raw for key, answer in answers.items()}}
         extra = {"progressToken": "p"} if streamed else {}
         message = modern("tools/call", {"name": "pay", **params}, **extra)
         return Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
@@ -56,19 +58,19 @@ class TestRule11AClientThatClosesTheStreamCancels:
                 raise
             return await ctx.step(effect, "mailed")
 
-    async def asked(self, app: MRTRServer) -> Walk:
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        return walk
+    async def asked(self, app: MRTRServer) -> AsyncFlow:
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        return flow
 
     @pytest.mark.parametrize("streamed", [False, True], ids=["of JSON", "of a stream"])
     async def test_the_request_ends_at_the_next_boundary_so_a_running_step_finishes(
         self, app: MRTRServer, streamed: bool
     ) -> None:
         self.add_pay(app)
-        walk = await self.asked(app)
+        flow = await self.asked(app)
         answers = {"login": accept(name="ann")}
-        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses=answers)
+        under_way = self.begin(app, streamed, flow.state, answers)
         await happened("begun")
         under_way.disconnect()
         await happened("cancelled")
@@ -102,13 +104,13 @@ class TestRule11AClientThatClosesTheStreamCancels:
         self, app: MRTRServer, streamed: bool, why: dict[str, bool]
     ) -> None:
         self.add_pay(app, **why)
-        walk = await self.asked(app)
-        answers = {"confirm": YES} if "confirms" in why else {"login": accept(name="ann")}
-        under_way = self.begin(app, streamed, requestState=walk.state, inputResponses=answers)
+        flow = await self.asked(app)
+        answers = {"confirm": yes} if "confirms" in why else {"login": accept(name="ann")}
+        under_way = self.begin(app, streamed, flow.state, answers)
         await happened("begun")
         under_way.disconnect()
         await under_way.end()
         self.gate.set()
         await happened("mailed")
-        assert await walk.text(answers) == "mailed"
+        assert (await flow.send(answers)).text == "mailed"
         assert EFFECTS == ["begun", "charged", "mailed"]

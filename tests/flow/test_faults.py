@@ -13,9 +13,9 @@ from mrtr_server import (
     State,
     ToolError,
 )
+from mrtr_server.testing import AsyncClient
 
 from ..support.models import Login
-from ..support.walk import Walk
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ class TestHandlersFaults:
         def broken() -> str:
             raise RuntimeError("the database password is hunter2")
 
-        text = await Walk(app, target="broken").failure()
+        text = (await AsyncClient(app).flow("broken").start()).failure
         assert "hunter2" not in text
         reference = text.rpartition(" ")[2].rstrip(")")
         assert reference in caplog.text
@@ -41,7 +41,7 @@ class TestHandlersFaults:
         def broken() -> str:
             raise RuntimeError("hunter2")
 
-        assert await Walk(app, target="broken").failure() == "RuntimeError: hunter2"
+        assert (await AsyncClient(app).flow("broken").start()).failure == "RuntimeError: hunter2"
 
     async def test_tool_errors_are_for_the_model(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         @app.tool
@@ -49,7 +49,7 @@ class TestHandlersFaults:
             raise ToolError("no such city")
 
         with caplog.at_level(logging.WARNING):
-            assert await Walk(app, target="broken").failure() == "no such city"
+            assert (await AsyncClient(app).flow("broken").start()).failure == "no such city"
         assert not caplog.records
 
     async def test_a_function_that_asks_nothing_and_keeps_nothing_would_run_for_ever_so_it_fails(
@@ -59,7 +59,7 @@ class TestHandlersFaults:
         def nothing() -> str | InputRequired:
             return InputRequired()
 
-        assert "reference" in await Walk(app, target="nothing").failure()
+        assert "reference" in (await AsyncClient(app).flow("nothing").start()).failure
         assert "InputRequired() has neither an ask nor a state" in caplog.text
 
     async def test_a_state_that_is_not_of_its_declared_type_fails_and_asks_nothing(
@@ -69,7 +69,7 @@ class TestHandlersFaults:
         def counting(state: State[int]) -> str | InputRequired:
             return InputRequired(login=Elicit("who?", Login), state=object())
 
-        assert "reference" in await Walk(app, target="counting").failure()
+        assert "reference" in (await AsyncClient(app).flow("counting").start()).failure
         assert "InputRequired(state=...) can't be kept as its declared type" in caplog.text
 
 
@@ -92,4 +92,4 @@ class TestNothingEndsTheServer:
             return "done"
 
         for target in ("plain", "inline", "step"):
-            assert "reference" in await Walk(app, target=target).failure()
+            assert "reference" in (await AsyncClient(app).flow(target).start()).failure

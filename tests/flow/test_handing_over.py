@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
-import httpx
 import pytest
 
 from mrtr_server import (
@@ -20,10 +19,11 @@ from mrtr_server import (
 from mrtr_server.protocol.all_dialects import DIALECTS, Envelope
 from mrtr_server.protocol.drafts import SepDraftDialect
 from mrtr_server.protocol.messages import Call
+from mrtr_server.testing import AsyncClient, Flow, Reply, accept
 
 from ..support.effects import EFFECTS, effect, happened, slow_effect
+from ..support.flows import is_state_only
 from ..support.models import Login
-from ..support.walk import Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -107,66 +107,66 @@ class TestRule10StateOnlyOutcomes:
         self, app: MRTRServer, other: MRTRServer, method: str, target: str
     ) -> None:
         app.drain()
-        walk = Walk(app, other, target=target, method=method)
-        assert await walk.questions() == {}
+        flow = Flow(AsyncClient(app, other), method, target, {})
+        assert is_state_only(await flow.start())
         assert EFFECTS == []
-        assert (await walk.send())["result"]["resultType"] == "complete"
+        assert (await flow.send()).result["resultType"] == "complete"
         assert len(EFFECTS) == 1
 
     @pytest.mark.parametrize("target", ["pure", "inline"])
     async def test_the_answers_that_came_with_it_are_kept(
         self, app: MRTRServer, other: MRTRServer, target: str
     ) -> None:
-        walk = Walk(app, app, other, target=target)
-        await walk.questions()
+        flow = AsyncClient(app, app, other).flow(target)
+        assert (await flow.start()).needs_input
         app.drain()
-        assert await walk.questions({"login": accept(name="ann")}) == {}
-        assert await walk.text() == "ann"
+        assert is_state_only(await flow.answer(login=accept(name="ann")))
+        assert (await flow.send()).text == "ann"
         assert EFFECTS == ["ann"]
 
     async def test_a_running_call_goes_at_its_next_step(self, app: MRTRServer, other: MRTRServer) -> None:
-        walk = Walk(app, other, target="two_steps")
-        under_way = asyncio.create_task(walk.questions())
+        flow = AsyncClient(app, other).flow("two_steps")
+        under_way = asyncio.create_task(flow.start())
         await happened("first")
         app.drain()
         gates[app].set()
         gates[other].set()
-        assert await under_way == {}
-        assert await walk.text() == "firstsecond"
+        assert is_state_only(await under_way)
+        assert (await flow.send()).text == "firstsecond"
         assert EFFECTS == ["first", "second"]
 
     async def test_a_running_call_goes_at_its_checkpoint(self, app: MRTRServer, other: MRTRServer) -> None:
-        walk = Walk(app, other, target="marked")
-        under_way = asyncio.create_task(walk.questions())
+        flow = AsyncClient(app, other).flow("marked")
+        under_way = asyncio.create_task(flow.start())
         await asyncio.sleep(0.02)
         app.drain()
         gates[app].set()
         gates[other].set()
-        assert await under_way == {}
-        assert await walk.text() == "marked"
+        assert is_state_only(await under_way)
+        assert (await flow.send()).text == "marked"
         assert EFFECTS == ["marked"]
 
     async def test_a_step_that_runs_beside_ends_first_and_is_kept(self, app: MRTRServer, other: MRTRServer) -> None:
-        walk = Walk(app, other, target="side_by_side")
-        under_way = asyncio.create_task(walk.questions())
+        flow = AsyncClient(app, other).flow("side_by_side")
+        under_way = asyncio.create_task(flow.start())
         await asyncio.sleep(0.005)
         app.drain()
         gates[app].set()
         gates[other].set()
-        assert await under_way == {}
+        assert is_state_only(await under_way)
         assert EFFECTS == ["a"]
-        assert await walk.text() == "a b"
+        assert (await flow.send()).text == "a b"
         assert EFFECTS == ["a", "b"]
 
     async def test_what_has_been_done_is_replayed_without_a_boundary(self, app: MRTRServer) -> None:
         gates[app].set()
         app.drain()
-        walk = Walk(app, target="two_steps")
-        assert await walk.questions() == {}
+        flow = AsyncClient(app).flow("two_steps")
+        assert is_state_only(await flow.start())
         # Nothing is new, so the first step runs here; the second is elsewhere's.
-        assert await walk.questions() == {}
+        assert is_state_only(await flow.send())
         assert EFFECTS == ["first"]
-        assert await walk.text() == "firstsecond"
+        assert (await flow.send()).text == "firstsecond"
 
     async def test_a_step_of_an_earlier_round_is_no_boundary(self, app: MRTRServer) -> None:
         @app.tool
@@ -176,16 +176,16 @@ class TestRule10StateOnlyOutcomes:
             await ctx.step(effect, "prepared")
             return (await ctx.elicit("who?", Login)).name
 
-        walk = Walk(app, target="prepared")
+        flow = AsyncClient(app).flow("prepared")
         gates[app].set()
-        await walk.questions()
+        assert (await flow.start()).questions
         gates[app].clear()
         EFFECTS.clear()
-        under_way = asyncio.create_task(walk.text({"login": accept(name="ann")}))
+        under_way = asyncio.create_task(flow.answer(login={"name": "ann"}))
         await happened("begun")
         app.drain()
         gates[app].set()
-        assert await under_way == "ann"
+        assert (await under_way).text == "ann"
 
     async def test_a_step_that_runs_already_is_no_boundary(self, app: MRTRServer) -> None:
         gate = asyncio.Event()
@@ -205,30 +205,30 @@ class TestRule10StateOnlyOutcomes:
         async def twice(ctx: Context) -> str:
             return " ".join(await asyncio.gather(ctx.step(held, key="held"), again(ctx)))
 
-        assert await Walk(app, target="twice").text() == "held held"
+        assert (await AsyncClient(app).flow("twice").start()).text == "held held"
         assert EFFECTS == ["held"]
 
     async def test_a_call_that_comes_back_with_nothing_new_runs_here(self, app: MRTRServer) -> None:
         app.drain()
-        walk = Walk(app, target="plain")
-        assert await walk.questions() == {}
-        assert await walk.text() == "plain"
+        flow = AsyncClient(app).flow("plain")
+        assert is_state_only(await flow.start())
+        assert (await flow.send()).text == "plain"
 
     async def test_a_flow_is_handed_over_three_times_at_most(self, app: MRTRServer) -> None:
         app.drain()
-        walk = Walk(app, target="many")
+        flow = AsyncClient(app).flow("many")
         handed_over = 0
-        while (await walk.send())["result"]["resultType"] == "input_required":
+        while (await flow.send()).needs_input:
             handed_over += 1
         assert handed_over == 3
         assert "".join(EFFECTS) == "01234567"
 
     async def test_a_flow_is_not_handed_over_past_the_last_of_its_rounds(self) -> None:
         app = self.serving(MRTRServer("rules", keys=self.ring, limits=Limits(rounds=1)))
-        walk = Walk(app, target="inline")
-        await walk.questions()
+        flow = AsyncClient(app).flow("inline")
+        assert (await flow.start()).needs_input
         app.drain()
-        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann"
 
     async def test_a_flow_is_not_handed_over_where_its_state_would_be_too_large(self) -> None:
         app = MRTRServer("rules", keys=self.ring, limits=Limits(state_bytes=4000))
@@ -239,24 +239,24 @@ class TestRule10StateOnlyOutcomes:
             app.drain()
             return await ctx.step(effect, "done")
 
-        assert await Walk(app, target="big").text() == "done"
+        assert (await AsyncClient(app).flow("big").start()).text == "done"
 
     async def test_too_many_calls_are_shed_in_the_same_way(self, other: MRTRServer) -> None:
         app = self.serving(MRTRServer("rules", keys=self.ring, limits=Limits(shed_above=1)))
         gates[other].set()
-        first = Walk(app, other, target="two_steps")
-        under_way = asyncio.create_task(first.questions())
+        first = AsyncClient(app, other).flow("two_steps")
+        under_way = asyncio.create_task(first.start())
         await happened("first")
-        new, stubborn = Walk(app, other, target="plain"), Walk(app, target="marked")
-        assert await new.questions() == {}
-        assert await stubborn.questions() == {}
-        coming_back = asyncio.create_task(stubborn.text())  # has done nothing since, so it stays
+        new, stubborn = AsyncClient(app, other).flow("plain"), AsyncClient(app).flow("marked")
+        assert is_state_only(await new.start())
+        assert is_state_only(await stubborn.start())
+        coming_back = asyncio.create_task(stubborn.send())  # has done nothing since, so it stays
         await asyncio.sleep(0.02)
         gates[app].set()
-        assert await under_way == {}  # and the call that can go on elsewhere makes room
-        assert await coming_back == "marked"
-        assert await first.text() == "firstsecond"
-        assert await new.text() == "plain"
+        assert is_state_only(await under_way)  # and the call that can go on elsewhere makes room
+        assert (await coming_back).text == "marked"
+        assert (await first.send()).text == "firstsecond"
+        assert (await new.send()).text == "plain"
 
     async def test_calls_wait_their_turn(self) -> None:
         app = MRTRServer("rules", keys=self.ring, limits=Limits(max_concurrency=2))
@@ -270,8 +270,9 @@ class TestRule10StateOnlyOutcomes:
             running.remove(name)
             return name
 
-        walks = [Walk(app, target="slow", arguments={"name": name}) for name in "abcdefg"]
-        assert await asyncio.gather(*(walk.text() for walk in walks)) == list("abcdefg")
+        flows = [AsyncClient(app).flow("slow", name=name) for name in "abcdefg"]
+        replies = await asyncio.gather(*(flow.send() for flow in flows))
+        assert [reply.text for reply in replies] == list("abcdefg")
         assert set(EFFECTS) <= {"1", "2"}
 
     async def test_a_client_that_leaves_gives_up_its_turn(self) -> None:
@@ -284,12 +285,12 @@ class TestRule10StateOnlyOutcomes:
             await gate.wait()
             return name
 
-        calls = [asyncio.create_task(Walk(app, target="slow", arguments={"name": name}).text()) for name in "abc"]
+        calls = [asyncio.create_task(AsyncClient(app).flow("slow", name=name).start()) for name in "abc"]
         await happened("a")
         calls[1].cancel()
         gate.set()
-        assert await calls[0] == "a"
-        assert await calls[2] == "c"
+        assert (await calls[0]).text == "a"
+        assert (await calls[2]).text == "c"
         assert EFFECTS == ["a", "c"]
 
     async def test_a_client_that_can_not_retry_is_told_when_to_come_again(
@@ -297,10 +298,10 @@ class TestRule10StateOnlyOutcomes:
     ) -> None:
         app = self.serving(self.for_clients_that_can_not_retry(monkeypatch))
         app.drain()
-        response = await self.post(app, "plain")
-        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-        assert response.headers["connection"] == "close"
-        assert response.json()["error"]["code"] == -31002
+        refused = await self.post(app, "plain")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert refused.headers["connection"] == "close"
+        assert refused.error.code == -31002
         assert EFFECTS == []
 
     async def test_a_client_that_can_not_retry_finishes_where_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +310,7 @@ class TestRule10StateOnlyOutcomes:
         await happened("first")
         app.drain()
         gates[app].set()
-        assert (await under_way).json()["result"]["content"][0]["text"] == "firstsecond"
+        assert (await under_way).text == "firstsecond"
 
     def for_clients_that_can_not_retry(self, monkeypatch: pytest.MonkeyPatch) -> MRTRServer:
         """Return a server with a dialect in which a call is one request, as in those that began with a handshake."""
@@ -323,7 +324,5 @@ class TestRule10StateOnlyOutcomes:
         monkeypatch.setitem(cast(dict[str, Any], DIALECTS), "one-request", OneRequest)
         return MRTRServer("rules", keys=self.ring, dialects=["one-request"])
 
-    async def post(self, app: MRTRServer, tool: str) -> httpx.Response:
-        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}}
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            return await client.post("/mcp", json=message)
+    async def post(self, app: MRTRServer, tool: str) -> Reply:
+        return await AsyncClient(app, dialect="sep-draft").flow(tool).start()

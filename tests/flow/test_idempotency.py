@@ -10,9 +10,7 @@ import pytest
 
 from mrtr_server import Context, IdempotencyKey, KeyRing, MRTRServer, SetupError
 from mrtr_server.flow.idempotency import key_parameter
-from mrtr_server.testing import replica
-
-from ..support.walk import YES, Walk
+from mrtr_server.testing import AsyncClient, replica, yes
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -56,20 +54,20 @@ def add_pay(app: MRTRServer) -> None:
 class TestAKey:
     async def test_is_the_same_in_every_run_of_the_flow(self, app: MRTRServer) -> None:
         add_pay(app)
-        walk = Walk(app, replica(app), target="pay")  # which share no store
-        await walk.questions()
-        state = walk.state
+        flow = AsyncClient(app, replica(app)).flow("pay")  # which share no store
+        assert (await flow.start()).needs_input
+        state = flow.state
         for _ in range(2):
-            walk.state = state
-            assert await walk.text({"confirm": YES}) == "done"
+            flow.state = state
+            assert (await flow.send({"confirm": yes})).text == "done"
         assert KEYS[:4] == KEYS[4:]
 
     async def test_is_no_other_steps(self, app: MRTRServer) -> None:
         add_pay(app)
         for _ in range(2):
-            walk = Walk(app, target="pay")
-            await walk.questions()
-            await walk.text({"confirm": YES})
+            flow = AsyncClient(app).flow("pay")
+            assert (await flow.start()).needs_input
+            assert (await flow.answer(confirm=yes)).text
         keys = [key for _, key in KEYS]
         assert len(set(keys)) == 8, "each call of each flow has its own"
         assert all(re.fullmatch("[0-9a-f]{32}", key) for key in keys)
@@ -89,7 +87,7 @@ class TestAKey:
                 except TimeoutError:
                     continue
 
-        await Walk(app, target="pay").text()
+        assert (await AsyncClient(app).flow("pay").start()).text
         assert len(KEYS) == 3
         assert len(set(KEYS)) == 1
 
@@ -102,9 +100,9 @@ class TestAKey:
             await ctx.confirm("Sure?")
             return paid
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "6"
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "6"
         (_, first), (_, second) = KEYS
         assert first != second
 
@@ -127,16 +125,16 @@ class TestAKey:
             await ctx.confirm("Sure?")
             return paid
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "5"
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "5"
 
     async def test_of_the_callers_own_stands(self, app: MRTRServer) -> None:
         @app.tool
         async def pay(ctx: Context) -> int:
             return await ctx.step(charge, 5, idempotency_key=IdempotencyKey("order-7"))
 
-        await Walk(app, target="pay").text()
+        assert (await AsyncClient(app).flow("pay").start()).text
         assert KEYS == [("charge 5", "order-7")]
 
     async def test_comes_by_name(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -146,7 +144,7 @@ class TestAKey:
         async def pay(ctx: Context) -> None:
             await ctx.step(wrong)
 
-        await Walk(app, target="pay").failure()
+        assert (await AsyncClient(app).flow("pay").start()).failure
         assert "which is passed by name" in caplog.text
 
 
@@ -202,7 +200,7 @@ class TestTheParameter:
                 await ctx.step(strange, 5),  # type: ignore[call-overload]
             ]
 
-        result = (await Walk(app, target="pay").send())["result"]["structuredContent"]
+        result = (await AsyncClient(app).flow("pay").start()).structured
         assert len(set(result)) == 4
         assert all(re.fullmatch("[0-9a-f]{32}", key) for key in result)
 

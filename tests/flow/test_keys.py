@@ -8,10 +8,10 @@ from mrtr_server import (
     Context,
     MRTRServer,
 )
+from mrtr_server.testing import AsyncClient, accept, yes
 
 from ..support.effects import EFFECTS, effect
 from ..support.models import Login
-from ..support.walk import YES, Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -33,10 +33,10 @@ class TestRule6OrderChangesFailLoudly:
             await ctx.confirm("really?", key="really")
             return "done"
 
-        walk = Walk(app, target="deploy")
-        await walk.questions()
+        flow = AsyncClient(app).flow("deploy")
+        assert (await flow.start()).needs_input
         version["new"] = True
-        assert "reference" in await walk.failure({"really": YES})
+        assert "reference" in (await flow.answer(really=yes)).failure
         assert "An ask and a step both have the key 'effect'" in caplog.text
 
     async def test_a_step_under_the_key_of_an_ask(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -51,11 +51,11 @@ class TestRule6OrderChangesFailLoudly:
             await ctx.confirm("really?", key="really")
             return "done"
 
-        walk = Walk(app, target="deploy")
-        await walk.questions()
-        await walk.questions({"first": YES})
+        flow = AsyncClient(app).flow("deploy")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(first=yes)).needs_input
         version["new"] = True
-        assert "reference" in await walk.failure({"really": YES})
+        assert "reference" in (await flow.answer(really=yes)).failure
         assert "An ask and a step both have the key 'first'" in caplog.text
         assert EFFECTS == []
 
@@ -66,9 +66,9 @@ class TestRule6OrderChangesFailLoudly:
             two = await ctx.elicit("who?", Login, key="who")
             return one.name + two.name
 
-        walk = Walk(app, target="same")
-        assert await walk.questions() == {"who": "who?"}
-        assert await walk.text({"who": accept(name="a")}) == "aa"
+        flow = AsyncClient(app).flow("same")
+        assert (await flow.start()).questions == {"who": "who?"}
+        assert (await flow.answer(who=accept(name="a"))).text == "aa"
 
     async def test_the_same_key_for_another_question_is_an_error_for_the_author(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -80,7 +80,7 @@ class TestRule6OrderChangesFailLoudly:
             )
             return "done"
 
-        assert "reference" in await Walk(app, target="different").failure()
+        assert "reference" in (await AsyncClient(app).flow("different").start()).failure
         assert "'who' is used for two different questions" in caplog.text
 
     async def test_no_key_of_an_author_s_can_be_that_of_a_generated_one(
@@ -90,7 +90,7 @@ class TestRule6OrderChangesFailLoudly:
         async def marked(ctx: Context) -> str:
             return await ctx.step(effect, "x", key="effect#2")
 
-        assert "reference" in await Walk(app, target="marked").failure()
+        assert "reference" in (await AsyncClient(app).flow("marked").start()).failure
         assert "key='effect#2': '#' is reserved for generated keys" in caplog.text
         assert EFFECTS == []
 
@@ -101,8 +101,8 @@ class TestRule6OrderChangesFailLoudly:
             third = await ctx.elicit("third?", Login)
             return f"{one.name} {two.name} {third.name}"
 
-        walk = Walk(app, target="twice")
-        assert await walk.questions() == {"login": "first?", "login_2": "second?"}
+        flow = AsyncClient(app).flow("twice")
+        assert (await flow.start()).questions == {"login": "first?", "login_2": "second?"}
         answers = {"login": accept(name="a"), "login_2": accept(name="b")}
-        assert await walk.questions(answers) == {"login_3": "third?"}
-        assert await walk.text({"login_3": accept(name="c")}) == "a b c"
+        assert (await flow.send(answers)).questions == {"login_3": "third?"}
+        assert (await flow.answer(login_3=accept(name="c"))).text == "a b c"

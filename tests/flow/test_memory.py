@@ -8,8 +8,8 @@ import pytest
 from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round
+from mrtr_server.testing import AsyncClient
 from tests.support.models import Login
-from tests.support.walk import Walk
 
 pytestmark = pytest.mark.alone
 
@@ -53,7 +53,7 @@ def new_since(before: list[object]) -> list[object]:
 def test_an_abandoned_flow_is_forgotten(tool: str) -> None:
     async def abandon(flows: int) -> None:
         for _ in range(flows):
-            assert await Walk(app, target=tool).questions()
+            assert (await AsyncClient(app).flow(tool).start()).questions
 
     async def compare() -> tuple[int, int]:
         before = held()

@@ -15,11 +15,11 @@ from mrtr_server import (
     Sampled,
     ToolError,
 )
+from mrtr_server.testing import Answer, AsyncClient, accept, cancel, decline, no, sampled, yes
 
 from ..support.direct import headers_for, scope_of
 from ..support.effects import EFFECTS, effect, slow_effect
 from ..support.models import Login
-from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -76,9 +76,9 @@ class TestRule5AnUnansweredAskParks:
             return f"{answers['login'].name} {answers['sample'].text}"
 
         for target in ("gathered", "grouped", "nested", "asked", "named"):
-            walk = Walk(app, target=target)
-            assert set(await walk.questions()) == {"login", "sample"}, target
-            assert await walk.text({"login": accept(name="ann"), "sample": sampled("Oslo")}) == "ann Oslo"
+            flow = AsyncClient(app).flow(target)
+            assert set((await flow.start()).questions) == {"login", "sample"}, target
+            assert (await flow.answer(login=accept(name="ann"), sample=sampled("Oslo"))).text == "ann Oslo"
 
     async def test_asks_of_one_call_come_in_order_or_by_name_and_not_both(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -88,7 +88,7 @@ class TestRule5AnUnansweredAskParks:
             ask: Any = ctx.ask
             return str(await ask(Elicit("who?", Login), sample=Sample("capital?")))
 
-        assert "reference" in await Walk(app, target="both").failure()
+        assert "reference" in (await AsyncClient(app).flow("both").start()).failure
         assert "ctx.ask(...) takes asks in order or by name, not both" in caplog.text
 
     async def test_a_step_beside_an_ask_finishes_and_is_recorded(self, app: MRTRServer) -> None:
@@ -97,10 +97,10 @@ class TestRule5AnUnansweredAskParks:
             login, done = await asyncio.gather(ctx.elicit("who?", Login), ctx.step(slow_effect, "work"))
             return f"{login.name} {done}"
 
-        walk = Walk(app, target="beside")
-        await walk.questions()
+        flow = AsyncClient(app).flow("beside")
+        assert (await flow.start()).needs_input
         assert EFFECTS == ["work"]
-        assert await walk.text({"login": accept(name="ann")}) == "ann work"
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann work"
         assert EFFECTS == ["work"]
 
     @pytest.mark.parametrize("step", [slow_effect, effect], ids=["async def", "def"])
@@ -121,10 +121,10 @@ class TestRule5AnUnansweredAskParks:
                 others = [group.create_task(branch(name)) for name in ("a", "b")]
             return " ".join([first.result().name, *(each.result() for each in others)])
 
-        walk = Walk(app, target="beside")
-        assert set(await walk.questions()) == {"login", "a", "b"}
-        assert await walk.text({key: accept(name=key) for key in ("login", "a", "b")}) == "login a b"
-        assert walk.rounds == 2
+        flow = AsyncClient(app).flow("beside")
+        assert set((await flow.start()).questions) == {"login", "a", "b"}
+        assert (await flow.send({key: accept(name=key) for key in ("login", "a", "b")})).text == "login a b"
+        assert flow.last.rounds == 2
         assert sorted(EFFECTS) == ["a one", "a two", "b one", "b two"]
 
     async def test_steps_in_a_row_beside_an_ask_all_finish(self, app: MRTRServer) -> None:
@@ -139,14 +139,14 @@ class TestRule5AnUnansweredAskParks:
                 working = group.create_task(work())
             return asking.result().name + working.result()
 
-        walk = Walk(app, target="beside")
-        await walk.questions()
+        flow = AsyncClient(app).flow("beside")
+        assert (await flow.start()).needs_input
         assert EFFECTS == ["one", "two"]
-        assert await walk.text({"login": accept(name="ann")}) == "annonetwo"
+        assert (await flow.answer(login=accept(name="ann"))).text == "annonetwo"
         assert EFFECTS == ["one", "two"]
 
-    @pytest.mark.parametrize("answer", [None, DECLINE, CANCEL, NO, {"action": "accept"}, accept(confirm="maybe")])
-    async def test_nothing_swallows_it(self, app: MRTRServer, answer: dict[str, Any] | None) -> None:
+    @pytest.mark.parametrize("answer", [None, decline, cancel, no, accept(), accept(confirm="maybe")])
+    async def test_nothing_swallows_it(self, app: MRTRServer, answer: Answer | None) -> None:
         @app.tool
         async def excepting(ctx: Context) -> str:
             try:
@@ -205,11 +205,11 @@ class TestRule5AnUnansweredAskParks:
             "catching_all",
             "leaving_it_behind",
         ):
-            walk = Walk(app, target=target)
-            assert await walk.questions() == {"confirm": "sure?"}
+            flow = AsyncClient(app).flow(target)
+            assert (await flow.start()).questions == {"confirm": "sure?"}
             if answer is not None:
-                result = (await walk.send({"confirm": answer}))["result"]
-                assert result["resultType"] == "input_required" or result["isError"], target
+                reply = await flow.answer(confirm=answer)
+                assert reply.needs_input or reply.failed, target
             assert EFFECTS == [], target
 
     async def test_a_yes_goes_on(self, app: MRTRServer) -> None:
@@ -218,9 +218,9 @@ class TestRule5AnUnansweredAskParks:
             await ctx.confirm("sure?")
             return effect("after")
 
-        walk = Walk(app, target="deploy")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "after"
+        flow = AsyncClient(app).flow("deploy")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "after"
 
     async def test_an_error_beside_an_open_ask_waits_for_the_answer(self, app: MRTRServer) -> None:
         @app.tool
@@ -231,9 +231,9 @@ class TestRule5AnUnansweredAskParks:
             await asyncio.gather(ctx.elicit("who?", Login), fail())
             return "done"
 
-        walk = Walk(app, target="failing")
-        await walk.questions()
-        assert await walk.failure({"login": accept(name="ann")}) == "broken"
+        flow = AsyncClient(app).flow("failing")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(login=accept(name="ann"))).failure == "broken"
 
     async def test_a_handler_that_catches_everything_is_refused_and_logged(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -245,7 +245,7 @@ class TestRule5AnUnansweredAskParks:
             await ctx.step(effect, "after")
             return "done"
 
-        await Walk(app, target="stubborn").questions()
+        assert (await AsyncClient(app).flow("stubborn").start()).needs_input
         assert EFFECTS == []
         assert "continued after its round had ended" in caplog.text
 
@@ -277,7 +277,7 @@ class TestRule5AnUnansweredAskParks:
             ctx.confirm("sure?")  # type: ignore[unused-coroutine]
             return effect("after")
 
-        assert "reference" in await Walk(app, target="plain").failure()
+        assert "reference" in (await AsyncClient(app).flow("plain").start()).failure
         assert "async def" in caplog.text
 
     async def test_asks_and_steps_inside_a_step_are_refused(
@@ -291,7 +291,7 @@ class TestRule5AnUnansweredAskParks:
 
             return await ctx.step(inner)
 
-        assert "reference" in await Walk(app, target="nested").failure()
+        assert "reference" in (await AsyncClient(app).flow("nested").start()).failure
         assert "inside the step 'inner'" in caplog.text
         assert EFFECTS == []
 
@@ -309,7 +309,7 @@ class TestRule5AnUnansweredAskParks:
 
         for what in ("an ask", "a step"):
             caplog.clear()
-            assert "reference" in await Walk(app, target="elsewhere", arguments={"what": what}).failure()
+            assert "reference" in (await AsyncClient(app).flow("elsewhere", {"what": what}).start()).failure
             assert f"{what} was called on another event loop than its handler's" in caplog.text
         assert "done" not in EFFECTS
 
@@ -322,7 +322,7 @@ class TestRule5AnUnansweredAskParks:
                 await ctx.confirm("sure?")
             return "done"
 
-        assert await Walk(app, target="stubborn").questions() == {"confirm": "sure?"}
+        assert (await AsyncClient(app).flow("stubborn").start()).questions == {"confirm": "sure?"}
         assert "'stubborn' caught the cancellation that ended its round, and returned a value" in caplog.text
 
 
@@ -350,7 +350,7 @@ class TestWaysAroundAnOpenAsk:
             return await ctx.step(effect, "deleted")
 
         for target in ("gathered", "grouped"):
-            assert await Walk(app, target=target).questions() == {"confirm": "delete?"}
+            assert (await AsyncClient(app).flow(target).start()).questions == {"confirm": "delete?"}
             assert EFFECTS == []
 
     async def test_a_timeout_does_not_answer(self, app: MRTRServer) -> None:
@@ -365,7 +365,7 @@ class TestWaysAroundAnOpenAsk:
             await running
             return await ctx.step(effect, "deleted")
 
-        assert await Walk(app, target="hurried").questions() == {"confirm": "delete?"}
+        assert (await AsyncClient(app).flow("hurried").start()).questions == {"confirm": "delete?"}
         assert EFFECTS == ["work"]
 
     async def test_a_task_beside_the_handler_does_not_take_the_end_for_an_answer(self, app: MRTRServer) -> None:
@@ -378,7 +378,7 @@ class TestWaysAroundAnOpenAsk:
             await asyncio.wait({asyncio.create_task(beside())})
             return "done"
 
-        assert await Walk(app, target="waiting").questions() == {"confirm": "delete?"}
+        assert (await AsyncClient(app).flow("waiting").start()).questions == {"confirm": "delete?"}
         await asyncio.sleep(0.01)
         assert EFFECTS == []
 
@@ -390,7 +390,7 @@ class TestWaysAroundAnOpenAsk:
             await task
             return "done"
 
-        assert "reference" in await Walk(app, target="odd").failure()
+        assert "reference" in (await AsyncClient(app).flow("odd").start()).failure
 
     @pytest.mark.filterwarnings("ignore:coroutine")
     async def test_a_forgotten_await_is_an_error(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -399,7 +399,7 @@ class TestWaysAroundAnOpenAsk:
             ctx.confirm("sure?")  # type: ignore[unused-coroutine]
             return "done"
 
-        assert "reference" in await Walk(app, target="forgetful").failure()
+        assert "reference" in (await AsyncClient(app).flow("forgetful").start()).failure
         assert "never awaited" in caplog.text
 
     async def test_a_handlers_own_error_is_not_hidden_by_what_it_left_unstarted(
@@ -416,5 +416,5 @@ class TestWaysAroundAnOpenAsk:
                 group.create_task(ctx.step(effect, "x"))
             return "done"
 
-        assert "reference" in await Walk(app, target="failing").failure()
+        assert "reference" in (await AsyncClient(app).flow("failing").start()).failure
         assert "the real one" in caplog.text

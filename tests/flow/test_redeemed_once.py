@@ -6,10 +6,10 @@ from mrtr_server import (
     Context,
     MRTRServer,
 )
+from mrtr_server.testing import AsyncClient, accept, no, yes
 
 from ..support.effects import EFFECTS, effect, slow_effect
 from ..support.models import Login
-from ..support.walk import NO, YES, Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -26,13 +26,13 @@ class TestRule9SingleUse:
             await ctx.confirm("Pay?")
             return await ctx.step(slow_effect, "paid")
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        state = walk.state
-        assert await walk.text({"confirm": YES}) == "paid"
-        walk.state = state
-        assert await walk.text({"confirm": YES}) == "paid"
-        assert "requestState is not valid" in (await walk.error({"confirm": NO}))["message"]
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        state = flow.state
+        assert (await flow.send({"confirm": yes})).text == "paid"
+        flow.state = state
+        assert (await flow.send({"confirm": yes})).text == "paid"
+        assert "requestState is not valid" in (await flow.send({"confirm": no})).error.message
         assert EFFECTS == ["paid"]
 
     async def test_without_it_a_state_can_be_redeemed_again(self, app: MRTRServer) -> None:
@@ -40,10 +40,10 @@ class TestRule9SingleUse:
         async def note(ctx: Context) -> str:
             return await ctx.step(slow_effect, (await ctx.elicit("Who?", Login)).name)
 
-        walk = Walk(app, target="note")
-        await walk.questions()
+        flow = AsyncClient(app).flow("note")
+        assert (await flow.start()).needs_input
         for _ in range(2):
-            await walk.text({"login": accept(name="ann")})
+            assert (await flow.send({"login": accept(name="ann")})).text
         assert EFFECTS == ["ann", "ann"]
 
     async def test_a_state_of_a_tool_that_confirms_first_is_redeemed_once(
@@ -57,12 +57,12 @@ class TestRule9SingleUse:
             "a state of 'pay', as of every confirmation or single-use tool, is redeemed once in each process"
             in caplog.text
         )
-        walk = Walk(app, target="pay", arguments={"amount": 3})
-        await walk.questions()
-        state = walk.state
-        assert await walk.text({"confirm": YES}) == "paid"
-        walk.state = state
-        assert await walk.text({"confirm": YES}) == "paid"
+        flow = AsyncClient(app).flow("pay", amount=3)
+        assert (await flow.start()).needs_input
+        state = flow.state
+        assert (await flow.send({"confirm": yes})).text == "paid"
+        flow.state = state
+        assert (await flow.send({"confirm": yes})).text == "paid"
         assert EFFECTS == ["paid"]
 
     async def test_every_state_from_a_confirmation_on_is_redeemed_once(self, app: MRTRServer) -> None:
@@ -71,10 +71,10 @@ class TestRule9SingleUse:
             await ctx.confirm("Pay?")
             return await ctx.step(slow_effect, "paid")
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        state = walk.state
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        state = flow.state
         for _ in range(2):
-            walk.state = state
-            assert await walk.text({"confirm": YES}) == "paid"
+            flow.state = state
+            assert (await flow.send({"confirm": yes})).text == "paid"
         assert EFFECTS == ["paid"]

@@ -13,10 +13,10 @@ from mrtr_server import (
     Inputs,
     MRTRServer,
 )
+from mrtr_server.testing import Answer, AsyncClient, Flow, accept, cancel, decline
 
 from ..support.effects import EFFECTS, effect
 from ..support.models import Login
-from ..support.walk import CANCEL, DECLINE, Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -26,10 +26,8 @@ class TestRule5ADeclinedAskParksToo:
     that it would branch.
     """
 
-    @pytest.mark.parametrize(("answer", "word"), [(DECLINE, "declined"), (CANCEL, "dismissed")])
-    async def test_a_handler_that_wants_the_model_ends(
-        self, app: MRTRServer, answer: dict[str, Any], word: str
-    ) -> None:
+    @pytest.mark.parametrize(("answer", "word"), [(decline, "declined"), (cancel, "dismissed")])
+    async def test_a_handler_that_wants_the_model_ends(self, app: MRTRServer, answer: Answer, word: str) -> None:
         @app.tool
         async def inline(ctx: Context) -> str:
             await ctx.elicit("who?", Login)
@@ -44,9 +42,9 @@ class TestRule5ADeclinedAskParksToo:
             return effect("after") if login else InputRequired(login=Elicit("who?", Login))
 
         for target in ("inline", "pure"):
-            walk = Walk(app, target=target)
-            await walk.questions()
-            assert word in await walk.failure({"login": answer})
+            flow = AsyncClient(app).flow(target)
+            assert (await flow.start()).needs_input
+            assert word in (await flow.answer(login=answer)).failure
             assert EFFECTS == []
 
     async def test_a_no_can_not_be_swallowed_by_a_pure_function(self, app: MRTRServer) -> None:
@@ -58,9 +56,9 @@ class TestRule5ADeclinedAskParksToo:
                 return "carried out"
             return "after" if login else InputRequired(login=Elicit("who?", Login))
 
-        walk = Walk(app, target="pure")
-        await walk.questions()
-        assert "declined" in await walk.failure({"login": DECLINE})
+        flow = AsyncClient(app).flow("pure")
+        assert (await flow.start()).needs_input
+        assert "declined" in (await flow.answer(login=decline)).failure
 
     async def test_elicited_branches(self, app: MRTRServer) -> None:
         @app.tool
@@ -76,10 +74,10 @@ class TestRule5ADeclinedAskParksToo:
             return f"{done.action} {done.content.name if done.content else None}"
 
         for target in ("inline", "pure"):
-            for answer, text in ((DECLINE, "decline None"), (CANCEL, "cancel None"), (accept(name="a"), "accept a")):
-                walk = Walk(app, target=target)
-                await walk.questions()
-                assert await walk.text({"login": answer}) == text
+            for answer, text in ((decline, "decline None"), (cancel, "cancel None"), (accept(name="a"), "accept a")):
+                flow = AsyncClient(app).flow(target)
+                assert (await flow.start()).needs_input
+                assert (await flow.answer(login=answer)).text == text
 
     async def test_prompts_and_resources_end_with_a_code_of_our_own(self, app: MRTRServer) -> None:
         @app.prompt
@@ -91,11 +89,11 @@ class TestRule5ADeclinedAskParksToo:
             return (await ctx.elicit("who?", Login)).name
 
         for method, target in (("prompts/get", "letter"), ("resources/read", "letters://mine")):
-            walk = Walk(app, target=target, method=method)
-            await walk.questions()
-            error = await walk.error({"login": DECLINE})
-            assert not -32768 <= error["code"] <= -32000
-            assert error["data"] == {"action": "decline"}
+            flow = Flow(AsyncClient(app), method, target, {})
+            assert (await flow.start()).needs_input
+            error = (await flow.answer(login=decline)).error
+            assert not -32768 <= error.code <= -32000
+            assert error.data == {"action": "decline"}
 
 
 class TestWaysAroundANo:
@@ -111,6 +109,6 @@ class TestWaysAroundANo:
                 login = group.create_task(read())
             return login.result().name if login.result() else InputRequired(login=Elicit("who?", Login))
 
-        walk = Walk(app, target="grouped")
-        await walk.questions()
-        assert "declined" in await walk.failure({"login": DECLINE})
+        flow = AsyncClient(app).flow("grouped")
+        assert (await flow.start()).needs_input
+        assert "declined" in (await flow.answer(login=decline)).failure

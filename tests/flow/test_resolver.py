@@ -33,11 +33,12 @@ from mrtr_server import (
     State,
     ToolError,
 )
+from mrtr_server.testing import Answer, Answerable, AsyncClient, accept, cancel, decline, no, sampled, yes
 
 from ..support.direct import Exchange, exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
+from ..support.flows import is_state_only
 from ..support.models import Login
-from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept, sampled
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -77,27 +78,28 @@ class TestAsks:
         ) -> str:
             return f"{login!r} {branching!r} {sure} {page} {said.text} {text} {roots[0].name}"
 
-        walk = Walk(app, target="everything")
-        assert await walk.questions() == {
-            "login": "who?",
-            "amount": "how many?",
-            "sure": "sure?",
-            "page": "sign in",
-            "said": "sampling/createMessage",
-            "text": "sampling/createMessage",
-            "roots": "roots/list",
+        flow = AsyncClient(app).flow("everything")
+        asks = (await flow.start()).asks
+        assert {key: (asked.kind, asked.message) for key, asked in asks.items()} == {
+            "login": ("form", "who?"),
+            "amount": ("form", "how many?"),
+            "sure": ("form", "sure?"),
+            "page": ("url", "sign in"),
+            "said": ("sample", "a haiku"),
+            "text": ("sample", "a limerick"),
+            "roots": ("roots", ""),
         }
-        answers = {
+        answers: dict[str, Answerable] = {
             "login": accept(name="ann"),
             "amount": accept(count=2),
-            "sure": YES,
-            "page": {"action": "accept"},
+            "sure": yes,
+            "page": accept(),
             "said": sampled("old pond"),
             "text": sampled("there was"),
             "roots": ROOTS,
         }
         expected = "Login(name='ann') Elicited('accept', Amount(count=2)) True True old pond there was a"
-        assert await walk.text(answers) == expected
+        assert (await flow.send(answers)).text == expected
 
     async def test_in_prompts_and_resources_too(self, app: MRTRServer) -> None:
         @app.prompt
@@ -108,13 +110,12 @@ class TestAsks:
         async def note(topic: str, login: Annotated[Login, Elicit(lambda topic: f"who reads {topic}?")]) -> str:
             return f"{topic} for {login.name}"
 
-        prompt = Walk(app, target="letter", method="prompts/get", arguments={"topic": "tea"})
-        assert await prompt.questions() == {"login": "who writes of tea?"}
-        reply = await prompt.send({"login": accept(name="ann")})
-        assert reply["result"]["messages"][0]["content"]["text"] == "tea by ann"
-        resource = Walk(app, target="notes://tea", method="resources/read")
-        assert await resource.questions() == {"login": "who reads tea?"}
-        result = (await resource.send({"login": accept(name="ann")}))["result"]
+        prompt = AsyncClient(app).prompt_flow("letter", topic="tea")
+        assert (await prompt.start()).questions == {"login": "who writes of tea?"}
+        assert (await prompt.answer(login=accept(name="ann"))).text == "tea by ann"
+        resource = AsyncClient(app).resource_flow("notes://tea")
+        assert (await resource.start()).questions == {"login": "who reads tea?"}
+        result = (await resource.answer(login=accept(name="ann"))).result
         assert (result["contents"][0]["text"], result["ttlMs"]) == ("tea for ann", 0)
 
     async def test_a_message_may_depend_on_arguments_and_on_earlier_answers(self, app: MRTRServer) -> None:
@@ -133,24 +134,26 @@ class TestAsks:
         ) -> str:
             return f"{amount.count} {kind} {page} {sure} {edition}"
 
-        walk = Walk(app, target="order", arguments={"title": "tea"})
-        assert set(await walk.questions()) == {"login", "kind", "page"}
-        requests = walk.reply["result"]["inputRequests"]
-        assert requests["page"]["params"]["url"] == "https://example.com/tea"
-        assert requests["kind"]["params"]["messages"][0]["content"]["text"] == "What is tea?"
-        answers = {"login": accept(name="ann"), "kind": sampled("a plant"), "page": {"action": "accept"}}
-        assert await walk.questions(answers) == {"amount": "how many of tea, ann? (plain)"}
-        assert await walk.questions({"amount": accept(count=2)}) == {"sure": "2 of edition 1?"}
-        assert await walk.text({"sure": YES}) == "2 a plant True True 1"
+        flow = AsyncClient(app).flow("order", title="tea")
+        assert set((await flow.start()).questions) == {"login", "kind", "page"}
+        assert flow.last.asks["page"].url == "https://example.com/tea"
+        assert flow.last.asks["kind"].message == "What is tea?"
+        answers = {"login": accept(name="ann"), "kind": sampled("a plant"), "page": accept()}
+        assert (await flow.send(answers)).questions == {"amount": "how many of tea, ann? (plain)"}
+        assert (await flow.answer(amount=accept(count=2))).questions == {"sure": "2 of edition 1?"}
+        assert (await flow.answer(sure=yes)).text == "2 a plant True True 1"
 
     async def test_each_call_has_messages_of_its_own(self, app: MRTRServer) -> None:
         @app.tool
         def delete(path: str, sure: Annotated[bool, Confirm(lambda path: f"delete {path}?")]) -> str:
             return effect(path)
 
-        a, b = (Walk(app, target="delete", arguments={"path": path}) for path in "ab")
-        assert (await a.questions(), await b.questions()) == ({"sure": "delete a?"}, {"sure": "delete b?"})
-        assert (await a.text({"sure": YES}), await b.text({"sure": YES})) == ("a", "b")
+        a, b = (AsyncClient(app).flow("delete", path=path) for path in "ab")
+        assert ((await a.send()).questions, (await b.send()).questions) == (
+            {"sure": "delete a?"},
+            {"sure": "delete b?"},
+        )
+        assert ((await a.send({"sure": yes})).text, (await b.send({"sure": yes})).text) == ("a", "b")
 
     async def test_an_answer_to_another_message_does_not_count(self, app: MRTRServer) -> None:
         amount = iter([3, 300, 300])
@@ -159,22 +162,22 @@ class TestAsks:
         def pay(sure: Annotated[bool, Confirm(lambda: f"pay {next(amount)}?")]) -> str:
             return effect("paid")
 
-        walk = Walk(app, target="pay")
-        assert await walk.questions() == {"sure": "pay 3?"}
-        assert await walk.questions({"sure": YES}) == {"sure": "pay 300?"}
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).questions == {"sure": "pay 3?"}
+        assert (await flow.answer(sure=yes)).questions == {"sure": "pay 300?"}
         assert EFFECTS == []
-        assert await walk.text({"sure": YES}) == "paid"
+        assert (await flow.answer(sure=yes)).text == "paid"
 
     async def test_an_answer_that_does_not_fit_is_asked_for_again(self, app: MRTRServer) -> None:
         @app.tool
         def order(amount: Annotated[Amount, Elicit("how many?")], login: Who) -> str:
             return f"{amount.count} {login.name}"
 
-        walk = Walk(app, target="order")
-        await walk.questions()
-        again = await walk.questions({"amount": accept(count=0), "login": accept(name="ann")})
+        flow = AsyncClient(app).flow("order")
+        assert (await flow.start()).needs_input
+        again = (await flow.answer(amount=accept(count=0), login=accept(name="ann"))).questions
         assert again == {"amount": "count: Input should be greater than or equal to 1\n\nhow many?"}
-        assert await walk.text({"amount": accept(count=2)}) == "2 ann"
+        assert (await flow.answer(amount=accept(count=2))).text == "2 ann"
 
     async def test_answers_on_the_first_call_count_but_for_confirmations_and_pages(self, app: MRTRServer) -> None:
         @app.tool
@@ -186,19 +189,19 @@ class TestAsks:
         ) -> str:
             return f"{login.name} {amount.count}"
 
-        walk = Walk(app, target="order")
-        early = {"login": accept(name="ann"), "amount": accept(count=2), "sure": YES, "page": {"action": "accept"}}
-        assert await walk.questions(early) == {"sure": "sure?", "page": "open"}
-        assert await walk.text({"sure": YES, "page": {"action": "accept"}}) == "ann 2"
+        flow = AsyncClient(app).flow("order")
+        early = {"login": accept(name="ann"), "amount": accept(count=2), "sure": yes, "page": accept()}
+        assert (await flow.start(early)).questions == {"sure": "sure?", "page": "open"}
+        assert (await flow.answer(sure=yes, page=accept())).text == "ann 2"
 
     async def test_what_the_client_lacks_is_named_in_full(self, app: MRTRServer) -> None:
         @app.tool
         def both(login: Who, said: Annotated[str, Sample("?")], roots: Annotated[list[Root], ListRoots()]) -> str:
             return effect("ran")
 
-        error = await Walk(app, target="both", capabilities={"roots": {}}).error()
+        error = (await AsyncClient(app, capabilities={"roots": {}}).flow("both").start()).error
         missing: dict[str, Any] = {"elicitation": {"form": {}}, "sampling": {}}
-        assert (error["code"], error["data"]) == (-32021, {"requiredCapabilities": missing})
+        assert (error.code, error.data) == (-32021, {"requiredCapabilities": missing})
 
     async def test_any_replica_serves_any_round(self) -> None:
         keys = KeyRing.generate()
@@ -212,11 +215,11 @@ class TestAsks:
                 await ctx.confirm(f"{amount.count}?")
                 return f"{login.name} {amount.count}"
 
-        walk = Walk(*replicas, target="order")
-        assert await walk.questions() == {"login": "who?"}
-        assert await walk.questions({"login": accept(name="ann")}) == {"amount": "ann?"}
-        assert await walk.questions({"amount": accept(count=2)}) == {"confirm": "2?"}
-        assert await walk.text({"confirm": YES}) == "ann 2"
+        flow = AsyncClient(*replicas).flow("order")
+        assert (await flow.start()).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"amount": "ann?"}
+        assert (await flow.answer(amount=accept(count=2))).questions == {"confirm": "2?"}
+        assert (await flow.answer(confirm=yes)).text == "ann 2"
 
     async def test_annotations_may_be_strings_and_aliases(self, app: MRTRServer) -> None:
         alias = TypeAliasType("alias", Who)
@@ -225,10 +228,10 @@ class TestAsks:
         def strings(one: "Who", other: alias, third: "Annotated[Who, 'a note'] | None" = None) -> str:
             return f"{one.name} {other.name} {third}"
 
-        walk = Walk(app, target="strings")
-        assert await walk.questions() == {"login": "who?", "login_2": "who?", "login_3": "who?"}
-        answers = {"login": accept(name="a"), "login_2": accept(name="b"), "login_3": DECLINE}
-        assert await walk.text(answers) == "a b None"
+        flow = AsyncClient(app).flow("strings")
+        assert (await flow.start()).questions == {"login": "who?", "login_2": "who?", "login_3": "who?"}
+        answers = {"login": accept(name="a"), "login_2": accept(name="b"), "login_3": decline}
+        assert (await flow.send(answers)).text == "a b None"
         assert schema_of(app, "strings")["properties"] == {}
 
     async def test_an_error_of_a_message_function_ends_the_call(
@@ -252,19 +255,19 @@ class TestAsks:
         def leaving(login: Annotated[Login, Elicit(leave)]) -> str:
             return effect("ran")
 
-        assert await Walk(app, target="guarded", arguments={"title": "tea"}).failure() == "no tea"
-        assert "reference" in await Walk(app, target="number").failure()
+        assert (await AsyncClient(app).flow("guarded", title="tea").start()).failure == "no tea"
+        assert "reference" in (await AsyncClient(app).flow("number").start()).failure
         assert "the function for its message returned a int, not a string" in caplog.text
-        assert "reference" in await Walk(app, target="leaving").failure()
+        assert "reference" in (await AsyncClient(app).flow("leaving").start()).failure
         assert EFFECTS == []
 
 
 class TestNo:
     """A no ends the call, unless the parameter says what it is then."""
 
-    @pytest.mark.parametrize(("answer", "word"), [(DECLINE, "declined"), (CANCEL, "dismissed")])
+    @pytest.mark.parametrize(("answer", "word"), [(decline, "declined"), (cancel, "dismissed")])
     async def test_it_ends_the_call_before_anything_that_needs_the_answer(
-        self, app: MRTRServer, answer: dict[str, Any], word: str
+        self, app: MRTRServer, answer: Answer, word: str
     ) -> None:
         def look_up(login: Login) -> str:
             return effect("looked up")
@@ -273,14 +276,14 @@ class TestNo:
         def order(login: Who, account: Annotated[str, Depends(look_up)], sure: Sure) -> str:
             return effect("ordered")
 
-        walk = Walk(app, target="order")
-        await walk.questions()
-        assert word in await walk.failure({"login": answer, "sure": YES})
+        flow = AsyncClient(app).flow("order")
+        assert (await flow.start()).needs_input
+        assert word in (await flow.send({"login": answer, "sure": yes})).failure
         assert EFFECTS == []
 
-    @pytest.mark.parametrize("answer", [DECLINE, CANCEL], ids=str)
+    @pytest.mark.parametrize("answer", [decline, cancel], ids=str)
     async def test_a_no_gives_none_or_the_default_where_the_parameter_takes_that(
-        self, app: MRTRServer, answer: dict[str, Any]
+        self, app: MRTRServer, answer: Answer
     ) -> None:
         nobody = Login(name="nobody")
 
@@ -293,20 +296,20 @@ class TestNo:
         ) -> str:
             return f"{one} {two.name} {three} {page}"
 
-        walk = Walk(app, target="greet")
-        asked = await walk.questions()
+        flow = AsyncClient(app).flow("greet")
+        asked = (await flow.start()).questions
         assert list(asked.values()) == ["one?", "two?", "who?", "open"]
-        assert await walk.text(dict.fromkeys(asked, answer)) == "None nobody None False"
+        assert (await flow.send(dict.fromkeys(asked, answer))).text == "None nobody None False"
 
     async def test_a_no_is_for_the_handler_that_takes_what_was_elicited(self, app: MRTRServer) -> None:
         @app.tool
         def greet(login: Annotated[Elicited[Login], Elicit("who?")]) -> str:
             return f"{login.action} {login.content}"
 
-        for answer, text in ((DECLINE, "decline None"), (CANCEL, "cancel None"), (accept(name="a"), "accept name='a'")):
-            walk = Walk(app, target="greet")
-            await walk.questions()
-            assert await walk.text({"login": answer}) == text
+        for answer, text in ((decline, "decline None"), (cancel, "cancel None"), (accept(name="a"), "accept name='a'")):
+            flow = AsyncClient(app).flow("greet")
+            assert (await flow.start()).needs_input
+            assert (await flow.answer(login=answer)).text == text
 
 
 class TestKeys:
@@ -326,20 +329,20 @@ class TestKeys:
             fourth = await ctx.elicit("fourth?", Login)
             return f"{helped} {first.name} {second.name} {third.name} {fourth.name}"
 
-        walk = Walk(app, target="several")
-        assert await walk.questions() == {"login_4": "helper?"}
-        assert await walk.questions({"login_4": accept(name="login_4")}) == {
+        flow = AsyncClient(app).flow("several")
+        assert (await flow.start()).questions == {"login_4": "helper?"}
+        assert (await flow.answer(login_4=accept(name="login_4"))).questions == {
             "login": "first?",
             "login_3": "second?",
             "login_2": "third?",
             "confirm_2": "sure?",
             "confirm": "go?",
         }
-        answers = {"confirm": YES, "confirm_2": YES} | {
+        answers = {"confirm": yes, "confirm_2": yes} | {
             key: accept(name=key) for key in ("login", "login_2", "login_3")
         }
-        assert await walk.questions(answers) == {"login_5": "fourth?"}
-        assert await walk.text({"login_5": accept(name="x")}) == "login_4 login login_3 login_2 x"
+        assert (await flow.send(answers)).questions == {"login_5": "fourth?"}
+        assert (await flow.answer(login_5=accept(name="x"))).text == "login_4 login login_3 login_2 x"
 
     async def test_an_inline_ask_leaves_the_keys_of_those_that_are_still_to_come(self, app: MRTRServer) -> None:
         async def early(ctx: Context) -> str:
@@ -353,11 +356,11 @@ class TestKeys:
         ) -> str:
             return f"{login.name} {helper}"
 
-        walk = Walk(app, target="order")
-        assert await walk.questions() == {"login_2": "inline?"}
-        assert await walk.questions({"login_2": accept(name="bob")}) == {"amount": "how many?"}
-        assert await walk.questions({"amount": accept(count=2)}) == {"login": "who takes 2?"}
-        assert await walk.text({"login": accept(name="ann")}) == "ann bob"
+        flow = AsyncClient(app).flow("order")
+        assert (await flow.start()).questions == {"login_2": "inline?"}
+        assert (await flow.answer(login_2=accept(name="bob"))).questions == {"amount": "how many?"}
+        assert (await flow.answer(amount=accept(count=2))).questions == {"login": "who takes 2?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann bob"
 
     async def test_one_alias_in_several_functions_is_one_question(self, app: MRTRServer) -> None:
         def account(login: Who) -> str:
@@ -367,9 +370,9 @@ class TestKeys:
         def show(login: Who, account: Annotated[str, Depends(account)]) -> str:
             return f"{login.name}: {account}"
 
-        walk = Walk(app, target="show")
-        assert await walk.questions() == {"login": "who?"}
-        assert await walk.text({"login": accept(name="ann")}) == "ann: account of ann"
+        flow = AsyncClient(app).flow("show")
+        assert (await flow.start()).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann: account of ann"
 
     async def test_one_key_for_two_questions_ends_the_flow(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -384,7 +387,7 @@ class TestKeys:
 
         for target in ("inline", "pure"):
             caplog.clear()
-            assert "reference" in await Walk(app, target=target).failure({"login": accept(name="ann")})
+            assert "reference" in (await AsyncClient(app).flow(target).start(login=accept(name="ann"))).failure
             assert "'login' is used for two different questions" in caplog.text
 
 
@@ -425,9 +428,9 @@ class TestNeverAnArgument:
             return f"{path} {login.name} {stock}"
 
         planted = {"path": "x", "sure": True, "login": {"name": "eve"}, "stock": 9}
-        walk = Walk(app, target="delete", arguments=planted)
-        assert set(await walk.questions()) == {"login", "sure"}
-        assert await walk.text({"login": accept(name="ann"), "sure": YES}) == "x ann 5"
+        flow = AsyncClient(app).flow("delete", planted)
+        assert set((await flow.start()).questions) == {"login", "sure"}
+        assert (await flow.answer(login=accept(name="ann"), sure=yes)).text == "x ann 5"
 
     async def test_of_a_prompt(self, app: MRTRServer) -> None:
         @app.prompt
@@ -463,9 +466,9 @@ class TestNeverAnArgument:
             ("at_once", {"sure": "delete x?"}, "True x"),
             ("with_confirm", {"confirm": "go?"}, "{'path': 'x', 'sure': 'yes', 'stock': 9}"),
         ):
-            walk = Walk(app, target=target, arguments=planted)
-            assert await walk.questions() == question
-            assert await walk.text(dict.fromkeys(question, YES)) == text
+            flow = AsyncClient(app).flow(target, planted)
+            assert (await flow.start()).questions == question
+            assert (await flow.send(dict.fromkeys(question, yes))).text == text
             assert schema_of(app, target) == schema
 
     def test_a_raw_schema_that_has_one_is_refused(self, app: MRTRServer) -> None:
@@ -489,7 +492,7 @@ class TestDependencies:
         def show(title: str, one: Annotated[bool, Depends(in_thread)], other: Annotated[bool, Depends(on_loop)]) -> str:
             return f"{one} {other}"
 
-        assert await Walk(app, target="show", arguments={"title": "tea"}).text() == "True True"
+        assert (await AsyncClient(app).flow("show", title="tea").start()).text == "True True"
 
     async def test_they_may_have_dependencies_asks_and_defaults_of_their_own(self, app: MRTRServer) -> None:
         def region(login: Annotated[Login, Elicit("whose region?")], zone: str = "eu") -> str:
@@ -507,10 +510,10 @@ class TestDependencies:
         def check(title: str, stock: Annotated[Stock, Depends(stock)], edition: int = 1) -> str:
             return f"{title}: {stock.left}"
 
-        walk = Walk(app, target="check", arguments={"title": "tea"})
-        assert await walk.questions() == {"login": "whose region?"}
-        assert await walk.questions({"login": accept(name="ann")}) == {"amount": "how many tea in eu/ann?"}
-        assert await walk.text({"amount": accept(count=2)}) == "tea: 5"
+        flow = AsyncClient(app).flow("check", title="tea")
+        assert (await flow.start()).questions == {"login": "whose region?"}
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"amount": "how many tea in eu/ann?"}
+        assert (await flow.answer(amount=accept(count=2))).text == "tea: 5"
 
     async def test_they_take_arguments_and_declared_parameters_by_name(self, app: MRTRServer) -> None:
         def total(amount: Amount, price: int, edition: int) -> int:
@@ -525,9 +528,9 @@ class TestDependencies:
         ) -> int:
             return total
 
-        walk = Walk(app, target="buy")
-        await walk.questions()
-        assert await walk.text({"amount": accept(count=2)}) == "114"
+        flow = AsyncClient(app).flow("buy")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(amount=accept(count=2))).text == "114"
 
     async def test_one_function_runs_once_a_round_whoever_needs_it(self, app: MRTRServer) -> None:
         def rate() -> float:
@@ -549,10 +552,10 @@ class TestDependencies:
         ) -> str:
             return f"{price} {fee} {rate}"
 
-        walk = Walk(app, target="buy")
-        assert await walk.questions() == {"sure": "6.0 at 2.0?"}
+        flow = AsyncClient(app).flow("buy")
+        assert (await flow.start()).questions == {"sure": "6.0 at 2.0?"}
         assert EFFECTS == ["rate"]
-        assert await walk.text({"sure": YES}) == "6.0 2.0 2.0"
+        assert (await flow.answer(sure=yes)).text == "6.0 2.0 2.0"
         assert EFFECTS == ["rate", "rate"], "it runs again in every round: effects belong in steps"
 
     async def test_other_errors_are_logged_under_a_reference(
@@ -577,7 +580,7 @@ class TestDependencies:
 
             tool.__annotations__["value"] = Annotated[int, Depends(function)]
             app.tool(name=f"tool{number}")(tool)
-            said = await asyncio.wait_for(Walk(app, target=f"tool{number}").failure(), 5)
+            said = (await asyncio.wait_for(AsyncClient(app).flow(f"tool{number}").start(), 5)).failure
             assert "reference" in said
             assert "swordfish" not in said
         assert "returned InputRequired, which only a handler may return" in caplog.text
@@ -594,7 +597,7 @@ class TestDependencies:
         def go(plain: Annotated[str, Depends(plain)]) -> str:
             return effect("ran")
 
-        assert "reference" in await Walk(app, target="go").failure()
+        assert "reference" in (await AsyncClient(app).flow("go").start()).failure
         assert "was called in a plain `def`" in caplog.text
         assert EFFECTS == []
 
@@ -622,7 +625,7 @@ class TestDependencies:
         ) -> str:
             return f"{shop.title} {price} {tax} {model.left}"
 
-        assert await Walk(app, target="show", arguments={"title": "tea"}).text() == "tea 3 5 1"
+        assert (await AsyncClient(app).flow("show", title="tea").start()).text == "tea 3 5 1"
 
     async def test_what_they_note_reaches_the_client(self, app: MRTRServer) -> None:
         async def fetch(ctx: Context) -> str:
@@ -637,7 +640,7 @@ class TestDependencies:
         def show(fetched: Annotated[str, Depends(fetch)], flow: Annotated[str, Depends(plain)], ctx: Context) -> str:
             return f"{fetched} {flow == ctx.flow}"
 
-        assert await Walk(app, target="show").text() == "mrtr_server.testing1 True"
+        assert (await AsyncClient(app).flow("show").start()).text == "mrtr_server.testing1 True"
 
     async def test_a_client_that_leaves_ends_them(self, app: MRTRServer) -> None:
         began = asyncio.Event()
@@ -676,12 +679,12 @@ class TestInlineAsksAndStepsOfDependencies:
         def buy(title: str, reserved: Annotated[str, Depends(reserve)], login: Who) -> str:
             return f"{reserved} for {login.name}"
 
-        walk = Walk(app, target="buy", arguments={"title": "tea"})
+        flow = AsyncClient(app).flow("buy", title="tea")
         # A tool with confirm= is single-use: no step before there is a state that a repetition can be known by.
-        assert await walk.questions() == {}
+        assert is_state_only(await flow.start())
         assert EFFECTS == []
-        assert await walk.questions() == {"login": "who?", "confirm": "reserved tea: buy?"}
-        assert await walk.text({"login": accept(name="ann"), "confirm": YES}) == "reserved tea for ann"
+        assert (await flow.send()).questions == {"login": "who?", "confirm": "reserved tea: buy?"}
+        assert (await flow.answer(login=accept(name="ann"), confirm=yes)).text == "reserved tea for ann"
         assert EFFECTS == ["reserved tea"]
 
     async def test_branches_within_a_dependency_replay_the_same(self, app: MRTRServer) -> None:
@@ -708,11 +711,11 @@ class TestInlineAsksAndStepsOfDependencies:
         async def run(one: Annotated[list[str], Depends(one)], other: Annotated[list[str], Depends(other)]) -> str:
             return " ".join([*one, *other])
 
-        walk = Walk(app, target="run")
-        assert await walk.questions() == {"a": "a?", "b": "b?"}
-        assert await walk.questions({"b": YES}) == {"a": "a?"}
-        assert await walk.questions({"a": YES}) == {"c": "c?"}
-        assert await walk.text({"c": YES}) == "a b first c"
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).questions == {"a": "a?", "b": "b?"}
+        assert (await flow.answer(b=yes)).questions == {"a": "a?"}
+        assert (await flow.answer(a=yes)).questions == {"c": "c?"}
+        assert (await flow.answer(c=yes)).text == "a b first c"
         assert sorted(EFFECTS) == ["a", "b", "c", "first"]
 
     async def test_the_same_step_in_two_dependencies_is_two_whichever_runs_first(self) -> None:
@@ -739,9 +742,9 @@ class TestInlineAsksAndStepsOfDependencies:
         ) -> str:
             return f"{a} {b} handler {await ctx.step(number)}"
 
-        walk = Walk(older, newer, target="run")
-        await walk.questions()
-        assert await walk.text({"sure": YES}) == "one 1 [2] other 3 [4] handler 5"
+        flow = AsyncClient(older, newer).flow("run")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(sure=yes)).text == "one 1 [2] other 3 [4] handler 5"
 
     async def test_a_step_that_runs_beside_an_error_finishes(self, app: MRTRServer) -> None:
         began = asyncio.Event()
@@ -762,11 +765,11 @@ class TestInlineAsksAndStepsOfDependencies:
         async def run(one: Annotated[None, Depends(failing)]) -> str:
             return "ran"
 
-        assert await asyncio.wait_for(Walk(app, target="run").failure(), 5) == "closed"
+        assert (await asyncio.wait_for(AsyncClient(app).flow("run").start(), 5)).failure == "closed"
         assert EFFECTS == ["finished"]
 
-    @pytest.mark.parametrize("answer", [NO, DECLINE, CANCEL], ids=str)
-    async def test_a_no_within_a_dependency_can_not_be_swallowed(self, app: MRTRServer, answer: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("answer", [no, decline, cancel], ids=str)
+    async def test_a_no_within_a_dependency_can_not_be_swallowed(self, app: MRTRServer, answer: Answer) -> None:
         async def guard(ctx: Context) -> bool:
             try:
                 async with asyncio.TaskGroup() as group:
@@ -780,9 +783,9 @@ class TestInlineAsksAndStepsOfDependencies:
         def run(sure: Annotated[bool, Depends(guard)], login: Who) -> str:
             return effect("ran")
 
-        walk = Walk(app, target="run")
-        assert await walk.questions() == {"confirm": "sure?"}
-        await walk.failure({"confirm": answer})
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).questions == {"confirm": "sure?"}
+        assert (await flow.answer(confirm=answer)).failure
         assert EFFECTS == []
 
     async def test_a_late_parking_task_of_a_strange_context_does_not_hang_the_round(self, app: MRTRServer) -> None:
@@ -794,9 +797,9 @@ class TestInlineAsksAndStepsOfDependencies:
         def run(name: Annotated[str, Depends(odd)]) -> str:
             return name
 
-        walk = Walk(app, target="run")
-        assert await asyncio.wait_for(walk.questions(), 5) == {"login": "who?"}
-        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        flow = AsyncClient(app).flow("run")
+        assert (await asyncio.wait_for(flow.start(), 5)).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann"
 
 
 class TestMixedStyles:
@@ -809,22 +812,22 @@ class TestMixedStyles:
                 return InputRequired(name=Elicit("which name?", Login), state=amount.count)
             return f"{login.name} {amount.count} {name.name} {state.value}"
 
-        walk = Walk(app, target="mixed")
-        assert await walk.questions() == {"login": "who?"}
-        assert await walk.questions({"login": accept(name="ann")}) == {"confirm": "go, ann?"}
-        assert await walk.questions({"confirm": YES}) == {"amount": "how many?"}
-        assert await walk.questions({"amount": accept(count=2)}) == {"name": "which name?"}
-        assert await walk.text({"name": accept(name="x")}) == "ann 2 x 2"
+        flow = AsyncClient(app).flow("mixed")
+        assert (await flow.start()).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"confirm": "go, ann?"}
+        assert (await flow.answer(confirm=yes)).questions == {"amount": "how many?"}
+        assert (await flow.answer(amount=accept(count=2))).questions == {"name": "which name?"}
+        assert (await flow.answer(name=accept(name="x"))).text == "ann 2 x 2"
 
     async def test_a_handler_may_ask_again_for_what_was_declared(self, app: MRTRServer) -> None:
         @app.tool
         def guess(login: Who) -> str | InputRequired:
             return "found" if login.name == "ann" else InputRequired(login=Elicit("who?", Login))
 
-        walk = Walk(app, target="guess")
-        assert await walk.questions() == {"login": "who?"}
-        assert await walk.questions({"login": accept(name="bob")}) == {"login": "who?"}
-        assert await walk.text({"login": accept(name="ann")}) == "found"
+        flow = AsyncClient(app).flow("guess")
+        assert (await flow.start()).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="bob"))).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "found"
 
     async def test_functions_for_messages_are_for_parameters(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -838,9 +841,9 @@ class TestMixedStyles:
         def pure() -> str | InputRequired:
             return InputRequired(login=Elicit("who?"))
 
-        assert "reference" in await Walk(app, target="inline").failure()
+        assert "reference" in (await AsyncClient(app).flow("inline").start()).failure
         assert "A message can be a function only in the annotation of a parameter" in caplog.text
-        assert "reference" in await Walk(app, target="pure").failure()
+        assert "reference" in (await AsyncClient(app).flow("pure").start()).failure
         assert "Elicit(message) without a model is for the annotation of a parameter" in caplog.text
         assert EFFECTS == []
 

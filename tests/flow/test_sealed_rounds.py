@@ -12,10 +12,10 @@ from mrtr_server import (
     KeyRing,
     MRTRServer,
 )
+from mrtr_server.testing import AsyncClient, Flow, accept
 
 from ..support.effects import EFFECTS
 from ..support.models import Login
-from ..support.walk import Walk, accept
 
 pytestmark = pytest.mark.anyio
 
@@ -53,10 +53,10 @@ class TestRule1EveryNeedForInputIsSealed:
         app.tool(inline)
         app.prompt(name="prompt")(inline)
         app.resource("notes://resource")(inline)
-        walk = Walk(app, target=target, method=method)
-        assert await walk.questions() == {"login": "who?"}
-        assert walk.state
-        assert (await walk.send({"login": accept(name="ann")}))["result"]["resultType"] == "complete"
+        flow = Flow(AsyncClient(app), method, target, {})
+        assert (await flow.start()).questions == {"login": "who?"}
+        assert flow.state
+        assert (await flow.answer(login=accept(name="ann"))).result["resultType"] == "complete"
 
     async def test_with_the_flows_id_and_how_far_it_is(self) -> None:
         ring = KeyRing.generate()
@@ -68,9 +68,9 @@ class TestRule1EveryNeedForInputIsSealed:
 
         for app in (one, other):
             app.tool(ask)
-        walk = Walk(one, other, target="ask")
-        await walk.questions()
-        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        flow = AsyncClient(one, other).flow("ask")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann"
         first, second = (line.split() for line in EFFECTS)
         assert first[0] == second[0]
         assert (first[1], second[1]) == ("1", "2")
@@ -81,7 +81,7 @@ class TestRule1EveryNeedForInputIsSealed:
             login = inputs.get("login", Login)
             return f"hi {login.name}" if login else InputRequired(login=Elicit("who?", Login))
 
-        walk = Walk(app, target="greet")
-        assert await walk.questions() == {"login": "who?"}
-        assert walk.state
-        assert await walk.text({"login": accept(name="ann")}) == "hi ann"
+        flow = AsyncClient(app).flow("greet")
+        assert (await flow.start()).questions == {"login": "who?"}
+        assert flow.state
+        assert (await flow.answer(login=accept(name="ann"))).text == "hi ann"

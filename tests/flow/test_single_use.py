@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import from_json
 
 from examples import payments
 from mrtr_server import (
@@ -33,14 +34,15 @@ from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.base import Redemption, Store
 from mrtr_server.storage.memory import InProcessStore
-from mrtr_server.testing import Clock
+from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Reply, accept, decline, no, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
+from ..support.flows import AsyncFlow, is_state_only
 from ..support.models import Login
 from ..support.serving import KEYS, Process, in_process, started, wait_until
-from ..support.walk import DECLINE, NO, YES, Walk, accept
-from ..support.wire import JSON, Reply, Wire, modern
+from ..support.wire import JSON, Wire, modern
+from ..support.wire import Reply as WireReply
 from ..transport.test_endpoint import connected, raw_request
 
 pytestmark = pytest.mark.anyio
@@ -127,22 +129,23 @@ def app(store: Watched) -> MRTRServer:
 
 
 def again(
-    walk: Walk, state: str | None, app: MRTRServer | None = None, arguments: Mapping[str, Any] | None = None, **can: Any
-) -> Walk:
+    app: MRTRServer,
+    flow: AsyncFlow,
+    state: str | None,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    capabilities: Mapping[str, Any] = EVERYTHING,
+) -> AsyncFlow:
     """Return a second client, or the same one that lost a reply: it sends the state once more."""
-    other = Walk(
-        *([app] if app else walk.apps),
-        target=walk.target,
-        arguments=arguments or walk.arguments,
-        capabilities=can or walk.capabilities,
-    )
+    tool = from_json(flow.last.request.body)["params"]["name"]
+    other = AsyncClient(app, capabilities=capabilities).flow(tool, arguments or flow.arguments)
     other.state = state
     return other
 
 
-def came(reply: JSON) -> JSON:
-    """Return a reply without its id, which is that of the request."""
-    return {name: value for name, value in reply.items() if name != "id"}
+def came(reply: Reply) -> JSON:
+    """Return the message of a reply without its id, which is that of the request."""
+    return {name: value for name, value in reply.message.items() if name != "id"}
 
 
 def add_pay(app: MRTRServer, step: Callable[..., Any] = slow_effect) -> None:
@@ -152,23 +155,18 @@ def add_pay(app: MRTRServer, step: Callable[..., Any] = slow_effect) -> None:
         return str(await ctx.step(step, f"{amount} paid"))
 
 
-async def asked(app: MRTRServer, target: str = "pay", **arguments: Any) -> Walk:
-    walk = Walk(app, target=target, arguments=arguments or ({"amount": 5} if target == "pay" else {}))
-    assert await walk.questions()
-    return walk
+async def asked(app: MRTRServer, target: str = "pay", **arguments: Any) -> AsyncFlow:
+    flow = AsyncClient(app).flow(target, arguments or ({"amount": 5} if target == "pay" else {}))
+    assert (await flow.start()).questions
+    return flow
 
 
-def begin(walk: Walk, answers: JSON) -> Exchange:
+def begin(app: MRTRServer, flow: AsyncFlow, answers: Mapping[str, Answer]) -> Exchange:
     """Send the next round of a flow, and do not wait for its reply."""
-    params = {
-        "name": walk.target,
-        "arguments": walk.arguments,
-        "requestState": walk.state,
-        "inputResponses": answers,
-    }
-    message = modern("tools/call", params, capabilities=walk.capabilities)
-    exchange = Exchange(walk.apps[0], scope_of(headers_for(message)))
-    return exchange.body(json.dumps(message).encode()).start()
+    message = from_json(flow.last.request.body)
+    message["params"]["requestState"] = flow.state
+    message["params"]["inputResponses"] = {key: answer.raw for key, answer in answers.items()}
+    return Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
 
 
 class TestADuplicate:
@@ -176,29 +174,29 @@ class TestADuplicate:
 
     async def test_that_comes_later_gets_the_recorded_outcome(self, app: MRTRServer) -> None:
         add_pay(app)
-        walk = await asked(app)
-        repeated = again(walk, walk.state)
-        assert await walk.text({"confirm": YES}) == "5 paid"
+        flow = await asked(app)
+        repeated = again(app, flow, flow.state)
+        assert (await flow.send({"confirm": yes})).text == "5 paid"
         for _ in range(3):
-            assert came(await repeated.send({"confirm": YES})) == came(walk.reply)
+            assert came(await repeated.send({"confirm": yes})) == came(flow.last)
         assert EFFECTS == ["5 paid"]
 
     async def test_that_comes_at_the_same_time_waits_for_the_first(self, app: MRTRServer) -> None:
         add_pay(app)
-        walk = await asked(app)
-        replies = await asyncio.gather(*(again(walk, walk.state).send({"confirm": YES}) for _ in range(5)))
+        flow = await asked(app)
+        replies = await asyncio.gather(*(again(app, flow, flow.state).send({"confirm": yes}) for _ in range(5)))
         assert [came(reply) for reply in replies] == [came(replies[0])] * 5
-        assert replies[0]["result"]["content"][0]["text"] == "5 paid"
+        assert replies[0].text == "5 paid"
         assert EFFECTS == ["5 paid"]
 
     async def test_on_another_replica_gets_it_too(self, app: MRTRServer, store: Watched) -> None:
         other = MRTRServer("bank", keys=[KEY], store=store)
         add_pay(app)
         add_pay(other)
-        walk = await asked(app)
-        at_once = again(walk, walk.state, other)
-        replies = await asyncio.gather(walk.send({"confirm": YES}), at_once.send({"confirm": YES}))
-        later = await again(walk, walk.state, other).send({"confirm": YES})
+        flow = await asked(app)
+        at_once = again(other, flow, flow.state)
+        replies = await asyncio.gather(flow.send({"confirm": yes}), at_once.send({"confirm": yes}))
+        later = await again(other, flow, flow.state).send({"confirm": yes})
         assert came(replies[0]) == came(replies[1]) == came(later)
         assert EFFECTS == ["5 paid"]
 
@@ -208,10 +206,12 @@ class TestADuplicate:
             login = await ctx.elicit("Who?", Login)
             return await ctx.step(slow_effect, login.name)
 
-        walk = await asked(app, "pay", x=1)
-        repeated = again(walk, walk.state)
-        assert await walk.text({"login": {"action": "accept", "content": {"name": "ann", "age": 1.0}}}) == "ann"
-        assert await repeated.text({"login": {"content": {"age": 1, "name": "ann"}, "action": "accept"}}) == "ann"
+        flow = await asked(app, "pay", x=1)
+        repeated = again(app, flow, flow.state)
+        one = Answer({"action": "accept", "content": {"name": "ann", "age": 1.0}})
+        assert (await flow.send({"login": one})).text == "ann"
+        other = Answer({"content": {"age": 1, "name": "ann"}, "action": "accept"})
+        assert (await repeated.send({"login": other})).text == "ann"
         assert EFFECTS == ["ann"]
 
     async def test_gets_the_same_next_state(self, app: MRTRServer) -> None:
@@ -222,21 +222,23 @@ class TestADuplicate:
             await ctx.confirm(f"Send {receipt}?")
             return await ctx.step(slow_effect, "sent")
 
-        walk = await asked(app, "pay", x=1)
-        repeated = again(walk, walk.state)
+        flow = await asked(app, "pay", x=1)
+        repeated = again(app, flow, flow.state)
         answers = {"login": accept(name="ann")}
-        assert await walk.questions(answers) == await repeated.questions(answers) == {"confirm": "Send ann?"}
-        assert walk.state == repeated.state, "so that nobody can go on from here twice"
-        assert await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES}) == "sent"
+        assert (
+            (await flow.send(answers)).questions == (await repeated.send(answers)).questions == {"confirm": "Send ann?"}
+        )
+        assert flow.state == repeated.state, "so that nobody can go on from here twice"
+        assert (await flow.send({"confirm": yes})).text == (await repeated.send({"confirm": yes})).text == "sent"
         assert EFFECTS == ["ann", "sent"]
 
     async def test_of_a_readable_state_is_one_as_well(self, store: Watched) -> None:
         ring = KeyRing([KEY])
         app = MRTRServer("bank", keys=ring, codec=SignedCodec(ring), store=store)
         add_pay(app)
-        walk = await asked(app)
-        repeated = again(walk, walk.state)
-        assert await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES})
+        flow = await asked(app)
+        repeated = again(app, flow, flow.state)
+        assert (await flow.send({"confirm": yes})).text == (await repeated.send({"confirm": yes})).text
         assert EFFECTS == ["5 paid"]
 
 
@@ -245,32 +247,32 @@ class TestOtherAnswers:
 
     async def test_are_refused_later(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         add_pay(app)
-        walk = await asked(app)
-        changed = [again(walk, walk.state) for _ in range(3)]
-        assert "declined" in await walk.failure({"confirm": NO})
-        for other, answers in zip(changed, ({"confirm": YES}, {}, {"confirm": NO, "more": YES}), strict=True):
-            error = await other.error(answers)
-            assert (error["code"], error["message"]) == (-32602, InvalidRequestState.MESSAGE)
+        flow = await asked(app)
+        changed = [again(app, flow, flow.state) for _ in range(3)]
+        assert "declined" in (await flow.send({"confirm": no})).failure
+        for other, answers in zip(changed, ({"confirm": yes}, {}, {"confirm": no, "more": yes}), strict=True):
+            error = (await other.send(answers)).error
+            assert (error.code, error.message) == (-32602, InvalidRequestState.MESSAGE)
         assert "refused a requestState: redeemed already, with other answers" in caplog.text
         assert EFFECTS == [], "a no can't be turned into a yes"
 
     async def test_are_refused_while_the_first_runs(self, app: MRTRServer) -> None:
         add_pay(app)
-        walk = await asked(app)
-        first = asyncio.create_task(again(walk, walk.state).send({"confirm": YES}))
+        flow = await asked(app)
+        first = asyncio.create_task(again(app, flow, flow.state).send({"confirm": yes}))
         await asyncio.sleep(0.03)
-        assert (await again(walk, walk.state).error({"confirm": NO}))["message"] == InvalidRequestState.MESSAGE
-        assert (await first)["result"]["content"][0]["text"] == "5 paid"
+        assert (await again(app, flow, flow.state).send({"confirm": no})).error.message == InvalidRequestState.MESSAGE
+        assert (await first).text == "5 paid"
 
     async def test_no_answers_and_an_empty_map_are_the_same(self, app: MRTRServer) -> None:
         @app.tool(single_use=True)
         def wipe() -> str:
             return effect("wiped")
 
-        walk = Walk(app, target="wipe")
-        assert await walk.questions() == {}
-        repeated = again(walk, walk.state)
-        assert await walk.text() == await repeated.text({}) == "wiped"
+        flow = AsyncClient(app).flow("wipe")
+        assert is_state_only(await flow.start())
+        repeated = again(app, flow, flow.state)
+        assert (await flow.send()).text == (await repeated.send({})).text == "wiped"
         assert EFFECTS == ["wiped"]
 
 
@@ -294,18 +296,18 @@ class TestEveryOutcomeIsRecorded:
                 raise outcome
             return outcome
 
-        walk = await asked(app, "act")
-        repeated = again(walk, walk.state)
-        assert came(await walk.send({"confirm": YES})) == came(await repeated.send({"confirm": YES}))
-        assert "swordfish" not in str(walk.reply)
+        flow = await asked(app, "act")
+        repeated = again(app, flow, flow.state)
+        assert came(await flow.send({"confirm": yes})) == came(await repeated.send({"confirm": yes}))
+        assert "swordfish" not in str(flow.last.message)
         assert EFFECTS == ["acted"]
 
     async def test_a_refusal(self, app: MRTRServer) -> None:
         add_pay(app)
-        walk = await asked(app)
-        repeated = again(walk, walk.state)
-        assert came(await walk.send({"confirm": DECLINE})) == came(await repeated.send({"confirm": DECLINE}))
-        assert walk.reply["result"]["isError"]
+        flow = await asked(app)
+        repeated = again(app, flow, flow.state)
+        assert came(await flow.send({"confirm": decline})) == came(await repeated.send({"confirm": decline}))
+        assert flow.last.failed
 
     async def test_an_error_of_the_flow(self, store: Watched) -> None:
         app = MRTRServer("bank", keys=[KEY], store=store, limits=Limits(rounds=2))
@@ -320,18 +322,17 @@ class TestEveryOutcomeIsRecorded:
             await ctx.confirm("Truly?", key="truly")
             return "done"
 
-        walk = await asked(app, "act")
-        walk = again(walk, walk.state, elicitation={})
-        repeated = again(walk, walk.state)
-        assert came(await walk.send({"confirm": YES})) == came(await repeated.send({"confirm": YES}))
-        assert walk.reply["error"]["data"] == {"requiredCapabilities": {"roots": {}}}
+        flow = await asked(app, "act")
+        flow, repeated = (again(app, flow, flow.state, capabilities={"elicitation": {}}) for _ in range(2))
+        assert came(await flow.send({"confirm": yes})) == came(await repeated.send({"confirm": yes}))
+        assert flow.last.error.data == {"requiredCapabilities": {"roots": {}}}
         assert EFFECTS == ["acted"]
 
-        walk = await asked(app, "act")
-        await walk.questions({"confirm": YES})
-        repeated = again(walk, walk.state)
-        assert came(await walk.send({"really": YES})) == came(await repeated.send({"really": YES}))
-        assert walk.reply["error"]["data"] == {"limit": "rounds", "value": 2}
+        flow = await asked(app, "act")
+        assert (await flow.send({"confirm": yes})).needs_input
+        repeated = again(app, flow, flow.state)
+        assert came(await flow.send({"really": yes})) == came(await repeated.send({"really": yes}))
+        assert flow.last.error.data == {"limit": "rounds", "value": 2}
 
     async def test_a_result_that_no_reply_can_be_made_of(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
@@ -342,39 +343,39 @@ class TestEveryOutcomeIsRecorded:
             effect("acted")
             return "\ud800"  # half of a character
 
-        walk = await asked(app, "act")
-        repeated = again(walk, walk.state)
-        error = await walk.error({"confirm": YES})
-        assert error["data"]["reference"] in caplog.text
-        assert await repeated.error({"confirm": YES}) == error
+        flow = await asked(app, "act")
+        repeated = again(app, flow, flow.state)
+        error = (await flow.send({"confirm": yes})).error
+        assert error.data["reference"] in caplog.text
+        assert (await repeated.send({"confirm": yes})).error == error
         assert EFFECTS == ["acted"]
 
 
 class TestWhatIsNotRedeemed:
     async def test_a_request_that_does_not_come_to_the_handler(self, app: MRTRServer, store: Watched) -> None:
         add_pay(app)
-        walk = await asked(app)
-        assert walk.state is not None
-        forged = again(walk, walk.state[:-4] + "AAAA")
-        await forged.error({"confirm": YES})
-        elsewhere = again(walk, walk.state, arguments={"amount": 6})
-        await elsewhere.error({"confirm": YES})
-        misfit = again(walk, walk.state, arguments={"amount": "much"})
-        await misfit.failure({"confirm": YES})
-        crowded = again(walk, walk.state)
-        await crowded.error({str(number): YES for number in range(65)})
+        flow = await asked(app)
+        assert flow.state is not None
+        forged = again(app, flow, flow.state[:-4] + "AAAA")
+        assert (await forged.send({"confirm": yes})).error
+        elsewhere = again(app, flow, flow.state, arguments={"amount": 6})
+        assert (await elsewhere.send({"confirm": yes})).error
+        misfit = again(app, flow, flow.state, arguments={"amount": "much"})
+        assert (await misfit.send({"confirm": yes})).failure
+        crowded = again(app, flow, flow.state)
+        assert (await crowded.send({str(number): yes for number in range(65)})).error
         assert store.redeemed == []
-        assert await walk.text({"confirm": YES}) == "5 paid"
+        assert (await flow.send({"confirm": yes})).text == "5 paid"
 
     async def test_the_states_of_other_tools(self, app: MRTRServer, store: Watched) -> None:
         @app.tool
         async def greet(ctx: Context) -> str:
             return effect((await ctx.elicit("Who?", Login)).name)
 
-        walk = await asked(app, "greet")
-        repeated = again(walk, walk.state)
+        flow = await asked(app, "greet")
+        repeated = again(app, flow, flow.state)
         answers = {"login": accept(name="ann")}
-        assert await walk.text(answers) == await repeated.text(answers) == "ann"
+        assert (await flow.send(answers)).text == (await repeated.send(answers)).text == "ann"
         assert EFFECTS == ["ann", "ann"]
         assert store.redeemed == []
 
@@ -387,16 +388,16 @@ class TestAStateComesBeforeTheFirstEffect:
         async def pay(ctx: Context) -> str:
             return await ctx.step(slow_effect, "paid") + await ctx.step(slow_effect, ", mailed")
 
-        walk = Walk(app, target="pay")
-        assert await walk.questions() == {}
+        flow = AsyncClient(app).flow("pay")
+        assert is_state_only(await flow.start())
         assert EFFECTS == []
-        repeated = again(walk, walk.state)
-        assert await walk.text() == await repeated.text() == "paid, mailed"
+        repeated = again(app, flow, flow.state)
+        assert (await flow.send()).text == (await repeated.send()).text == "paid, mailed"
         assert EFFECTS == ["paid", ", mailed"]
 
     async def test_by_the_first_ask(self, app: MRTRServer) -> None:
         add_pay(app)
-        assert await Walk(app, target="pay", arguments={"amount": 1}).questions() == {"confirm": "Pay 1?"}
+        assert (await AsyncClient(app).flow("pay", amount=1).start()).questions == {"confirm": "Pay 1?"}
 
     async def test_by_an_ask_beside_the_first_step(self, app: MRTRServer) -> None:
         @app.tool(single_use=True)
@@ -404,10 +405,10 @@ class TestAStateComesBeforeTheFirstEffect:
             both = await asyncio.gather(ctx.step(slow_effect, "paid"), ctx.elicit("Who?", Login))
             return f"{both[0]} by {both[1].name}"
 
-        walk = Walk(app, target="pay")
-        assert await walk.questions() == {"login": "Who?"}
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).questions == {"login": "Who?"}
         assert EFFECTS == []
-        assert await walk.text({"login": accept(name="ann")}) == "paid by ann"
+        assert (await flow.answer(login=accept(name="ann"))).text == "paid by ann"
 
     async def test_before_a_function_that_is_all_effect_is_called(self, app: MRTRServer) -> None:
         @app.tool(single_use=True)
@@ -428,11 +429,11 @@ class TestAStateComesBeforeTheFirstEffect:
             return effect("with_state")
 
         for name in ("plain", "coroutine", "with_context", "with_state"):
-            walk = Walk(app, target=name)
-            assert await walk.questions({"x": YES}) == {}
+            flow = AsyncClient(app).flow(name)
+            assert is_state_only(await flow.start(x=yes))
             assert EFFECTS == []
-            repeated = again(walk, walk.state)
-            assert await walk.text() == await repeated.text() == name
+            repeated = again(app, flow, flow.state)
+            assert (await flow.send()).text == (await repeated.send()).text == name
             assert EFFECTS.pop() == name
             assert EFFECTS == []
 
@@ -442,9 +443,9 @@ class TestAStateComesBeforeTheFirstEffect:
             login = inputs.get("login", Login)
             return effect(login.name) if login else InputRequired(login=Elicit("Who?", Login))
 
-        walk = Walk(app, target="greet")
-        assert await walk.questions({"login": accept(name="planted")}) == {"login": "Who?"}
-        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        flow = AsyncClient(app).flow("greet")
+        assert (await flow.start(login=accept(name="planted"))).questions == {"login": "Who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann"
         assert "first round" not in caplog.text
 
     async def test_one_that_is_done_in_its_first_round_is_told_once_what_that_means(
@@ -460,7 +461,7 @@ class TestAStateComesBeforeTheFirstEffect:
 
         for target in ("hasty", "hurried"):
             for _ in range(2):
-                assert await Walk(app, target=target).text() == "done"
+                assert (await AsyncClient(app).flow(target).start()).text == "done"
         warnings = [record.getMessage() for record in caplog.records if "in its first round" in record.getMessage()]
         assert len(warnings) == 2
         assert "ctx.step" in warnings[0]
@@ -470,9 +471,9 @@ class TestAStateComesBeforeTheFirstEffect:
         async def greet(ctx: Context) -> str:
             return (await ctx.elicit("Who?", Login)).name
 
-        walk = Walk(app, target="greet")
-        assert await walk.questions({"login": accept(name="planted")}) == {"login": "Who?"}
-        assert await walk.text({"login": accept(name="ann")}) == "ann"
+        flow = AsyncClient(app).flow("greet")
+        assert (await flow.start(login=accept(name="planted"))).questions == {"login": "Who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann"
 
 
 class TestAClientThatLeaves:
@@ -485,27 +486,27 @@ class TestAClientThatLeaves:
             return effect(what)
 
         add_pay(app, long_effect)
-        walk = await asked(app)
-        under_way = begin(walk, {"confirm": YES})
+        flow = await asked(app)
+        under_way = begin(app, flow, {"confirm": yes})
         await asyncio.sleep(0.15)
         under_way.disconnect()
         assert (await under_way.end()).status == 499
         assert EFFECTS == ["5 paid..."]
-        assert await walk.text({"confirm": YES}) == "5 paid", "the retry waits for it"
+        assert (await flow.send({"confirm": yes})).text == "5 paid", "the retry waits for it"
         assert EFFECTS == ["5 paid...", "5 paid"]
         assert [redemption.verdict for redemption in store.redeemed].count("granted") == 1
 
     async def test_may_be_gone_for_good(self, app: MRTRServer, store: Watched) -> None:
         add_pay(app)
-        walk = await asked(app)
-        under_way = begin(walk, {"confirm": YES})
+        flow = await asked(app)
+        under_way = begin(app, flow, {"confirm": yes})
         await until(lambda: EFFECTS)
         under_way.disconnect()
         await until(lambda: store.recorded)
 
     async def test_before_it_has_begun_ends_it(self, app: MRTRServer, store: Watched) -> None:
         add_pay(app)
-        walk = await asked(app)
+        flow = await asked(app)
         slow, plain = asyncio.Event(), store.redeem
 
         async def slow_redeem(*args: Any, **kwargs: Any) -> Redemption:
@@ -513,18 +514,18 @@ class TestAClientThatLeaves:
             return await plain(*args, **kwargs)
 
         store.redeem = slow_redeem  # type: ignore[method-assign]
-        under_way = begin(walk, {"confirm": YES})
+        under_way = begin(app, flow, {"confirm": yes})
         await asyncio.sleep(0.15)
         under_way.disconnect()
         assert (await under_way.end()).status == 499
         slow.set()
         await until(lambda: store.released)
         assert EFFECTS == []
-        assert await walk.text({"confirm": YES}) == "5 paid", "the retry need not wait for the lease to run out"
+        assert (await flow.send({"confirm": yes})).text == "5 paid", "the retry need not wait for the lease to run out"
 
     async def test_a_waiting_duplicate_does_not_wait_on(self, app: MRTRServer, store: Watched) -> None:
         add_pay(app)
-        walk = await asked(app)
+        flow = await asked(app)
         calls = 0
 
         async def busy(*args: Any, **kwargs: Any) -> Redemption:
@@ -533,7 +534,7 @@ class TestAClientThatLeaves:
             return Redemption("running")
 
         store.redeem = busy  # type: ignore[method-assign]
-        under_way = begin(walk, {"confirm": YES})
+        under_way = begin(app, flow, {"confirm": yes})
         await asyncio.sleep(0.15)
         assert calls > 2
         under_way.disconnect()
@@ -551,26 +552,26 @@ class TestTheStore:
             login = await ctx.elicit("Who?", Login)
             return f"{login.name}, the secret is swordfish"
 
-        walk = await asked(app, "tell")
-        assert "swordfish" in await walk.text({"login": accept(name="octocat")})
+        flow = await asked(app, "tell")
+        assert "swordfish" in (await flow.send({"login": accept(name="octocat")})).text
         (kept,) = store.recorded.values()
         assert kept
-        for secret in (b"swordfish", b"octocat", b"content", (walk.state or "").encode()):
+        for secret in (b"swordfish", b"octocat", b"content", (flow.state or "").encode()):
             assert secret not in kept
 
     async def test_can_not_give_a_state_the_outcome_of_another(
         self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
     ) -> None:
         add_pay(app)
-        walks = [await asked(app, amount=amount) for amount in (1, 1000)]
-        repeated = [again(walk, walk.state) for walk in walks]
-        assert [await walk.text({"confirm": YES}) for walk in walks] == ["1 paid", "1000 paid"]
+        flows = [await asked(app, amount=amount) for amount in (1, 1000)]
+        repeated = [again(app, flow, flow.state) for flow in flows]
+        assert [(await flow.send({"confirm": yes})).text for flow in flows] == ["1 paid", "1000 paid"]
         (one, its), (other, others) = store.recorded.items()
         store.swap = {one: others, other: its[:-4] + b"AAAA"}
         for each, reason in zip(repeated, ("for another delivery", "forged or damaged"), strict=True):
-            error = await each.error({"confirm": YES})
-            assert error["code"] == -32603
-            assert error["data"]["reference"] in caplog.text
+            error = (await each.send({"confirm": yes})).error
+            assert error.code == -32603
+            assert error.data["reference"] in caplog.text
             assert reason in caplog.text
             assert "paid" not in str(error)
 
@@ -578,31 +579,31 @@ class TestTheStore:
         self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
     ) -> None:
         add_pay(app)
-        walk = await asked(app)
+        flow = await asked(app)
         store.down = {"redeem"}
-        error = await walk.error({"confirm": YES})
-        assert error["code"] == -32603
-        assert error["message"].startswith("Nothing was done")
-        assert error["data"]["reference"] in caplog.text
+        error = (await flow.send({"confirm": yes})).error
+        assert error.code == -32603
+        assert error.message.startswith("Nothing was done")
+        assert error.data["reference"] in caplog.text
         assert "no redeem today" in caplog.text
         assert "no redeem" not in str(error)
         assert EFFECTS == []
         store.down = set()
-        assert await walk.text({"confirm": YES}) == "5 paid", "the client may just try again"
+        assert (await flow.send({"confirm": yes})).text == "5 paid", "the client may just try again"
 
     async def test_that_is_down_for_a_moment_is_tried_again(
         self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.05, 0.05, 0.05))
         add_pay(app)
-        walk = await asked(app)
-        repeated = again(walk, walk.state)
+        flow = await asked(app)
+        repeated = again(app, flow, flow.state)
         store.down = {"record"}
-        first = asyncio.create_task(walk.send({"confirm": YES}))
+        first = asyncio.create_task(flow.send({"confirm": yes}))
         await until(lambda: store.failures)
         store.down = set()
         await first
-        assert came(await repeated.send({"confirm": YES})) == came(walk.reply)
+        assert came(await repeated.send({"confirm": yes})) == came(flow.last)
         assert EFFECTS == ["5 paid"]
 
     async def test_that_takes_no_outcome_does_not_hide_it_from_the_client(
@@ -610,9 +611,9 @@ class TestTheStore:
     ) -> None:
         monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.01,))
         add_pay(app)
-        walk = await asked(app)
+        flow = await asked(app)
         store.down = {"record"}
-        assert await walk.text({"confirm": YES}) == "5 paid"
+        assert (await flow.send({"confirm": yes})).text == "5 paid"
         assert "could not be recorded" in caplog.text
         assert "no record today" in caplog.text
 
@@ -651,8 +652,8 @@ class TestTheEndOfTheServer:
 
     async def test_waits_until_it_is_recorded(self, app: MRTRServer, store: Watched) -> None:
         async def leave() -> None:
-            walk = await asked(app)
-            under_way = begin(walk, {"confirm": YES})
+            flow = await asked(app)
+            under_way = begin(app, flow, {"confirm": yes})
             await until(lambda: EFFECTS)
             await asyncio.sleep(0.06)
             under_way.disconnect()
@@ -682,10 +683,10 @@ class TestTheEndOfTheServer:
             await asyncio.sleep(0.3)
             return what
 
-        walk = await asked(app, "pay", x=1)
+        flow = await asked(app, "pay", x=1)
 
         async def leave() -> None:
-            under_way = begin(walk, {"confirm": YES})
+            under_way = begin(app, flow, {"confirm": yes})
             await until(lambda: EFFECTS)
             await asyncio.sleep(0.1)
             under_way.disconnect()
@@ -693,8 +694,8 @@ class TestTheEndOfTheServer:
 
         await self.ended(app, leave)
         assert EFFECTS == ["paid"]
-        assert await walk.questions({"confirm": YES}) == {}
-        assert await walk.text() == "paid and mailed"
+        assert is_state_only(await flow.send({"confirm": yes}))
+        assert (await flow.send()).text == "paid and mailed"
         assert EFFECTS == ["paid", " and mailed"]
 
     async def test_waits_no_longer_than_the_shutdown_may_take(
@@ -709,7 +710,7 @@ class TestTheEndOfTheServer:
             return what
 
         async def leave() -> None:
-            under_way = begin(await asked(app), {"confirm": YES})
+            under_way = begin(app, await asked(app), {"confirm": yes})
             await until(lambda: EFFECTS)
             await asyncio.sleep(0.1)
             under_way.disconnect()
@@ -732,8 +733,8 @@ class TestTheLease:
             return effect(what)
 
         add_pay(app, long_effect)
-        walk = await asked(app)
-        replies = await asyncio.gather(*(again(walk, walk.state).send({"confirm": YES}) for _ in range(2)))
+        flow = await asked(app)
+        replies = await asyncio.gather(*(again(app, flow, flow.state).send({"confirm": yes}) for _ in range(2)))
         assert came(replies[0]) == came(replies[1])
         assert EFFECTS == ["5 paid"]
 
@@ -750,11 +751,11 @@ class TestTheLease:
             return what
 
         add_pay(app, stuck)
-        walk = await asked(app)
-        first = asyncio.create_task(again(walk, walk.state).send({"confirm": YES}))
+        flow = await asked(app)
+        first = asyncio.create_task(again(app, flow, flow.state).send({"confirm": yes}))
         await began.wait()
         store.down = {"renew"}  # it is cut off, for all that the others can see
-        assert await walk.text({"confirm": YES}) == "5 paid"
+        assert (await flow.send({"confirm": yes})).text == "5 paid"
         assert "the round runs again" in caplog.text
         assert EFFECTS == ["5 paid", "5 paid"]
         first.cancel()
@@ -776,14 +777,14 @@ class TestTheLease:
             what = await ctx.step(charge, str(amount))
             return await ctx.step(slow_effect, f"{what} mailed by {len(EFFECTS)}")
 
-        walk = await asked(app)
-        cut_off = asyncio.create_task(again(walk, walk.state).send({"confirm": YES}))
+        flow = await asked(app)
+        cut_off = asyncio.create_task(again(app, flow, flow.state).send({"confirm": yes}))
         await until(lambda: EFFECTS)
         store.down = {"renew"}
-        assert await walk.text({"confirm": YES}) == "5 mailed by 2"
+        assert (await flow.send({"confirm": yes})).text == "5 mailed by 2"
         store.down = set()
         hold.set()
-        assert came(await cut_off) == came(walk.reply), "what is recorded counts"
+        assert came(await cut_off) == came(flow.last), "what is recorded counts"
         assert EFFECTS == ["5 charged", "5 charged", "5 mailed by 2"]
         assert "silent for longer than its lease" in caplog.text
 
@@ -802,15 +803,15 @@ class TestTheLease:
                 await hold.wait()  # frozen
             return await ctx.step(effect, "paid")
 
-        walk = Walk(app, target="pay", arguments={"x": 1})
-        assert await walk.questions() == {}
-        frozen = asyncio.create_task(again(walk, walk.state).send())
+        flow = AsyncClient(app).flow("pay", x=1)
+        assert is_state_only(await flow.start())
+        frozen = asyncio.create_task(again(app, flow, flow.state).send())
         await waiting.wait()
         store.down = {"renew"}
-        assert await walk.text() == "paid", "the other replica has taken over"
+        assert (await flow.send()).text == "paid", "the other replica has taken over"
         store.down = set()
         hold.set()
-        assert came(await frozen) == came(walk.reply)
+        assert came(await frozen) == came(flow.last)
         assert EFFECTS == ["paid"]
 
     async def test_in_doubt_with_nothing_to_hand_over_lets_the_client_try_again(
@@ -824,14 +825,14 @@ class TestTheLease:
                 await asyncio.sleep(0.5)
             return await ctx.step(effect, "paid")
 
-        walk = Walk(app, target="pay", arguments={"x": 1})
-        assert await walk.questions() == {}
-        state = walk.state
+        flow = AsyncClient(app).flow("pay", x=1)
+        assert is_state_only(await flow.start())
+        state = flow.state
         store.down = {"renew"}
-        assert "send the request again" in str(await walk.send())
+        assert "send the request again" in str((await flow.send()).message)
         assert EFFECTS == []
         store.down, late = set(), False
-        assert await again(walk, state).text() == "paid"
+        assert (await again(app, flow, state).send()).text == "paid"
         assert EFFECTS == ["paid"]
 
     async def test_in_doubt_for_nothing_goes_on_in_another_round(self, app: MRTRServer, store: Watched) -> None:
@@ -844,10 +845,10 @@ class TestTheLease:
             await ctx.confirm("Sure?")
             return await ctx.step(charge) + await ctx.step(slow_effect, " and mailed")
 
-        walk = await asked(app, "pay", x=1)
+        flow = await asked(app, "pay", x=1)
         store.down = {"renew"}
-        assert await walk.questions({"confirm": YES}) == {}
-        assert await walk.text() == "charged and mailed"
+        assert is_state_only(await flow.send({"confirm": yes}))
+        assert (await flow.send()).text == "charged and mailed"
         assert EFFECTS == ["charged", " and mailed"]
 
 
@@ -897,27 +898,27 @@ class TestFaultsInARow:
     async def test_a_store_that_is_away_by_then_does_not_hide_what_was_done(
         self, app: MRTRServer, store: TakenOver
     ) -> None:
-        walk = await asked(app)
-        paying = asyncio.create_task(walk.text({"confirm": YES}))
+        flow = await asked(app)
+        paying = asyncio.create_task(flow.send({"confirm": yes}))
         await store.taken_over.wait()
         store.down = {"redeem"}
-        assert await paying == "5 paid", "not that nothing was done"
+        assert (await paying).text == "5 paid", "not that nothing was done"
         assert EFFECTS == ["5 paid"]
         assert store.failures > 0
 
     async def test_what_a_client_did_not_wait_for_is_recorded_once_the_other_replica_is_no_more(
         self, app: MRTRServer, store: TakenOver, clock: Clock
     ) -> None:
-        walk = await asked(app)
-        repeated = again(walk, walk.state)
-        left = begin(walk, {"confirm": YES})
+        flow = await asked(app)
+        repeated = again(app, flow, flow.state)
+        left = begin(app, flow, {"confirm": yes})
         await until(lambda: EFFECTS)
         left.disconnect()
         await left.end()
         await store.taken_over.wait()
         clock.advance(31)  # the other one was killed
         await until(lambda: [each.verdict for each in store.redeemed].count("granted") == 2)
-        assert await repeated.text({"confirm": YES}) == "5 paid"
+        assert (await repeated.send({"confirm": yes})).text == "5 paid"
         assert EFFECTS == ["5 paid"], "a round that ran is recorded, and not given back"
         assert store.released == 0
 
@@ -930,18 +931,18 @@ class TestRecordsExpireWithTheState:
             "bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100, lease_seconds=5)
         )
         add_pay(app, effect)
-        walk = await asked(app)
-        kept = walk.state
+        flow = await asked(app)
+        kept = flow.state
         clock.advance(30)
-        assert await walk.text({"confirm": YES}) == "5 paid"
+        assert (await flow.send({"confirm": yes})).text == "5 paid"
         clock.advance(69)
-        assert await again(walk, kept).text({"confirm": YES}) == "5 paid"
+        assert (await again(app, flow, kept).send({"confirm": yes})).text == "5 paid"
         clock.advance(1)
-        assert (await again(walk, kept).error({"confirm": YES}))["message"] == InvalidRequestState.MESSAGE
+        assert (await again(app, flow, kept).send({"confirm": yes})).error.message == InvalidRequestState.MESSAGE
         # A replica whose clock is behind may still take the state, within the leeway, so the record is still there.
         slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: clock() - 50)
         add_pay(slow, effect)
-        assert await again(walk, kept, slow).text({"confirm": YES}) == "5 paid"
+        assert (await again(slow, flow, kept).send({"confirm": yes})).text == "5 paid"
         clock.advance(61)
         (state,) = store.recorded
         assert (await store.store.redeem(state, "other", lease=1, keep=1)).verdict == "granted", "it is gone"
@@ -956,13 +957,13 @@ class TestRecordsExpireWithTheState:
             return Redemption("running")
 
         store.redeem = busy  # type: ignore[method-assign]
-        walk = await asked(app)
-        waiting = asyncio.create_task(walk.send({"confirm": YES}))
+        flow = await asked(app)
+        waiting = asyncio.create_task(flow.send({"confirm": yes}))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         clock.advance(100)
         async with asyncio.timeout(5):
-            assert (await waiting)["error"]["message"] == InvalidRequestState.MESSAGE
+            assert (await waiting).error.message == InvalidRequestState.MESSAGE
 
 
 class TestWithoutASharedStore:
@@ -972,9 +973,9 @@ class TestWithoutASharedStore:
         app.tool(name="wipe", single_use=True)(effect)
         assert caplog.text.count("there is no shared store") == 1
         assert "MRTR_DATABASE_URL" in caplog.text
-        walk = await asked(app)
-        repeated = again(walk, walk.state)
-        assert await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES})
+        flow = await asked(app)
+        repeated = again(app, flow, flow.state)
+        assert (await flow.send({"confirm": yes})).text == (await repeated.send({"confirm": yes})).text
         assert EFFECTS == ["5 paid"]
 
     async def test_nothing_is_said_where_no_tool_needs_one_or_it_is_shared(
@@ -1022,8 +1023,8 @@ class Fleet:
         assert "confirm" in reply.result["inputRequests"]
         return reply.state
 
-    def pay(self, replica: int, state: str, answer: JSON = YES) -> Reply:
-        return self.wires[replica].call("pay", {"amount": 5}, answers={"confirm": answer}, state=state)
+    def pay(self, replica: int, state: str, answer: Answer = yes) -> WireReply:
+        return self.wires[replica].call("pay", {"amount": 5}, answers={"confirm": answer.raw}, state=state)
 
     def begin(self, replica: int, state: str) -> Any:
         """Send a delivery, and do not wait for its reply."""
@@ -1085,8 +1086,8 @@ class TestOfTwoReplicas:
         assert len(texts) == 1
         assert [len(fleet.ledger(kind)) for kind in ("begin", "charged", "mailed")] == [1, 1, 1]
         for replica in (0, 1):
-            assert fleet.pay(replica, state, NO).error["message"] == InvalidRequestState.MESSAGE
-            assert fleet.pay(replica, state, DECLINE).error["message"] == InvalidRequestState.MESSAGE
+            assert fleet.pay(replica, state, no).error.message == InvalidRequestState.MESSAGE
+            assert fleet.pay(replica, state, decline).error.message == InvalidRequestState.MESSAGE
 
     def test_one_that_is_killed_in_the_middle_is_followed_by_the_other(self, fleet: Fleet) -> None:
         state = fleet.ask()
@@ -1129,7 +1130,7 @@ class TestOfTwoReplicas:
             "name": "pay",
             "arguments": {"amount": 5},
             "requestState": state,
-            "inputResponses": {"confirm": YES},
+            "inputResponses": {"confirm": yes.raw},
         }
         with connected(fleet.wires[0]) as connection:
             connection.sendall(raw_request(modern("tools/call", params)))
@@ -1145,13 +1146,15 @@ class TestOfTwoReplicas:
 class TestTheExample:
     async def test_pays_once_however_often_it_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
-        walk = await asked(payments.app, "pay", to="Ann", euros=25)
-        repeated, changed = again(walk, walk.state), again(walk, walk.state)
+        flow = await asked(payments.app, "pay", to="Ann", euros=25)
+        repeated, changed = (again(payments.app, flow, flow.state) for _ in range(2))
         assert (
-            await walk.text({"confirm": YES}) == await repeated.text({"confirm": YES}) == "Paid 25 € to Ann, receipt 1."
+            (await flow.send({"confirm": yes})).text
+            == (await repeated.send({"confirm": yes})).text
+            == "Paid 25 € to Ann, receipt 1."
         )
-        assert (await changed.error({"confirm": NO}))["message"] == InvalidRequestState.MESSAGE
-        assert await Walk(payments.app, target="balance", arguments={"of": "Ann"}).text() == "25"
+        assert (await changed.send({"confirm": no})).error.message == InvalidRequestState.MESSAGE
+        assert (await AsyncClient(payments.app).flow("balance", of="Ann").start()).text == "25"
 
     def test_pays_once_even_when_its_step_runs_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")

@@ -19,10 +19,10 @@ from mrtr_server import (
     MRTRServer,
 )
 from mrtr_server.flow.step_arguments import plain
+from mrtr_server.testing import AsyncClient, yes
 
 from ..support.effects import EFFECTS, effect, new_ticket, slow_effect
 from ..support.models import Cart
-from ..support.walk import YES, Walk
 
 pytestmark = pytest.mark.anyio
 
@@ -88,10 +88,10 @@ class TestRule4Steps:
             await ctx.confirm("second?", key="second")
             return image + await ctx.step(effect, "roll out")
 
-        walk = Walk(app, target="deploy")
-        await walk.questions()
-        await walk.questions({"first": YES})
-        assert await walk.text({"second": YES}) == "buildroll out"
+        flow = AsyncClient(app).flow("deploy")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(first=yes)).needs_input
+        assert (await flow.answer(second=yes)).text == "buildroll out"
         assert EFFECTS == ["build", "roll out"]
 
     async def test_are_numbered_in_the_order_of_calls(self, app: MRTRServer) -> None:
@@ -101,9 +101,9 @@ class TestRule4Steps:
             await ctx.confirm("sure?")
             return ",".join([*done, await ctx.step(effect, "3")])
 
-        walk = Walk(app, target="three")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "0,1,2,3"
+        flow = AsyncClient(app).flow("three")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "0,1,2,3"
         assert EFFECTS == ["0", "1", "2", "3"]
 
     async def test_side_by_side_replay_the_same(self, app: MRTRServer) -> None:
@@ -122,9 +122,9 @@ class TestRule4Steps:
             await ctx.confirm("sure?")
             return ",".join(both)
 
-        walk = Walk(app, target="branches")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "1a,2b"
+        flow = AsyncClient(app).flow("branches")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "1a,2b"
         assert sorted(EFFECTS) == ["a", "b", "ticket", "ticket"]
 
     @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ class TestRule4Steps:
                     group.create_task(branch(), name=name)
             return len(EFFECTS)
 
-        assert await Walk(app, target="branches").text() == str(len(names))
+        assert (await AsyncClient(app).flow("branches").start()).text == str(len(names))
 
     async def test_a_lambda_needs_a_key(self, app: MRTRServer) -> None:
         @app.tool
@@ -154,15 +154,15 @@ class TestRule4Steps:
         async def with_key(ctx: Context) -> str:
             return await ctx.step(lambda: effect("x"), key="x")
 
-        assert "reference" in await Walk(app, target="without").failure()
-        assert await Walk(app, target="with_key").text() == "x"
+        assert "reference" in (await AsyncClient(app).flow("without").start()).failure
+        assert (await AsyncClient(app).flow("with_key").start()).text == "x"
 
     async def test_a_plain_function_may_return_what_is_to_be_awaited(self, app: MRTRServer) -> None:
         @app.tool
         async def run(ctx: Context) -> str:
             return await ctx.step(lambda: slow_effect("slow"), key="slow")
 
-        assert await Walk(app, target="run").text() == "slow"
+        assert (await AsyncClient(app).flow("run").start()).text == "slow"
 
     async def test_the_first_run_returns_the_value_as_it_comes_back(self, app: MRTRServer) -> None:
         seen: list[Any] = []
@@ -179,9 +179,9 @@ class TestRule4Steps:
             await ctx.confirm("sure?")
             return "done"
 
-        walk = Walk(app, target="run")
-        await walk.questions()
-        await walk.text({"confirm": YES})
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text
         assert seen[0] == seen[1] == ({"at": [1, 2]}, Cart(items=["x"]))
 
     async def test_a_step_that_failed_is_not_recorded(self, app: MRTRServer) -> None:
@@ -200,10 +200,10 @@ class TestRule4Steps:
                 return await ctx.step(flaky, key="again")
             return "first"
 
-        walk = Walk(app, target="run")
-        await walk.questions()
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).needs_input
         # In the second round the step runs again, for it was not recorded, and this time it succeeds.
-        assert await walk.text({"confirm": YES}) == "first"
+        assert (await flow.answer(confirm=yes)).text == "first"
         assert EFFECTS == ["tried", "tried"]
 
     async def test_changed_arguments_end_the_flow_and_name_the_argument(
@@ -221,9 +221,9 @@ class TestRule4Steps:
             await ctx.confirm("sure?")
             return "done"
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        assert "reference" in await walk.failure({"confirm": YES})
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        assert "reference" in (await flow.answer(confirm=yes)).failure
         assert EFFECTS == ["secret-account 1"]
         assert "another value of 'amount'" in caplog.text
         assert "secret-account" not in caplog.text
@@ -242,10 +242,10 @@ class TestRule4Steps:
             await ctx.confirm("really?", key="really")
             return "done"
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        await walk.questions({"confirm": YES})
-        assert "reference" in await walk.failure({"really": YES})
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).needs_input
+        assert "reference" in (await flow.answer(really=yes)).failure
         assert EFFECTS == ["charged"]
 
     @pytest.mark.parametrize("given", KEYWORDS, ids=lambda given: " ".join(given[0] | given[1]))
@@ -265,10 +265,10 @@ class TestRule4Steps:
             await ctx.confirm("really?", key="really")
             return "done"
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        assert await walk.questions({"confirm": YES}) == {"really": "really?"}, "what is the same replays"
-        assert "reference" in await walk.failure({"really": YES})
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).questions == {"really": "really?"}, "what is the same replays"
+        assert "reference" in (await flow.answer(really=yes)).failure
         assert EFFECTS == ["charged"]
         (name,) = first | second
         assert f"another value of {name!r}" in caplog.text
@@ -287,10 +287,10 @@ class TestRule4Steps:
             await ctx.confirm("really?", key="really")
             return done
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        await walk.questions({"confirm": YES})
-        assert await walk.text({"really": YES}) == "a 3"
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).needs_input
+        assert (await flow.answer(really=yes)).text == "a 3"
         assert EFFECTS == ["a 3"]
 
     @pytest.mark.parametrize("catches", [False, True], ids=["let through", "caught"])
@@ -309,8 +309,8 @@ class TestRule4Steps:
                     return await ctx.step(effect, "something else")
                 raise
 
-        walk = Walk(app, target="run")
-        assert "reference" in await walk.failure()
+        flow = AsyncClient(app).flow("run")
+        assert "reference" in (await flow.start()).failure
         assert EFFECTS == ["not a number"]
         assert "The step 'count' returned a value that can't be stored as its declared type" in caplog.text
         assert "not a number" not in caplog.text, "what it returned may be a secret"
@@ -324,16 +324,16 @@ class TestRule4Steps:
             await ctx.confirm("sure?")
             return seen
 
-        walk = Walk(app, target="look")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "2"
+        flow = AsyncClient(app).flow("look")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "2"
 
     async def test_the_same_key_at_once_runs_once(self, app: MRTRServer) -> None:
         @app.tool
         async def twice(ctx: Context) -> str:
             return "".join(await asyncio.gather(*(ctx.step(slow_effect, "x", key="one") for _ in range(2))))
 
-        assert await Walk(app, target="twice").text() == "xx"
+        assert (await AsyncClient(app).flow("twice").start()).text == "xx"
         assert EFFECTS == ["x"]
 
 
@@ -362,11 +362,11 @@ class TestStepsOfEveryKind:
             await ctx.confirm("really?", key="two")
             return " ".join([*cart.items, *other.items, text])
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        await walk.questions({"one": YES})
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(one=yes)).needs_input
         assert EFFECTS == ["a 1 NOK", "closure 1"]
-        assert "reference" in await walk.failure({"two": YES})
+        assert "reference" in (await flow.answer(two=yes)).failure
         assert "The step 'closure' has run in an earlier round with another value of 'amount'" in caplog.text
 
 
@@ -383,7 +383,7 @@ class TestStepsThatMisbehave:
             return await ctx.step(lambda: next(iter(())), key="x")
 
         for target in ("plain", "step"):
-            assert "reference" in await asyncio.wait_for(Walk(app, target=target).failure(), 5)
+            assert "reference" in (await asyncio.wait_for(AsyncClient(app).flow(target).start(), 5)).failure
 
     async def test_a_step_that_is_retried_keeps_its_key(self, app: MRTRServer) -> None:
         def charge(amount: int) -> str:
@@ -405,9 +405,9 @@ class TestStepsThatMisbehave:
             await ctx.confirm("sure?")
             return "done"
 
-        walk = Walk(app, target="pay")
-        await walk.questions()
-        await walk.text({"confirm": YES})
+        flow = AsyncClient(app).flow("pay")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text
         assert EFFECTS == ["tried", "tried", "charged", "tried", "charged"]
 
     async def test_a_fallback_after_a_failed_step_replays(self, app: MRTRServer) -> None:
@@ -425,9 +425,9 @@ class TestStepsThatMisbehave:
             await ctx.confirm("sure?")
             return found
 
-        walk = Walk(app, target="get")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "up"
+        flow = AsyncClient(app).flow("get")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "up"
         assert EFFECTS == ["down", "up", "down"]
 
     async def test_one_objects_step_is_not_anothers(self, app: MRTRServer) -> None:
@@ -440,9 +440,9 @@ class TestStepsThatMisbehave:
                 await ctx.confirm(f"{name}?", key=name)
             return "done"
 
-        walk = Walk(app, target="withdraw")
-        await walk.questions()
-        assert "reference" in await walk.failure({"a": YES})
+        flow = AsyncClient(app).flow("withdraw")
+        assert (await flow.start()).needs_input
+        assert "reference" in (await flow.answer(a=yes)).failure
         assert EFFECTS == ["a 10"]
 
     async def test_functions_of_one_name_are_told_apart(
@@ -466,7 +466,7 @@ class TestStepsThatMisbehave:
             await ctx.step(second(), key="save")
             return "done"
 
-        assert "reference" in await Walk(app, target="both").failure()
+        assert "reference" in (await AsyncClient(app).flow("both").start()).failure
         assert "is used for two different steps" in caplog.text
         assert EFFECTS == ["first"]
 
@@ -482,7 +482,7 @@ class TestStepsThatMisbehave:
             await ctx.step(save, "second", key="save")
             return "done"
 
-        assert "reference" in await Walk(app, target="both").failure()
+        assert "reference" in (await AsyncClient(app).flow("both").start()).failure
         assert "is used for two different steps" in caplog.text
         assert EFFECTS == ["first"]
 
@@ -497,9 +497,9 @@ class TestStepsThatMisbehave:
             await ctx.confirm("sure?")
             return "".join(order["items"])
 
-        walk = Walk(app, target="change")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "ax"
+        flow = AsyncClient(app).flow("change")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "ax"
 
     async def test_what_is_nested_without_an_end_counts_as_far_as_it_is_read(self) -> None:
         endless: list[Any] = [1]
@@ -520,7 +520,7 @@ class TestStepsThatMisbehave:
             later = "later"
             return done
 
-        assert await Walk(app, target="early").text() == "step"
+        assert (await AsyncClient(app).flow("early").start()).text == "step"
 
     async def test_sets_count_by_what_is_in_them(self) -> None:
         assert plain({"x", "y", "z"}) == ["x", "y", "z"]
@@ -533,5 +533,5 @@ class TestStepsThatMisbehave:
         async def run(ctx: Context) -> str:
             return await ctx.step(lambda them: effect("".join(them)), iter("abc"), key="x")
 
-        assert "reference" in await Walk(app, target="run").failure()
+        assert "reference" in (await AsyncClient(app).flow("run").start()).failure
         assert "pass a list" in caplog.text

@@ -28,11 +28,11 @@ from mrtr_server import (
     ToolError,
 )
 from mrtr_server.tasks import worker
-from mrtr_server.testing import AsyncClient, replica
+from mrtr_server.testing import Answer, AsyncClient, accept, cancel, decline, no, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.flows import is_state_only
 from ..support.models import Login
-from ..support.walk import CANCEL, DECLINE, NO, YES, Walk, accept
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +136,7 @@ class TestEntering:
         async def run(value: Annotated[str, Depends(noted("it", kind))]) -> str:
             return note(f"handler has {value}")
 
-        assert await Walk(app, target="run").text() == "handler has it"
+        assert (await AsyncClient(app).flow("run").start()).text == "handler has it"
         assert happened == ["enter it", "handler has it", "leave it"]
 
     async def test_they_are_left_in_reverse_order_nested_ones_too(self, app: MRTRServer) -> None:
@@ -153,7 +153,7 @@ class TestEntering:
         ) -> str:
             return note("handler")
 
-        await Walk(app, target="run").text()
+        assert (await AsyncClient(app).flow("run").start()).text
         assert happened == [
             "enter outer",
             "enter inner in outer",
@@ -176,10 +176,10 @@ class TestEntering:
         def run(one: Annotated[str, Depends(one)], session: Annotated[str, Depends(session)], sure: Sure) -> str:
             return f"{one} {session}"
 
-        walk = Walk(app, target="run")
-        await walk.questions()
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).needs_input
         assert happened == ["enter session", "leave session"]
-        assert await walk.text({"sure": YES}) == "session session"
+        assert (await flow.answer(sure=yes)).text == "session session"
         assert happened == ["enter session", "leave session"] * 2
 
     async def test_whatever_can_be_called_may_yield(self, app: MRTRServer) -> None:
@@ -195,7 +195,7 @@ class TestEntering:
         ) -> str:
             return f"{a} {b} {c} {d} {e} {f}"
 
-        text = await Walk(app, target="run", arguments={"title": "tea"}).text()
+        text = (await AsyncClient(app).flow("run", title="tea").start()).text
         assert text == "session decorated called tea 3 traced traced cm"
         assert happened[-6:] == [
             "leave traced cm",
@@ -226,7 +226,7 @@ class TestEntering:
             given.extend([a, b, list(c), d])
             return "ran"
 
-        await Walk(app, target="run").text()
+        assert (await AsyncClient(app).flow("run").start()).text
         assert isinstance(given[0], Connection)
         assert hasattr(given[1], "__enter__")
         assert given[2:] == [[0, 1, 2], ["session"]]
@@ -248,7 +248,7 @@ class TestEntering:
         async def run(one: Annotated[bool, Depends(in_thread)], task: Annotated[Any, Depends(on_loop)]) -> str:
             return f"{one} {asyncio.current_task() is task}"
 
-        assert await Walk(app, target="run").text() == "True True"
+        assert (await AsyncClient(app).flow("run").start()).text == "True True"
         assert happened == ["True", "True"]
 
     async def test_in_prompts_and_resources_too(self, app: MRTRServer) -> None:
@@ -260,8 +260,8 @@ class TestEntering:
         def read(topic: str, value: Annotated[str, Depends(noted("resource"))]) -> str:
             raise NotFound(topic)
 
-        await Walk(app, target="letter", method="prompts/get").send()
-        await Walk(app, target="notes://tea", method="resources/read").error()
+        await AsyncClient(app).prompt_flow("letter").start()
+        assert (await AsyncClient(app).resource_flow("notes://tea").start()).error
         assert happened == ["enter prompt", "leave prompt", "enter resource", "resource got NotFound"]
 
 
@@ -294,10 +294,10 @@ class TestNormalEnds:
 
         for target in ("declared", "inline", "dependency", "pure"):
             happened.clear()
-            walk = Walk(app, target=target)
-            assert await walk.questions() == {"login": "who?"}
+            flow = AsyncClient(app).flow(target)
+            assert (await flow.start()).questions == {"login": "who?"}
             assert happened == [*self.LEFT]
-            await walk.text({"login": accept(name="ann")})
+            assert (await flow.answer(login=accept(name="ann"))).text
             assert [each.partition(" ")[0] for each in happened[2:]] == ["enter", "handler", "leave"]
 
     async def test_where_the_flow_goes_on_elsewhere(self, app: MRTRServer) -> None:
@@ -305,10 +305,10 @@ class TestNormalEnds:
         async def run(session: SESSION, ctx: Context) -> str:
             return await ctx.step(note, "step")  # not before there is a state
 
-        walk = Walk(app, target="run")
-        assert await walk.questions() == {}
+        flow = AsyncClient(app).flow("run")
+        assert is_state_only(await flow.start())
         assert happened == [*self.LEFT]
-        assert await walk.text() == "step"
+        assert (await flow.send()).text == "step"
         assert happened == [*self.LEFT, "enter session", "step", "leave session"]
 
     async def test_where_the_flow_becomes_a_task_and_in_the_rounds_of_that(self, app: MRTRServer) -> None:
@@ -344,8 +344,8 @@ class TestNormalEnds:
             await ctx.elicit("who?", Login)
             return "ran"
 
-        walk = Walk(app, target="run")
-        assert (await walk.questions()).keys() == {"login", "aside"}
+        flow = AsyncClient(app).flow("run")
+        assert ((await flow.start()).questions).keys() == {"login", "aside"}
         assert happened == ["left"]
         assert "is abandoned" not in caplog.text
 
@@ -398,7 +398,7 @@ class TestNormalEnds:
         def show(session: Annotated[Session, Depends(session)]) -> Shown:
             return Shown(book=Book(session))
 
-        assert (await Walk(app, target="show").send())["result"]["structuredContent"] == {"book": "open: True"}
+        assert (await AsyncClient(app).flow("show").start()).structured == {"book": "open: True"}
 
 
 def started(app: MRTRServer, target: str) -> Exchange:
@@ -426,7 +426,7 @@ class TestErrors:
         ) -> str:
             raise ToolError("sold out")
 
-        assert await Walk(app, target="run").failure() == "sold out"
+        assert (await AsyncClient(app).flow("run").start()).failure == "sold out"
         assert happened == ["enter outer", "enter inner", "inner got ToolError", "outer got ToolError"]
 
     async def test_an_error_of_what_is_declared_after_it(self, app: MRTRServer) -> None:
@@ -447,8 +447,8 @@ class TestErrors:
         def message(session: SESSION, login: Annotated[Login, Elicit(fail)]) -> str:
             return note("handler")
 
-        assert await Walk(app, target="dependency").failure() == "no"
-        assert await Walk(app, target="message").failure() == "no"
+        assert (await AsyncClient(app).flow("dependency").start()).failure == "no"
+        assert (await AsyncClient(app).flow("message").start()).failure == "no"
         assert happened == [
             "enter session",
             "enter failing",
@@ -462,11 +462,11 @@ class TestErrors:
         def run(session: SESSION) -> Any:
             return object()
 
-        assert "reference" in await Walk(app, target="run").failure()
+        assert "reference" in (await AsyncClient(app).flow("run").start()).failure
         assert happened == ["enter session", "session got FlowError"]
 
-    @pytest.mark.parametrize("answer", [NO, DECLINE, CANCEL], ids=str)
-    async def test_a_no(self, app: MRTRServer, answer: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("answer", [no, decline, cancel], ids=str)
+    async def test_a_no(self, app: MRTRServer, answer: Answer) -> None:
         @app.tool
         def declared(session: SESSION, confirm: Sure) -> str:
             return note("handler")
@@ -482,10 +482,10 @@ class TestErrors:
             return note("handler") if inputs.get("confirm", sure) else InputRequired(confirm=sure)
 
         for target in ("declared", "inline", "pure"):
-            walk = Walk(app, target=target)
-            await walk.questions()
+            flow = AsyncClient(app).flow(target)
+            assert (await flow.start()).needs_input
             happened.clear()
-            assert "The user" in await walk.failure({"confirm": answer})
+            assert "The user" in (await flow.answer(confirm=answer)).failure
             assert happened == ["enter session", "session got Refusal"]
 
     async def test_what_the_client_lacks_and_what_the_author_did_wrong(self, app: MRTRServer) -> None:
@@ -499,8 +499,8 @@ class TestErrors:
             await ctx.step(lambda: 5)
             return note("handler")
 
-        await Walk(app, target="lacks", capabilities={}).error()
-        assert "reference" in await Walk(app, target="wrong").failure()
+        assert (await AsyncClient(app, capabilities={}).flow("lacks").start()).error
+        assert "reference" in (await AsyncClient(app).flow("wrong").start()).failure
         assert happened == ["enter session", "session got MissingCapability", "enter session", "session got FlowError"]
 
     async def test_one_that_is_swallowed_has_happened_all_the_same(self, app: MRTRServer) -> None:
@@ -519,11 +519,11 @@ class TestErrors:
             await ctx.confirm("sure?")
             return note("handler")
 
-        assert await Walk(app, target="fails").failure() == "sold out"
-        walk = Walk(app, target="asks")
-        await walk.questions()
+        assert (await AsyncClient(app).flow("fails").start()).failure == "sold out"
+        flow = AsyncClient(app).flow("asks")
+        assert (await flow.start()).needs_input
         happened.clear()
-        assert "declined" in await walk.failure({"confirm": NO})
+        assert "declined" in (await flow.answer(confirm=no)).failure
         assert happened == ["enter session", "swallowed Refusal", "session got Refusal"]
 
     async def test_one_may_be_made_into_another(self, app: MRTRServer) -> None:
@@ -538,7 +538,7 @@ class TestErrors:
         def run(session: SESSION, translated: Annotated[None, Depends(translated)]) -> str:
             raise LookupError("Emma")
 
-        assert await Walk(app, target="run").failure() == "there is no Emma"
+        assert (await AsyncClient(app).flow("run").start()).failure == "there is no Emma"
         assert happened == ["enter session", "session got ToolError"]
 
     @pytest.mark.parametrize("failure", [ToolError("never mind"), RuntimeError("broken")], ids=repr)
@@ -555,16 +555,31 @@ class TestErrors:
         def run(session: SESSION, translated: Annotated[None, Depends(translating)], confirm: Sure) -> str:
             return note("handler")
 
-        walk = Walk(app, target="run")
-        await walk.questions()
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).needs_input
         happened.clear()
-        assert "declined" in await walk.failure({"confirm": NO})
+        assert "declined" in (await flow.answer(confirm=no)).failure
         assert happened == ["enter session", "session got Refusal"]
         assert "The teardown of Depends(translating) failed, after 'run' had ended with Refusal" in caplog.text
         assert str(failure) in caplog.text
 
 
 class TestCancellation:
+    def add_a_step_that_waits(self, app: MRTRServer) -> tuple[asyncio.Event, asyncio.Event]:
+        """Add the tool `run`, with one step; give the event that the step has begun, and the one that it waits for."""
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def work() -> str:
+            began.set()
+            await gate.wait()
+            return note("step")
+
+        @app.tool
+        async def run(session: SESSION, ctx: Context) -> str:
+            return await ctx.step(work)
+
+        return began, gate
+
     @pytest.mark.parametrize("swallows", [False, True], ids=["that the handler lets pass", "that the handler swallows"])
     async def test_it_is_thrown_in_when_the_client_leaves(self, app: MRTRServer, swallows: bool) -> None:
         began = asyncio.Event()
@@ -584,17 +599,7 @@ class TestCancellation:
         assert happened == ["enter session", "enter inner", "inner got CancelledError", "session got CancelledError"]
 
     async def test_a_step_that_runs_has_ended_by_then(self, app: MRTRServer) -> None:
-        began, gate = asyncio.Event(), asyncio.Event()
-
-        async def work() -> str:
-            began.set()
-            await gate.wait()
-            return note("step")
-
-        @app.tool
-        async def run(session: SESSION, ctx: Context) -> str:
-            return await ctx.step(work)
-
+        began, gate = self.add_a_step_that_waits(app)
         exchange = started(app, "run")
         async with asyncio.timeout(5):
             await began.wait()
@@ -673,17 +678,7 @@ class TestCancellation:
         assert happened == ["left"]
 
     async def test_a_second_cancellation_leaves_what_a_step_still_uses(self, app: MRTRServer) -> None:
-        began, gate = asyncio.Event(), asyncio.Event()
-
-        async def work() -> str:
-            began.set()
-            await gate.wait()
-            return note("step")
-
-        @app.tool
-        async def run(session: SESSION, ctx: Context) -> str:
-            return await ctx.step(work)
-
+        began, gate = self.add_a_step_that_waits(app)
         exchange = started(app, "run")
         async with asyncio.timeout(5):
             await began.wait()
@@ -746,9 +741,9 @@ class TestCancellation:
         async def unknown(limited: Annotated[None, Depends(unsaid)]) -> str:
             return await asyncio.Future()
 
-        assert await Walk(app, target="slow").failure() == "too slow"
+        assert (await AsyncClient(app).flow("slow").start()).failure == "too slow"
         assert happened == ["enter session", "session got ToolError"]
-        assert "reference" in await Walk(app, target="unknown").failure()
+        assert "reference" in (await AsyncClient(app).flow("unknown").start()).failure
         assert "raised CancelledError, but was not cancelled" in caplog.text
 
     async def test_a_guard_that_catches_the_end_of_the_round_lets_nothing_on(
@@ -778,9 +773,9 @@ class TestCancellation:
 
         for target in ("one", "two"):
             happened.clear()
-            walk = Walk(app, target=target)
-            assert await walk.questions() == {"confirm": "sure?"}
-            assert "declined" in await walk.failure({"confirm": NO})
+            flow = AsyncClient(app).flow(target)
+            assert (await flow.start()).questions == {"confirm": "sure?"}
+            assert "declined" in (await flow.answer(confirm=no)).failure
             assert happened == ["caught", "caught"]
 
 
@@ -809,7 +804,7 @@ class TestFailures:
         for target in ("result", "question", "inline"):
             happened.clear()
             caplog.clear()
-            said = await Walk(app, target=target).failure()
+            said = (await AsyncClient(app).flow(target).start()).failure
             assert "reference" in said
             assert "could not commit" not in said
             assert "could not commit" in caplog.text
@@ -824,7 +819,7 @@ class TestFailures:
         def run(commit: Annotated[None, Depends(commit)]) -> str:
             return "ran"
 
-        assert await Walk(app, target="run").failure() == "somebody else was faster"
+        assert (await AsyncClient(app).flow("run").start()).failure == "somebody else was faster"
 
     @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
     @pytest.mark.parametrize("decorated", [False, True], ids=["bare", "decorated"])
@@ -868,7 +863,7 @@ class TestFailures:
 
         for target, message in (("never", "ended without a yield"), ("twice", "yielded twice"), ("again", "twice")):
             caplog.clear()
-            assert "reference" in await Walk(app, target=target).failure()
+            assert "reference" in (await AsyncClient(app).flow(target).start()).failure
             assert message in caplog.text
             assert "The dependency Depends(gives" in caplog.text
         assert happened.count("closed") == 3
@@ -904,7 +899,7 @@ class TestFailures:
             def run(late: Annotated[None, Depends(use(what))]) -> str:
                 return "ran"
 
-            assert "reference" in await Walk(app, target=f"tool{number}").failure()
+            assert "reference" in (await AsyncClient(app).flow(f"tool{number}").start()).failure
             assert f"{what} was called after the yield of a dependency" in caplog.text
         assert happened == ["swallowed"] * 4
 
@@ -912,7 +907,7 @@ class TestFailures:
         def last(late: Annotated[None, Depends(plain)]) -> str:
             return "ran"
 
-        assert "reference" in await Walk(app, target="last").failure()
+        assert "reference" in (await AsyncClient(app).flow("last").start()).failure
         assert "was called in a plain `def`" in caplog.text
 
     async def test_asks_and_steps_may_come_before_it(self, app: MRTRServer) -> None:
@@ -926,11 +921,11 @@ class TestFailures:
             await ctx.confirm("show?")
             return account
 
-        walk = Walk(app, target="show")
-        assert await walk.questions() == {"login": "who?"}
+        flow = AsyncClient(app).flow("show")
+        assert (await flow.start()).questions == {"login": "who?"}
         assert happened == []
-        assert await walk.questions({"login": accept(name="ann")}) == {"confirm": "show?"}
-        assert await walk.text({"confirm": YES}) == "account of ann"
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"confirm": "show?"}
+        assert (await flow.answer(confirm=yes)).text == "account of ann"
         assert happened == ["account of ann", "left", "left"]
 
 
@@ -962,10 +957,10 @@ class TestContextVariables:
             await ctx.confirm("sure?")
             return tenant.get()
 
-        assert await Walk(app, target="plain").text() == "acme"
-        walk = Walk(app, target="asks")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "acme"
+        assert (await AsyncClient(app).flow("plain").start()).text == "acme"
+        flow = AsyncClient(app).flow("asks")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "acme"
         assert happened == ["still thread", "then acme", "then nobody"] * 3
 
     async def test_a_task_group_may_be_open_across_the_yield(self, app: MRTRServer) -> None:
@@ -984,9 +979,9 @@ class TestContextVariables:
             await ctx.confirm("sure?")
             return "ran"
 
-        walk = Walk(app, target="run")
-        await walk.questions()
-        assert await walk.text({"confirm": YES}) == "ran"
+        flow = AsyncClient(app).flow("run")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(confirm=yes)).text == "ran"
         assert happened == ["worked", "all ended"] * 2
 
 

@@ -38,7 +38,7 @@ from ..support.serving import ROOT, in_thread
 from ..support.wire import ACCEPT, JSON, VERSION, Reply, Wire, modern, request
 
 PACKAGE = ROOT / "mrtr_server"
-SHARED = {"dialect", "dialects"}
+SHARED = {"dialect", "all_dialects"}
 FORMS = {"drafts", "v2026_07_28"}
 MODULES = [PACKAGE / "protocol" / f"{name}.py" for name in sorted(SHARED | FORMS)]
 
@@ -61,7 +61,7 @@ def app(**options: list[str]) -> MRTRServer:
 
 def outcome(reply: Reply) -> str | int:
     """Say which dialect wrote a reply, or give the code of the error."""
-    if "result" in reply.json:
+    if "result" in reply.message:
         return "modern" if "resultType" in reply.result else "draft"
     code = reply.code
     assert code is not None
@@ -129,9 +129,9 @@ def test_the_versions_in_a_request_choose_its_dialect(
 ) -> None:
     reply = send(servers["all"], method, header, meta, session)
     assert outcome(reply) == expected
-    assert reply.json["id"] == 1
+    assert reply.message["id"] == 1
     if expected == -32022:
-        assert reply.error["data"]["supported"] == [VERSION]
+        assert reply.error.data["supported"] == [VERSION]
 
 
 def test_a_progress_token_alone_does_not_make_a_request_modern(servers: dict[str, Wire]) -> None:
@@ -146,7 +146,7 @@ class TestNarrowing:
         assert outcome(send(wire, "tools/call", None, None, False)) == -32020
         assert outcome(send(wire, "tools/call", None, None, True)) == -32020
         refused = send(wire, "initialize", None, None, False)
-        assert refused.error["data"] == {"supported": [VERSION], "requested": OLD}
+        assert refused.error.data == {"supported": [VERSION], "requested": OLD}
 
     @pytest.mark.parametrize(("header", "meta"), [(VERSION, VERSION), (None, VERSION), (VERSION, None), (OLD, None)])
     def test_without_the_ratified_protocol_no_version_is_served(
@@ -156,7 +156,7 @@ class TestNarrowing:
         assert outcome(send(wire, "tools/call", None, None, False)) == "draft"
         refused = send(wire, "tools/call", header, meta, False)
         assert (refused.status, refused.code) == (400, -32022)
-        assert refused.error["data"]["supported"] == []
+        assert refused.error.data["supported"] == []
 
     def test_needs_names_of_dialects(self) -> None:
         for wrong in ([], ["2025-11-25"], [VERSION, "x"]):
@@ -269,7 +269,7 @@ def test_siblings_never_import_each_other(module: Path) -> None:
             imported |= {*parts, *(name.name for name in node.names if not node.module)}
         elif isinstance(node, ast.Import):
             imported |= {part for name in node.names for part in name.name.split(".")}
-    if module.stem != "dialects":
+    if module.stem != "all_dialects":
         assert not imported & siblings
 
 

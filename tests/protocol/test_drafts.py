@@ -108,7 +108,7 @@ class TestAnswers:
 class TestResults:
     def test_that_need_input_have_a_state_the_questions_and_nothing_else(self, wire: Wire) -> None:
         reply = greet(wire)
-        assert set(reply.json) == {"jsonrpc", "id", "result"}
+        assert set(reply.message) == {"jsonrpc", "id", "result"}
         assert set(reply.result) == {"inputRequests", "requestState"}
         (asked,) = reply.result["inputRequests"].values()
         assert set(asked) == {"method", "params"}
@@ -179,8 +179,8 @@ class TestClients:
         message = request("tools/call", {"name": "count", "arguments": {"to": 2}, "_meta": {"progressToken": 7}})
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         reply = wire.send(json.dumps(message).encode(), headers)
-        assert [each["params"]["progress"] for each in reply.messages[:-1]] == [1, 2]
-        assert {each["params"]["progressToken"] for each in reply.messages[:-1]} == {7}
+        assert [each["params"]["progress"] for each in reply.received[:-1]] == [1, 2]
+        assert {each["params"]["progressToken"] for each in reply.received[:-1]} == {7}
         assert reply.text == "done"
         assert not wire.draft(message).is_stream
 
@@ -226,7 +226,7 @@ def test_a_state_of_a_request_that_never_asks_is_refused(wire: Wire) -> None:
         inside = request(method, {"taskId": "x", "requestState": state})
         for sent in (inside, {**request(method, {"taskId": "x"}), "requestState": state}):
             reply = wire.draft(sent)
-            assert (reply.status, reply.code, reply.error["message"]) == (400, -32602, message)
+            assert (reply.status, reply.code, reply.error.message) == (400, -32602, message)
 
 
 def test_a_state_of_one_dialect_goes_on_in_the_other(wire: Wire) -> None:

@@ -75,10 +75,10 @@ def test_the_drafts_are_answered_as_printed(wire_to: Callable[[str], Wire], tran
         reply = wire.draft(request)
         assert reply.status == exchange.get("status", 200), reply.body
         assert reply.headers["content-type"] == "application/json"
-        assert reply.json["id"] == request["id"], "the id is echoed, whatever the print says"
-        assert up_to_what_differs(reply.json) == up_to_what_differs(without_mode(exchange["answer"]))
-        state = reply.json.get("result", {}).get("requestState")
-        is_asked = "inputRequests" in reply.json.get("result", {})
+        assert reply.message["id"] == request["id"], "the id is echoed, whatever the print says"
+        assert up_to_what_differs(reply.message) == up_to_what_differs(without_mode(exchange["answer"]))
+        state = reply.message.get("result", {}).get("requestState")
+        is_asked = "inputRequests" in reply.message.get("result", {})
         assert is_asked == isinstance(state, str), "whoever is asked gets a state"
 
 
@@ -154,10 +154,10 @@ def test_the_tasks_of_the_drafts_are_answered_as_printed(wire_to: Callable[[str]
             assert (reply.status, reply.body) == (202, b"")
             continue
         assert reply.status == 200, reply.body
-        assert reply.json["id"] == message["id"]
-        learn(printed, reply.json, ours)
+        assert reply.message["id"] == message["id"]
+        learn(printed, reply.message, ours)
         expected = updated(with_ids(printed, ours))
-        assert up_to_what_differs_in_tasks(reply.json) == up_to_what_differs_in_tasks(expected)
+        assert up_to_what_differs_in_tasks(reply.message) == up_to_what_differs_in_tasks(expected)
 
 
 def test_a_non_blocking_elicitation_is_three_messages() -> None:
@@ -212,7 +212,7 @@ def exchanged(wire: Wire, exchange: JSON, ours: dict[str, str]) -> None:
     assert reply.status == exchange.get("status", 200)
     assert reply.is_stream == ("stream" in exchange)
     expected = exchange["stream"] if "stream" in exchange else [exchange["answer"]]
-    assert with_marks(reply.messages, ours) == expected
+    assert with_marks(reply.received, ours) == expected
 
 
 def listened(wire: Wire, exchange: JSON, ours: dict[str, str]) -> None:

@@ -47,7 +47,7 @@ class TestChecks:
 
     def send(self, wire: Wire, message: JSON, headers: dict[str, str | None]) -> tuple[int, int | None]:
         reply = wire.post(message, headers)
-        assert reply.json.get("id") == message["id"]
+        assert reply.message.get("id") == message["id"]
         return reply.status, reply.code
 
     def test_a_missing_version_header_goes_before_a_broken_meta(self, wire: Wire) -> None:
@@ -160,7 +160,7 @@ class TestMeta:
         for declared in less:
             refused = wire.call("needy", capabilities=declared)
             assert (refused.status, refused.code) == (400, -32021)
-            assert refused.error["data"] == {"requiredCapabilities": needs}
+            assert refused.error.data == {"requiredCapabilities": needs}
         asked = wire.call("needy", capabilities=needs)
         assert list(asked.result["inputRequests"]) == ["it"]
 
@@ -206,7 +206,7 @@ class TestResults:
             assert (result["ttlMs"], result["cacheScope"]) == (2500, "public")
         result = wire.modern("resources/read", {"uri": "doc://one"}).result
         assert (result["ttlMs"], result["cacheScope"]) == (60_000, "public")
-        assert "ttlMs" not in wire.modern("tools/call", {"name": "nowhere"}).json
+        assert "ttlMs" not in wire.modern("tools/call", {"name": "nowhere"}).message
 
     def test_of_lists_are_private_where_there_is_authentication(self, serve: Serve) -> None:
         app = MRTRServer("private", keys=[bytes(32)], auth=BearerTokens({"t": "alice"}))
@@ -222,8 +222,8 @@ class TestResults:
     @pytest.mark.parametrize("id", [0, -1, 1_800_000_000_000, 2**53, "", "a", "ünï", "1"])
     def test_echo_the_id_as_it_is(self, wire: Wire, id: str | int) -> None:
         for reply in (wire.call("add", {"a": 1}, id=id), wire.call("greet", id=id), wire.call("nowhere", id=id)):
-            assert reply.json["id"] == id
-            assert type(reply.json["id"]) is type(id)
+            assert reply.message["id"] == id
+            assert type(reply.message["id"]) is type(id)
 
     def test_are_single_lines_whatever_is_in_them(self, serve: Serve) -> None:
         app = MRTRServer("lines", keys=[bytes(32)])
@@ -236,7 +236,7 @@ class TestResults:
         wire = serve(app)
         assert wire.call("lines").body.count(b"\n") == 0
         streamed = wire.call("lines", progressToken=1)
-        assert streamed.messages[0]["params"]["message"] == "one\ntwo\r\n\ndata: three"
+        assert streamed.received[0]["params"]["message"] == "one\ntwo\r\n\ndata: three"
         assert streamed.text == "one\ntwo\u2028three\r\n\n"
 
     def test_hold_no_number_that_json_does_not_have(self, serve: Serve) -> None:
@@ -263,7 +263,7 @@ class TestResults:
         for name in ("nan", "loose"):
             json.loads(wire.call(name).body, parse_constant=strictly)
         logged = wire.call("logging", logLevel="info")
-        assert logged.messages[0]["params"]["data"] == {"measured": None}
+        assert logged.received[0]["params"]["data"] == {"measured": None}
         assert b"NaN" not in logged.body
 
     def test_that_only_hand_a_state_over_ask_nothing(self, serve: Serve) -> None:
@@ -411,7 +411,7 @@ class TestAStateOfARequestThatNeverAsks:
         capabilities = {"elicitation": {}, **TASKS}
         for sent in (state, asked):
             reply = wire.modern(method, {**params, "requestState": sent}, capabilities=capabilities)
-            assert (reply.status, reply.code, reply.error["message"]) == (400, -32602, message)
+            assert (reply.status, reply.code, reply.error.message) == (400, -32602, message)
             assert caplog.messages[-1] == f"{method}: refused a requestState: this method issues none"
 
 
@@ -419,7 +419,7 @@ class TestNotes:
     """Progress and log messages: only what the client asked for, only where it takes a stream."""
 
     def kinds(self, reply: Reply) -> list[str]:
-        return [message["method"].rpartition("/")[2] for message in reply.messages if "method" in message]
+        return [message["method"].rpartition("/")[2] for message in reply.received if "method" in message]
 
     def test_are_sent_for_a_token_and_a_level(self, wire: Wire) -> None:
         count = {"to": 2}
@@ -436,7 +436,7 @@ class TestNotes:
 
     @pytest.mark.parametrize("token", [0, -5, 2**60, "", "tök"])
     def test_carry_the_token_as_it_is(self, wire: Wire, token: str | int) -> None:
-        first = wire.call("count", {"to": 1}, progressToken=token).messages[0]
+        first = wire.call("count", {"to": 1}, progressToken=token).received[0]
         assert first["params"]["progressToken"] == token
         assert type(first["params"]["progressToken"]) is type(token)
 
@@ -454,5 +454,5 @@ class TestNotes:
         assert self.kinds(asked) == ["progress"]
         assert asked.result["resultType"] == "input_required"
         done = wire.call("ask", answers={"confirm": accept(confirm=True)}, state=asked.state, progressToken=2)
-        assert done.messages[0]["params"]["progressToken"] == 2, "each round has a token of its own"
+        assert done.received[0]["params"]["progressToken"] == 2, "each round has a token of its own"
         assert done.text == "gone on"

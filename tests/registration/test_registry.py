@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-import httpx
 import pytest
 from pydantic import Field
 
@@ -16,10 +15,9 @@ from mrtr_server.registration.options import ResourceOptions, ToolOptions
 from mrtr_server.registration.registry import LISTINGS, Registry
 from mrtr_server.registration.resources import build_resource
 from mrtr_server.registration.tools import build_tool
+from mrtr_server.testing import Client
 
 from ..support.models import Login
-
-VERSION = "2026-07-28"
 
 
 @pytest.fixture
@@ -29,16 +27,7 @@ def app() -> MRTRServer:
 
 def listed(app: MRTRServer, method: str) -> list[dict[str, Any]]:
     """What a client sees in a list."""
-
-    async def ask() -> Any:
-        meta = {"protocolVersion": VERSION, "clientCapabilities": {}}
-        params = {"_meta": {f"io.modelcontextprotocol/{name}": value for name, value in meta.items()}}
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        headers = {"MCP-Protocol-Version": VERSION, "Mcp-Method": method}
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            return (await client.post("/mcp", json=message, headers=headers)).json()["result"]
-
-    result = asyncio.run(ask())
+    result = Client(app).request(method).result
     (entries,) = (value for name, value in result.items() if isinstance(value, list))
     return list(entries)
 

@@ -141,5 +141,5 @@ def test_a_form_that_is_only_met_inside_is_refused_before_anybody_answers(
     wire = serve(app)
     for name in ("inline", "pure"):
         caplog.clear()
-        assert "inputRequests" not in str(wire.call(name).json)
+        assert "inputRequests" not in str(wire.call(name).message)
         assert "Choosing: the pattern" in caplog.text

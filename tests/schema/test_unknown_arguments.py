@@ -78,8 +78,8 @@ def schema(wire: Wire, tool: str) -> JSON:
 
 
 def is_told(reply: Reply) -> str:
-    assert (reply.status, reply.result["isError"]) == (200, True)
-    return reply.text
+    assert reply.status == 200
+    return reply.failure
 
 
 class TestANewCall:
@@ -132,8 +132,8 @@ class TestANewCall:
     def test_of_a_prompt_is_an_error_with_the_same_words(self, wire: Wire) -> None:
         reply = wire.modern("prompts/get", {"name": "summary", "arguments": {"topic": "cats", "tne": "formal"}})
         assert (reply.status, reply.code) == (400, -32602)
-        assert "- tne: unknown argument; did you mean 'tone'?" in reply.error["message"]
-        assert reply.error["data"] == {"name": "summary"}
+        assert "- tne: unknown argument; did you mean 'tone'?" in reply.error.message
+        assert reply.error.data == {"name": "summary"}
 
 
 class TestHostileNames:

@@ -17,7 +17,6 @@ from mrtr_server.tasks import execution, worker
 from mrtr_server.testing import AsyncClient, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
-from ..support.walk import ALL_CAPABILITIES
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -160,7 +159,7 @@ class TestASingleUseRound:
             "requestState": flow.state,
             "inputResponses": {"confirm": yes.raw},
         }
-        message = modern("tools/call", params, capabilities=ALL_CAPABILITIES)
+        message = modern("tools/call", params)
         leaving = Exchange(bank.app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
         await bank.paying.wait()
         leaving.disconnect()

@@ -8,8 +8,7 @@ import sqlite3
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -25,6 +24,7 @@ from mrtr_server.storage.sql import store as module
 from mrtr_server.testing import Clock
 
 from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
+from ..support.stores import Stores
 
 ROWS = "(SELECT count(*) FROM mrtr_redemptions) + (SELECT count(*) FROM mrtr_kept)"
 
@@ -32,21 +32,8 @@ pytestmark = pytest.mark.anyio
 T = TypeVar("T")
 
 
-@dataclass
-class Bench:
-    """A store, and a way to let its time pass without waiting.
-
-    Args:
-        store: the store.
-        another: a second one on the same records, as another replica has it; the same one where there can be no other.
-        pass_time: let so many seconds pass.
-        rows: count what is kept, whether expired or not.
-    """
-
-    store: Store
-    another: Store
-    pass_time: Callable[[float], Awaitable[None]]
-    rows: Callable[[], Awaitable[int]]
+class Bench(Stores[Store]):
+    """A store of single use, and a way to let its time pass without waiting."""
 
     async def redeem(
         self, state: str, answers: str = "answers", *, lease: float = LEASE, keep: float = KEEP

@@ -5,9 +5,9 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from mrtr_server.storage.tasks import ENDED
 from mrtr_server.testing import Clock
 
 from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
+from ..support.stores import Stores
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
@@ -40,21 +41,8 @@ OF_A_SERVER_THAT_GOES = (
 STATUSES = ["working", "working", "input_required", "completed", "failed", "cancelled"]
 
 
-@dataclass
-class Bench:
-    """A store, and a way to let its time pass without waiting.
-
-    Args:
-        store: the store.
-        another: a second one on the same tasks, as another replica has it; the same one where there can be no other.
-        pass_time: let so many seconds pass.
-        rows: count what is kept, whether expired or not.
-    """
-
-    store: TaskStore
-    another: TaskStore
-    pass_time: Callable[[float], Awaitable[None]]
-    rows: Callable[[], Awaitable[int]]
+class Bench(Stores[TaskStore]):
+    """A store of tasks, and a way to let its time pass without waiting."""
 
     async def add(self, **given: Any) -> TaskRow:
         """Keep a new task."""

@@ -9,14 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic_core import from_json
 
 from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
 from mrtr_server.storage import watched as watched_store
 from mrtr_server.storage.watched import Outage, WatchedStore
+from mrtr_server.testing import AsyncClient, Reply, yes
 
 from ..support.databases import PostgreSQL
-from ..support.walk import YES
-from ..support.wire import ACCEPT, EVERYTHING, JSON, TASKS, mirrored, modern
+from ..support.wire import JSON
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +78,7 @@ class Served:
         self.app.tool(task="optional")(self.work)
         self.app.tool(self.plain)
         self.paid: list[str] = []
+        self.client = AsyncClient(self.app, tasks=True)
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
 
     async def pay(self, ctx: Context) -> str:
@@ -94,18 +96,11 @@ class Served:
         """Need no store."""
         return "plain"
 
-    async def send(self, method: str, params: JSON, *, draft: bool = False) -> httpx.Response:
-        if draft:
-            message: JSON = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-            return await self._http.post("/mcp", json=message)
-        message = modern(method, params, clientCapabilities=EVERYTHING | TASKS)
-        return await self._http.post("/mcp", json=message, headers={"Accept": ACCEPT, **mirrored(message)})
-
-    async def call(self, tool: str, state: str = "", *, draft: bool = False) -> httpx.Response:
-        params: JSON = {"name": tool, "arguments": {}}
-        if state:
-            params |= {"requestState": state, "inputResponses": {"confirm": YES}}
-        return await self.send("tools/call", params, draft=draft)
+    async def call(self, tool: str, state: str | None = None, *, draft: bool = False) -> Reply:
+        client = AsyncClient(self.app, dialect="sep-draft") if draft else self.client
+        flow = client.flow(tool)
+        flow.state = state
+        return await flow.send({"confirm": yes} if state is not None else {})
 
     async def ready(self) -> tuple[int, JSON]:
         reply = await self._http.get("/ready")
@@ -122,18 +117,13 @@ class Served:
         await self._http.aclose()
 
 
-def state_of(reply: httpx.Response) -> str:
-    return str(reply.json()["result"]["requestState"])
-
-
-def assert_unavailable(reply: httpx.Response) -> str:
+def assert_unavailable(reply: Reply) -> str:
     """See that a reply says when to try again, in the protocol's own words; give its reference."""
-    assert reply.status_code == 503, reply.text
+    assert reply.status == 503, reply
     assert int(reply.headers["retry-after"]) >= 1
-    error = reply.json()["error"]
-    assert error["code"] == -32603
-    assert reply.json()["id"] == 1
-    return str(error["data"]["reference"])
+    assert reply.error.code == -32603
+    assert reply.message["id"] == from_json(reply.request.body)["id"]
+    return str(reply.error.data["reference"])
 
 
 @pytest.fixture
@@ -147,8 +137,8 @@ class TestADatabaseThatIsAway:
     async def test_refuses_what_needs_it_for_now_and_serves_the_rest(
         self, served: Served, database: Away, caplog: pytest.LogCaptureFixture
     ) -> None:
-        state, draft_state = state_of(await served.call("pay")), state_of(await served.call("pay", draft=True))
-        task = (await served.call("work")).json()["result"]["taskId"]
+        state, draft_state = (await served.call("pay")).state, (await served.call("pay", draft=True)).state
+        task = (await served.call("work")).task.id
         caplog.clear()
         with database.gone():
             references = set[str]()
@@ -156,13 +146,13 @@ class TestADatabaseThatIsAway:
                 references.add(assert_unavailable(await served.call("pay", state)))
                 references.add(assert_unavailable(await served.call("pay", draft_state, draft=True)))
                 references.add(assert_unavailable(await served.call("work")))
-                references.add(assert_unavailable(await served.send("tasks/get", {"taskId": task})))
-                assert (await served.call("plain")).json()["result"]["content"][0]["text"] == "plain"
+                references.add(assert_unavailable(await served.client.request("tasks/get", {"taskId": task})))
+                assert (await served.call("plain")).text == "plain"
             assert served.paid == []
             (line,) = (each for each in caplog.messages if GONE in each)
             assert [each in line for each in references] == [True], "all of them name the one line"
         await served.ready_is(200, {"status": "ok"})
-        assert (await served.call("pay", state)).json()["result"]["content"][0]["text"] == "paid"
+        assert (await served.call("pay", state)).text == "paid"
         assert [each.split(GONE)[0] for each in caplog.messages if GONE in each] == ["outages: "]
         assert len([each for each in caplog.messages if BACK in each]) == 1
         # Changes have a connection of their own, and may say so once, too.

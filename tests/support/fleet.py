@@ -9,74 +9,60 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+from mrtr_server import testing
+from mrtr_server.testing import Answer, Flow, Reply
 
 from .serving import KEYS, ROOT, TIMEOUT, Process, in_process, wait_until
-from .wire import ACCEPT, JSON, PREFIX, VERSION
 
-META = {
-    PREFIX + "protocolVersion": VERSION,
-    PREFIX + "clientCapabilities": {"elicitation": {}, "extensions": {PREFIX + "tasks": {}}},
-}
 ATTEMPTS = 3
 """How often a task may end its worker."""
 ENDED = {"completed", "failed", "cancelled"}
 
 
 class Client:
-    """A client of one server that follows its tasks.
+    """A client of one server that follows its tasks, each by its id.
 
     Args:
         port: the server's.
     """
 
     def __init__(self, port: int) -> None:
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+        url = f"http://127.0.0.1:{port}/mcp"
+        self._client = testing.Client(url, capabilities={"elicitation": {}}, tasks=True, log_level=None)
 
-    def send(self, method: str, name: str, params: JSON) -> JSON:
-        """Send a request; give the message that came back."""
-        headers = {"Accept": ACCEPT, "MCP-Protocol-Version": VERSION, "Mcp-Method": method, "Mcp-Name": name}
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
-        reply: JSON = self._http.post("/mcp", json=message, headers=headers).json()
-        return reply
+    def flow(self, tool: str, **arguments: Any) -> Flow:
+        """Return the flow of a call, to send round by round."""
+        return self._client.flow(tool, arguments)
 
     def start(self, tool: str, **arguments: Any) -> str:
         """Start a task; give its id."""
-        reply = self.send("tools/call", tool, {"name": tool, "arguments": arguments})
-        assert reply.get("result", {}).get("resultType") == "task", reply
-        return str(reply["result"]["taskId"])
+        return self.flow(tool, **arguments).start().task.id
 
-    def get(self, task: str) -> JSON:
-        """Return a task as it is now."""
-        found: JSON = self.send("tasks/get", task, {"taskId": task})["result"]
-        return found
+    def get(self, task: str) -> Reply:
+        """Return the reply to a look at a task."""
+        return self._client.request("tasks/get", {"taskId": task})
 
     def status(self, task: str) -> str:
         """Return a task's status."""
-        return str(self.get(task)["status"])
+        return self.get(task).task.status
 
-    def answer(self, task: str, **answers: Any) -> None:
+    def answer(self, task: str, **answers: Answer) -> Reply:
         """Answer what a task asks."""
-        assert "result" in self.send("tasks/update", task, {"taskId": task, "inputResponses": answers})
+        raw = {key: answer.raw for key, answer in answers.items()}
+        return self._client.request("tasks/update", {"taskId": task, "inputResponses": raw})
 
     def cancel(self, task: str) -> None:
         """Cancel a task."""
-        assert "result" in self.send("tasks/cancel", task, {"taskId": task})
+        assert self._client.request("tasks/cancel", {"taskId": task}).complete
 
-    def ended(self, task: str, seconds: float = TIMEOUT) -> JSON:
+    def ended(self, task: str, seconds: float = TIMEOUT) -> Reply:
         """Wait for a task's end; give it."""
         wait_until(lambda: self.status(task) in ENDED, "a task to end", seconds)
         return self.get(task)
 
     def text(self, task: str, seconds: float = TIMEOUT) -> str:
         """Wait for a task's result; give its text."""
-        found = self.ended(task, seconds)
-        assert found["status"] == "completed", found
-        return str(found["result"]["content"][0]["text"])
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._http.close()
+        return self.ended(task, seconds).text
 
 
 class Fleet:
@@ -107,9 +93,7 @@ class Fleet:
         environment = self.environment | ({} if run_tasks else {"TASKS_LEFT_TO_OTHERS": "1"})
         server = self._stack.enter_context(in_process(target, log=self._log(), environment=environment))
         assert server.port, server.text
-        client = Client(server.port)
-        self._stack.callback(client.close)
-        return server, client
+        return server, Client(server.port)
 
     def work(self, target: str = "tests.support.tasks_app:app", *arguments: str, **environment: str) -> Process:
         """Start the command `mrtr-server worker`; give its process at once."""

@@ -48,6 +48,14 @@ def page(link: Any) -> str:
     return f"https://id.example/?state={link.state}"
 
 
+def survey(inputs: Inputs, state: State[int]) -> str | InputRequired:
+    """Keep a state of its own."""
+    login = inputs.get("login", Login)
+    if login is None:
+        return InputRequired(login=Elicit("Who are you?", Login), state=7)
+    return f"{login.name}: {state.value}"
+
+
 def golden(**settings: Any) -> MRTRServer:
     """Make the application, with the settings of a test."""
     known = {"auth": BearerTokens({"ann-token": "ann", "bob-token": "bob"}), "identify": whose, "base_url": BASE}
@@ -65,13 +73,7 @@ def golden(**settings: Any) -> MRTRServer:
         await ctx.confirm(f"Pay for {item}, {login.name}?")
         return f"{reserved}, {await ctx.step(pay, item, amount=3)}"
 
-    @app.tool
-    def survey(inputs: Inputs, state: State[int]) -> str | InputRequired:
-        """Keep a state of its own."""
-        login = inputs.get("login", Login)
-        if login is None:
-            return InputRequired(login=Elicit("Who are you?", Login), state=7)
-        return f"{login.name}: {state.value}"
+    app.tool(survey)
 
     @app.tool(single_use=True)
     async def buy(item: str, ctx: Context) -> str:

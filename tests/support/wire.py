@@ -3,8 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,11 @@ from mcp_types import methods
 from mcp_types.jsonrpc import JSONRPCError
 from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing_extensions import override
+
+from mrtr_server import testing
+from mrtr_server.testing.replies import Response
+from mrtr_server.testing.wire import Request
 
 JSON = dict[str, Any]
 
@@ -93,65 +97,45 @@ def accept(**content: Any) -> JSON:
 # Replies
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What came back."""
+class Reply(testing.Reply):
+    """A reply as the test kit reads it, and what only tests of the wire look at.
 
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+    Args:
+        status: the HTTP status.
+        headers: the HTTP headers, by lower-case name.
+        body: the HTTP body.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(Request({}, b""), [Response(status, headers, body)])
 
     @property
     def is_stream(self) -> bool:
-        return self.headers.get("content-type", "").startswith("text/event-stream")
+        return self.responses[-1].is_stream
+
+    @cached_property
+    def received(self) -> list[JSON]:
+        """All JSON-RPC messages in it, of which the response is the last. What is no JSON fails the test."""
+        texts = self.responses[-1].texts
+        assert not self.is_stream or not any(b"\n" in text for text in texts), "one message is one line"
+        return [json.loads(text) for text in texts]
+
+    @cached_property
+    @override
+    def message(self) -> JSON:
+        """The last message, also if it is no JSON-RPC."""
+        return self.received[-1]
 
     @property
-    def messages(self) -> list[JSON]:
-        """All JSON-RPC messages in it: those of a stream, or the one of a JSON body."""
-        return list(events(self.body)) if self.is_stream else [json.loads(self.body)]
-
-    @property
-    def json(self) -> JSON:
-        """The JSON-RPC response in it; in a stream that is the last message."""
-        return self.messages[-1]
-
-    @property
-    def result(self) -> JSON:
-        assert "result" in self.json, self.json
-        result: JSON = self.json["result"]
+    def raw_result(self) -> JSON:
+        """The result as it came: of a look at a task the task, where `result` is what came of it."""
+        result: JSON = self.message["result"]
         return result
 
     @property
-    def error(self) -> JSON:
-        assert "error" in self.json, self.json
-        error: JSON = self.json["error"]
-        return error
-
-    @property
     def code(self) -> int | None:
-        """The code of the error; None if it is none."""
-        code: int | None = self.json.get("error", {}).get("code")
-        return code
-
-    @property
-    def text(self) -> str:
-        """The first text of a complete tool result."""
-        assert "content" in self.result, self.result
-        return str(self.result["content"][0]["text"])
-
-    @property
-    def state(self) -> str:
-        return str(self.result["requestState"])
-
-
-def events(body: bytes) -> Iterator[JSON]:
-    """Return the messages of an event stream; comments are skipped."""
-    for block in body.decode().split("\n\n"):
-        # Not splitlines(): a line of a stream ends at a line feed, and U+2028 is a character like any other.
-        data = [line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: ")]
-        assert len(data) <= 1, "one message is one line"
-        if data:
-            yield json.loads(data[0])
+        """The code of the JSON-RPC error; None if it is none."""
+        return self.error.code if "error" in self.message else None
 
 
 class Wire:
@@ -228,7 +212,7 @@ def problems(method: str, reply: Reply) -> Iterator[str]:
     if not reply.is_stream and b"\n" in reply.body:
         yield "a JSON body is one line"
     try:
-        messages = reply.messages
+        messages = reply.received
     except ValueError as error:
         yield f"no JSON: {error}"
         return

@@ -11,26 +11,21 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import BaseModel
 from pydantic_core import from_json
 
 from mrtr_server import (
     Context,
-    Elicit,
     InProcessStore,
-    InputRequired,
-    Inputs,
     KeyRing,
     MRTRServer,
     SignedCodec,
-    State,
     TaskRow,
 )
 from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.testing import AsyncClient, Clock, accept, yes
 
 from ..support import golden_app
-from ..support.golden_app import BASE, DONE, NOW, golden
+from ..support.golden_app import BASE, DONE, NOW, Login, golden
 
 pytestmark = pytest.mark.anyio
 
@@ -65,10 +60,6 @@ KEEPING = (
 PAID: list[str] = []
 
 
-class Login(BaseModel):
-    name: str
-
-
 def reserve(item: str) -> str:
     raise AssertionError("it has run")
 
@@ -93,13 +84,7 @@ def app() -> MRTRServer:
         await ctx.confirm(f"Pay for {item}, {login.name}?")
         return f"{reserved}, {await ctx.step(pay, item)}"
 
-    @app.tool
-    def survey(inputs: Inputs, state: State[int]) -> str | InputRequired:
-        login = inputs.get("login", Login)
-        if login is None:
-            return InputRequired(login=Elicit("Who are you?", Login), state=7)
-        return f"{login.name}: {state.value}"
-
+    app.tool(golden_app.survey)
     return app
 
 

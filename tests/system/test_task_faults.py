@@ -17,6 +17,7 @@ import pytest
 from mrtr_server import Context, Limits, MRTRServer, SQLStore, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.testing import yes
 
 from ..support.databases import PostgreSQL
 from ..support.fleet import ATTEMPTS, Client, Fleet, fleet
@@ -26,7 +27,6 @@ SOON = 5.0
 """Far below the lease of the tests that don't wait for it, in seconds."""
 
 LEASE = 1.5
-YES = {"action": "accept", "content": {"confirm": True}}
 
 
 @pytest.fixture
@@ -119,8 +119,7 @@ class TestTheEndOfAServer:
                 assert short.worker().wait() == 1
             last = short.worker()
             found = client.ended(task)
-        assert found["status"] == "failed"
-        assert found["error"]["code"] == -32603
+        assert (found.task.status, found.error.code) == ("failed", -32603)
         assert len(short.notes("dies")) == ATTEMPTS
         assert f"was started {ATTEMPTS} times and reached no step, question or end" in last.text
         assert [client.text(each) for each in beside] == [str(last.process.pid)] * 3
@@ -174,7 +173,8 @@ class TestAStepWhoseRecordComesTooLate:
             await ctx.status("almost")
             return f"receipt {receipt}"
 
-        with in_thread(app) as port, closing(Client(port)) as client:
+        with in_thread(app) as port:
+            client = Client(port)
             assert client.text(client.start("pay")) == "receipt 2"
         assert done == ["charged", "charged", "told of 2"]
 
@@ -208,16 +208,17 @@ class TestStartingAgain:
         async def go(ctx: Context) -> str:
             return "gone"
 
-        with in_thread(app) as port, closing(Client(port)) as client:
+        with in_thread(app) as port:
+            client = Client(port)
             for tool in ("pay", "go"):
-                asked = client.send("tools/call", tool, {"name": tool})["result"]
-                params = {"name": tool, "requestState": asked["requestState"], "inputResponses": {"confirm": YES}}
-                found = []
-                for _ in range(3):
-                    found.append(client.send("tools/call", tool, params)["result"])
+                flow = client.flow(tool)
+                assert flow.start().needs_input
+                found = [flow.send({"confirm": yes}, wait=False)]
+                for _ in range(2):
                     time.sleep(0.3)  # longer than the lease
-                assert {each["resultType"] for each in found} == {"task"}
-                assert len({each["taskId"] for each in found}) == 1
+                    found.append(flow.replay())
+                assert {each.message["result"]["resultType"] for each in found} == {"task"}
+                assert len({each.task.id for each in found}) == 1
             with closing(sqlite3.connect(tmp_path / "tasks.db")) as database:
                 assert database.execute("SELECT count(*) FROM mrtr_tasks").fetchone() == (2,)
 
@@ -258,8 +259,7 @@ class TestADatabaseThatGoesAway:
             with fleet(tmp_path, url) as processes:
                 server, client = processes.serve(run_tasks=False)
                 worker = processes.worker()
-                reply = client.send("tools/call", "approve", {"name": "approve"})
-                assert reply["error"]["code"] == -32603
+                assert client.flow("approve").start().error.code == -32603
                 postgresql.start()
                 assert client.text(client.start("work", parts=1)) == str(worker.process.pid)
                 assert "can't connect" in server.text
@@ -283,13 +283,12 @@ class TestADatabaseThatGoesAway:
             try:
                 # The steps end meanwhile, and are not repeated when it is back.
                 time.sleep(5)
-                reply = client.send("tasks/get", parked[0], {"taskId": parked[0]})
-                assert reply["error"]["code"] == -32603
+                assert client.get(parked[0]).error.code == -32603
                 time.sleep(5)
             finally:
                 postgresql.start()
             for task in parked:
-                client.answer(task, confirm=YES)
+                assert client.answer(task, confirm=yes).complete
                 assert client.text(task) == "gone on"
             pids = {str(server.process.pid) for server, _ in servers}
             for task in running:
@@ -345,19 +344,17 @@ class TestADatabaseThatIsFull:
             with full_disk(processes, [server.process.pid, worker.process.pid], url):
                 hold.close()
                 wait_until(lambda: "the store can't be used" in worker.text, "the record of a step to fail")
-                refused = client.send("tools/call", "work", {"name": "work", "arguments": {"parts": 1}})
-                answered = client.send(
-                    "tasks/update", parked[0], {"taskId": parked[0], "inputResponses": {"confirm": YES}}
-                )
+                refused = client.flow("work", parts=1).start()
+                answered = client.answer(parked[0], confirm=yes)
                 for reply in (refused, answered):
-                    assert (reply["error"]["code"], list(reply["error"]["data"])) == (-32603, ["reference"])
-                    (line,) = (each for each in server.text.splitlines() if reply["error"]["data"]["reference"] in each)
+                    assert (reply.error.code, list(reply.error.data)) == (-32603, ["reference"])
+                    (line,) = (each for each in server.text.splitlines() if reply.error.data["reference"] in each)
                     assert "the disk can't be written" in line or "No space left on device; free some space" in line
                 assert [client.status(task) for task in running + parked] == ["working"] * 5 + ["input_required"] * 5
             for task in running:
                 assert client.text(task).split() == [str(worker.process.pid)] * 3
             for task in parked:
-                client.answer(task, confirm=YES)
+                assert client.answer(task, confirm=yes).complete
                 assert client.text(task) == "gone on"
             assert client.text(client.start("work", parts=1), SOON)
             # The steps that ended meanwhile were not repeated.

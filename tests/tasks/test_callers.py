@@ -104,7 +104,7 @@ def get(wire: Wire, task: str, headers: Mapping[str, str]) -> Reply:
 
 def until(wire: Wire, task: str, headers: Mapping[str, str], *statuses: str) -> JSON:
     deadline = time.monotonic() + TIMEOUT
-    while (found := get(wire, task, headers).result)["status"] not in statuses:
+    while (found := get(wire, task, headers).raw_result)["status"] not in statuses:
         assert time.monotonic() < deadline, found
         time.sleep(0.02)
     return found
@@ -122,7 +122,7 @@ class TestTheUser:
         app.tool(name="round")(seen)
         app.tool(name="task", task="required", poll=0.05)(seen)
         wire, headers = serve(app), by(f"{name}:read,write")
-        in_a_round = wire.post(modern("tools/call", {"name": "round"}), headers).result["structuredContent"]
+        in_a_round = wire.post(modern("tools/call", {"name": "round"}), headers).structured
         in_a_task = until(wire, start(wire, "task", headers), headers, "completed")["result"]["structuredContent"]
         assert in_a_task == in_a_round
         assert in_a_round == {
@@ -143,7 +143,7 @@ class TestTheUser:
         app.tool(name="round")(user)
         app.tool(name="task", task="required", poll=0.05)(user)
         wire = serve(app)
-        assert wire.call("round").result["structuredContent"] == [True, True, True]
+        assert wire.call("round").structured == [True, True, True]
         done = until(wire, start(wire, "task", {}), {}, "completed")
         assert done["result"]["structuredContent"] == [True, True, True]
 
@@ -156,7 +156,7 @@ class TestTheUser:
         app.tool(name="task", task="required", poll=0.05)(user)
         around = [Middleware(AuthenticationMiddleware, backend=Tokens())]
         wire = serve(Starlette(routes=[Mount("/", app)], middleware=around))
-        assert wire.call("round").result["structuredContent"] == [False, True]
+        assert wire.call("round").structured == [False, True]
         done = until(wire, start(wire, "task", {}), {}, "completed")
         assert done["result"]["structuredContent"] == [False, True]
 
@@ -237,7 +237,7 @@ class TestScopes:
         wire = serve(app)
         state = wire.post(modern("tools/call", {"name": "mine"}), by("ann:admin")).state
         retry = {"name": "mine", "requestState": state, "inputResponses": {"login": accept(name="x")}}
-        assert wire.post(modern("tools/call", retry), by("ann:read")).result["structuredContent"] == ["read"]
+        assert wire.post(modern("tools/call", retry), by("ann:read")).structured == ["read"]
 
 
 class Directory:
@@ -292,7 +292,9 @@ class TestALaterRound:
         answer(wire, task, ann)
         failed = until(wire, task, ann, "failed")
         assert failed["error"] == {"code": -32602, "message": "Unknown tool: pay", "data": {"name": "pay"}}
-        assert wire.post(modern("tools/call", {"name": "pay"}, capabilities=ABLE), ann).error == failed["error"]
+        assert (
+            wire.post(modern("tools/call", {"name": "pay"}, capabilities=ABLE), ann).message["error"] == failed["error"]
+        )
         assert effects == []
         assert "A task of 'pay' has failed: authorize= refuses its caller" in caplog.text
 

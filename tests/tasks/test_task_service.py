@@ -31,7 +31,7 @@ from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.models import Login
-from ..support.wire import events, meta, modern
+from ..support.wire import meta, modern
 
 pytestmark = pytest.mark.anyio
 
@@ -830,13 +830,13 @@ class Listener:
     @property
     def told(self) -> list[dict[str, Any]]:
         """What it has heard of tasks so far."""
-        messages = events(self._exchange.reply.body)
-        return [each["params"] for each in messages if each.get("method") == "notifications/tasks"]
+        received = self._exchange.reply.received
+        return [each["params"] for each in received if each.get("method") == "notifications/tasks"]
 
     @property
     def agreed(self) -> list[str]:
         """The tasks that it was promised to hear of."""
-        ids: list[str] = next(events(self._exchange.reply.body))["params"]["notifications"].get("taskIds", [])
+        ids: list[str] = self._exchange.reply.received[0]["params"]["notifications"].get("taskIds", [])
         return ids
 
     async def __aenter__(self) -> "Listener":

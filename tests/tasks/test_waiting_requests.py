@@ -204,7 +204,7 @@ class TestARequestIsWoken:
         waiting = replicas.opening("tasks/get", _answering(task, "login", name="octocat")).start()
         await replicas.until_waiting()
         gate("a again").set()
-        assert (await waiting.end()).result["status"] == "completed"
+        assert (await waiting.end()).task.status == "completed"
 
 
 class TestARequestDoesNotWait:
@@ -221,7 +221,7 @@ class TestARequestDoesNotWait:
         await alone.send("tasks/result", {"taskId": task})
         seen = (await alone.answer(task, "login", name="octocat")).result
         assert seen["status"] == "input_required"
-        assert (await alone.answer(task, "size", size=180)).result["status"] == "completed"
+        assert (await alone.answer(task, "size", size=180)).task.status == "completed"
 
     async def test_whose_task_has_ended(self, alone: Replicas) -> None:
         gate("a").set()
@@ -338,7 +338,7 @@ class TestWaitingIsBounded:
             await small.until_waiting(2)
             refused = await small.send("tasks/result", {"taskId": task})
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-            assert "later" in refused.error["message"]
+            assert "later" in refused.error.message
             # What has another answer than to wait gives it.
             call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
             assert (await small.send("tools/call", call)).result["status"] == "working"
@@ -423,7 +423,7 @@ class TestAStateToComeAgainWith:
             refused = [await shared.send("tasks/result", {"taskId": mine, "requestState": each}, "a") for each in bad]
         assert {reply.body for reply in refused} == {refused[0].body}
         assert (refused[0].status, refused[0].code) == (400, -32602)
-        assert "requestState is not valid" in refused[0].error["message"]
+        assert "requestState is not valid" in refused[0].error.message
         assert sum("refused a requestState" in line for line in caplog.messages) == len(bad)
         assert not any(task in caplog.text for task in (mine, other, theirs)), "the id is a secret"
         gate("a").set()
@@ -459,7 +459,7 @@ async def test_only_methods_that_give_states_take_them(alone: Replicas) -> None:
         [(b"content-type", b"application/json")],
     )
     assert (reply.status, reply.code) == (400, -32602)
-    assert "requestState is not valid" in reply.error["message"]
+    assert "requestState is not valid" in reply.error.message
 
 
 def test_who_waits_at_a_server_that_ends_goes_on_at_another(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrtr_server import Context, MRTRServer, SetupError
+from mrtr_server.testing import yes
 
 from ..support.fleet import Fleet, fleet
 from ..support.serving import ROOT, wait_until
@@ -29,7 +30,7 @@ def test_it_runs_what_servers_have_started_that_only_start_tasks(processes: Flee
     worker = processes.worker()
     assert client.text(task) == f"{worker.process.pid} {worker.process.pid}"
     wait_until(lambda: client.status(parked) == "input_required", "the question")
-    client.answer(parked, confirm={"action": "accept", "content": {"confirm": True}})
+    assert client.answer(parked, confirm=yes).complete
     assert client.text(parked) == "gone on"
     assert {pid for _, pid in processes.notes("part")} == {str(worker.process.pid)}
 

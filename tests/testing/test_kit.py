@@ -14,7 +14,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
 
 from mrtr_server import (
     BearerTokens,
@@ -60,7 +62,7 @@ from mrtr_server.testing import (
 from ..conftest import Serve
 from ..support.serving import ended
 from ..support.task_apps import working
-from ..support.wire import _schema
+from ..support.wire import JSON, _schema
 
 
 class Login(BaseModel):
@@ -285,6 +287,34 @@ class TestACallFailsTheTest:
         assert self.fails(lambda: client.call("fail", how="Not today").text) == (
             "There is no text. The tool failed: Not today"
         )
+
+    def test_when_a_text_is_looked_for_in_a_result_that_can_have_none(self, client: Client) -> None:
+        listed = client.request("tools/list")
+        assert listed.result["tools"]
+        assert self.fails(lambda: listed.text).startswith("There is no text. The call is complete: {")
+
+    @pytest.mark.parametrize(
+        ("method", "params", "named"),
+        [
+            ("elicitation/sing", {"message": "La?"}, "'elicitation/sing'"),
+            ("elicitation/create", {"mode": "voice", "message": "La?"}, "'elicitation/create' in the mode 'voice'"),
+        ],
+    )
+    def test_when_something_is_asked_that_the_kit_does_not_know(self, method: str, params: JSON, named: str) -> None:
+        asked = {"resultType": "input_required", "inputRequests": {"la": {"method": method, "params": params}}}
+
+        async def singing(request: Request) -> JSONResponse:
+            return JSONResponse({"jsonrpc": "2.0", "id": 1, "result": asked})
+
+        client = Client(Starlette(routes=[Route("/mcp", singing, methods=["POST"])]))
+        said = f"'la' asks by {named}, which this test kit does not know"
+        assert self.fails(lambda: client.call("sing", answers={"la": {"note": "c"}})) == said
+        reply = client.flow("sing").start()
+        assert self.fails(lambda: reply.questions) == said
+        assert self.fails(lambda: reply.asks["la"].kind) == said
+        assert self.fails(lambda: reply.text).startswith(f"There is no text. The server asks 'la' ({named})")
+        assert reply.asks["la"].params == params, "a test can still look at it, and answer"
+        assert client.flow("sing").start(la=Answer({"note": "c"})).needs_input
 
     def test_when_a_result_is_looked_for_where_there_is_an_error(self, client: Client) -> None:
         refused = client.call("nothing")

@@ -5,8 +5,17 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Context, ImageContent, InProcessStore, Message, MRTRServer, ResourceContents, ToolError
-from mrtr_server.testing import Answer, AsyncClient, Client, Unexpected, accept, replicas, yes
+from mrtr_server import (
+    Context,
+    ImageContent,
+    InProcessStore,
+    Message,
+    MRTRServer,
+    ProtocolError,
+    ResourceContents,
+    ToolError,
+)
+from mrtr_server.testing import Answer, AsyncClient, Client, Flow, Unexpected, accept, replicas, yes
 
 from ..support.models import Login
 
@@ -183,3 +192,69 @@ class TestTheBlocksOfAReply:
         for reply in replies:
             with pytest.raises(Unexpected, match=r"There is no content\. .+"):
                 _ = reply.content
+
+
+class Forgetful(InProcessStore):
+    """A store that keeps tasks, and no outcome of a round: each delivery of the round that starts a task runs."""
+
+    async def record(self, state: str, token: str, outcome: bytes) -> bool:
+        await self.release(state, token)
+        return True
+
+
+class TestAReplyThatOnlyNamesATask:
+    """As the reply to a start that is repeated: the task may have ended, or ask, and the reply does not say what."""
+
+    @pytest.fixture
+    def paying(self) -> MRTRServer:
+        app = MRTRServer("kit", keys=[bytes(32)], store=Forgetful())
+
+        @app.tool(task="optional")
+        async def pay(ctx: Context, then: str) -> str:
+            await ctx.confirm("Pay?")
+            await ctx.background()
+            if then == "asks":
+                await ctx.confirm("Really?", key="really")
+            if then == "breaks":
+                raise ProtocolError("over quota")
+            return "paid"
+
+        return app
+
+    def started(self, app: MRTRServer, then: str) -> Flow:
+        """Start a task, let another client see what comes of it, and lose the reply to the start."""
+        flow = Client(app, tasks=True).flow("pay", then=then)
+        flow.start()
+        flow.answer(confirm=yes)
+        other = Client(app, tasks=True).flow("pay", then=then)
+        other.task = flow.task
+        other.wait()
+        return flow
+
+    def test_is_no_result(self, paying: MRTRServer) -> None:
+        repeated = self.started(paying, "ends").drop()
+        assert repeated.task.status == "completed"
+        assert not repeated.complete
+        with pytest.raises(Unexpected, match=r"There is no text. The task is completed; wait\(\) for what came of it"):
+            _ = repeated.text
+        assert repeated.result["resultType"] == "task"
+
+    def test_is_followed_to_the_result(self, paying: MRTRServer) -> None:
+        flow = self.started(paying, "ends")
+        flow.drop()
+        assert flow.wait().text == "paid"
+        flow = self.started(paying, "ends")
+        flow.drop()
+        assert flow.finish().text == "paid"
+
+    def test_is_followed_to_the_question(self, paying: MRTRServer) -> None:
+        flow = self.started(paying, "asks")
+        assert flow.drop().task.status == "input_required"
+        with pytest.raises(Unexpected, match=r"'really' was not asked.*wait\(\) for what it asks"):
+            flow.answer(really=yes)
+        assert flow.finish(really=yes).text == "paid"
+
+    def test_is_followed_to_the_error(self, paying: MRTRServer) -> None:
+        flow = self.started(paying, "breaks")
+        assert flow.drop().task.status == "failed"
+        assert flow.finish().error.message == "over quota"

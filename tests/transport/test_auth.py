@@ -129,7 +129,7 @@ class TestStates:
         state = who(wire, ALICE).state
         reply = who(wire, BOB, state)
         assert (reply.status, reply.code) == (400, -32602)
-        assert reply.error == {"code": -32602, "message": InvalidRequestState.MESSAGE}
+        assert reply.message["error"] == {"code": -32602, "message": InvalidRequestState.MESSAGE}
         assert reply.body == who(wire, BOB, "forged").body, "bob learns nothing of whose it was"
         assert who(wire, ALICE, state).text == "alice"
 
@@ -184,7 +184,7 @@ class TestStates:
                 answered = {"inputResponses": {"confirm": accept(confirm=True)}, "requestState": state}
                 message = modern("tools/call", {"name": "who", **answered})
                 reply = asyncio.run(send(app, message, user=Claims(*user)))
-                assert ("result" in reply.json) is (number == other)
+                assert ("result" in reply.message) is (number == other)
 
 
 class Claims(BaseUser):

@@ -57,13 +57,13 @@ def refused(reply: Reply, status: int, code: int, id: str | int | None) -> JSON:
     assert reply.status == status, reply.body
     assert reply.headers["content-type"] == "application/json"
     assert b"\n" not in reply.body
-    assert set(reply.json) == ({"jsonrpc", "error"} if id is None else {"jsonrpc", "id", "error"})
-    assert reply.json["jsonrpc"] == "2.0"
-    assert reply.json.get("id") == id
-    assert reply.error["code"] == code
-    assert reply.error["message"]
-    assert set(reply.error) <= {"code", "message", "data"}
-    data: JSON = reply.error.get("data", {})
+    assert set(reply.message) == ({"jsonrpc", "error"} if id is None else {"jsonrpc", "id", "error"})
+    assert reply.message["jsonrpc"] == "2.0"
+    assert reply.message.get("id") == id
+    assert reply.error.code == code
+    assert reply.error.message
+    assert set(reply.message["error"]) <= {"code", "message", "data"}
+    data: JSON = reply.message["error"].get("data", {})
     return data
 
 
@@ -107,7 +107,7 @@ def test_numbers_that_are_not_finite_are_a_parse_error(wire: Wire, number: str, 
 def test_a_batch_is_no_request(wire: Wire) -> None:
     reply = wire.send(json.dumps([request("tools/list"), request("prompts/list", id=2)]).encode(), PLAIN)
     refused(reply, 400, INVALID_REQUEST, None)
-    assert "batch" in reply.error["message"]
+    assert "batch" in reply.error.message
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b'"tools/list"', b"null", b"true", b"{}"])
@@ -198,7 +198,7 @@ def test_an_unsupported_version_is_answered_with_the_ones_that_are(wire: Wire) -
 def test_the_versions_in_the_error_are_the_ones_that_discover_lists(wire: Wire) -> None:
     message = modern("tools/list")
     message["params"]["_meta"][PREFIX + "protocolVersion"] = "2099-01-01"
-    named = wire.post(message, {"MCP-Protocol-Version": "2099-01-01"}).error["data"]["supported"]
+    named = wire.post(message, {"MCP-Protocol-Version": "2099-01-01"}).error.data["supported"]
     assert named == wire.modern("server/discover").result["supportedVersions"]
 
 
@@ -222,7 +222,7 @@ def test_headers_that_differ_from_the_body_or_are_missing_are_a_mismatch(
 ) -> None:
     reply = wire.post(modern("tools/call", {"name": "add", "arguments": {"a": 1}}, id=9), {header: value})
     refused(reply, 400, HEADER_MISMATCH, 9)
-    assert header in reply.error["message"]
+    assert header in reply.error.message
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,7 @@ def test_a_name_that_is_no_string_is_refused(wire: Wire, method: str, field: str
 def test_arguments_that_do_not_fit_are_for_the_model_to_mend(wire: Wire, arguments: JSON, fields: list[str]) -> None:
     reply = wire.call("add", arguments)
     assert reply.status == 200
-    assert reply.result["isError"] is True
-    assert [line.split(":")[0] for line in reply.text.splitlines()[1:]] == [f"- {field}" for field in fields]
+    assert [line.split(":")[0] for line in reply.failure.splitlines()[1:]] == [f"- {field}" for field in fields]
 
 
 @pytest.mark.parametrize("arguments", [[], "x", 5, True], ids=str)
@@ -339,10 +338,10 @@ def test_arguments_of_a_prompt_or_resource_that_do_not_fit_are_an_error_that_nam
     """Their results have no `isError` to say it with."""
     prompt = wire.modern("prompts/get", {"name": "review", "arguments": {}})
     assert refused(prompt, 400, INVALID_PARAMS, 1) == {"name": "review"}
-    assert "language" in prompt.error["message"]
+    assert "language" in prompt.error.message
     resource = wire.modern("resources/read", {"uri": "notes://music/one"})
     assert refused(resource, 400, INVALID_PARAMS, 1) == {"uri": "notes://music/one"}
-    assert "number" in resource.error["message"]
+    assert "number" in resource.error.message
 
 
 @pytest.mark.parametrize("cursor", ["", "x", 5, None.__class__.__name__, {}, "Wy4uLl0.x"], ids=str)
@@ -523,8 +522,7 @@ def test_a_declined_ask_of_a_prompt_or_resource_is_an_error_with_a_code_of_ours(
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 def test_a_declined_ask_of_a_tool_is_a_result_that_says_so(wire: Wire, action: str) -> None:
     reply = wire.call("greet", answers={"login": {"action": action}}, state=wire.call("greet").state)
-    assert reply.result["isError"] is True
-    assert "was not carried out" in reply.text
+    assert "was not carried out" in reply.failure
 
 
 # Budgets
@@ -588,7 +586,7 @@ def test_a_flow_over_its_rounds_ends(wire: Wire) -> None:
 def test_a_state_over_its_size_ends_the_flow_and_names_what_is_large(wire: Wire) -> None:
     reply = wire.call("hoard")
     assert refused(reply, 400, INVALID_PARAMS, 1) == {"limit": "state_bytes", "value": LIMITS.state_bytes}
-    assert "the handler's own state" in reply.error["message"]
+    assert "the handler's own state" in reply.error.message
 
 
 # Capabilities
@@ -636,8 +634,7 @@ def test_an_origin_that_is_not_allowed_is_403(wire: Wire, origin: str) -> None:
 
 def test_what_went_wrong_inside_is_a_reference_and_nothing_else(wire: Wire) -> None:
     tool = wire.call("crash")
-    assert tool.result["isError"] is True
-    assert re.fullmatch(r"Internal error \(reference [0-9a-f]{8}\)", tool.text)
+    assert re.fullmatch(r"Internal error \(reference [0-9a-f]{8}\)", tool.failure)
     prompt = wire.modern("prompts/get", {"name": "broken"})
     assert set(refused(prompt, 500, INTERNAL, 1)) == {"reference"}
     assert b"swordfish" not in tool.body + prompt.body
@@ -770,7 +767,7 @@ def runner() -> Iterator[asyncio.Runner]:
         for method, params in REQUESTS:
             if target(params):
                 body = json.dumps(request(method, params)).encode()
-                result = loop.run(exchange(strict, body, _plain())).json.get("result", {})
+                result = loop.run(exchange(strict, body, _plain())).message.get("result", {})
                 if "requestState" in result:
                     STATES[method, target(params)] = result["requestState"]
         assert len(STATES) == 8
@@ -791,8 +788,8 @@ def never_at_fault(reply: Reply, errors: list[logging.LogRecord]) -> None:
     if not reply.body:
         return
     assert b"\n" not in reply.body
-    assert "id" not in reply.json or type(reply.json["id"]) in (str, int)
-    if "error" in reply.json:
+    assert "id" not in reply.message or type(reply.message["id"]) in (str, int)
+    if "error" in reply.message:
         assert reply.code in (
             PARSE_ERROR,
             INVALID_REQUEST,
@@ -821,7 +818,7 @@ def test_wrong_types_anywhere_are_never_a_fault_of_ours(
     reply = runner.run(exchange(strict, json.dumps(message).encode(), headers))
     never_at_fault(reply, errors)
     if reply.body and type(message.get("id")) in (str, int) and reply.code != PARSE_ERROR:
-        assert reply.json.get("id", message["id"]) == message["id"]
+        assert reply.message.get("id", message["id"]) == message["id"]
     if reply.body and in_modern and reply.status == 200:
         assert not (wrong := list(official_problems(str(message["method"]), reply))), wrong
 

@@ -90,7 +90,7 @@ class TestStreams:
         assert int(plain.headers["content-length"]) == len(plain.body)
         assert not plain.is_stream
         streamed = wire.call("work", progressToken="p", logLevel="info")
-        assert [message.get("method") for message in streamed.messages] == [
+        assert [message.get("method") for message in streamed.received] == [
             "notifications/progress",
             "notifications/message",
             None,
@@ -127,13 +127,13 @@ class TestStreams:
     @pytest.mark.parametrize("fail", ["tool", "ask"])
     def test_end_with_the_response_whatever_it_is(self, wire: Wire, fail: str) -> None:
         streamed = wire.call("work", {"fail": fail}, progressToken="p")
-        assert len(streamed.messages) == 2
+        assert len(streamed.received) == 2
         assert streamed.result["resultType"] == ("input_required" if fail == "ask" else "complete")
 
     def test_end_with_an_error_as_their_last_event(self, wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
         """The status has been sent by then."""
         streamed = wire.modern("prompts/get", {"name": "prompt"}, progressToken="p")
-        assert (streamed.status, len(streamed.messages), streamed.code) == (200, 2, -32603)
+        assert (streamed.status, len(streamed.received), streamed.code) == (200, 2, -32603)
         assert "swordfish" in caplog.text
 
     def test_send_each_note_when_it_is_made(self, app: MRTRServer, serve: Serve) -> None:
@@ -167,7 +167,7 @@ class TestPlainFunctions:
             return threading.current_thread().name
 
         reply = serve(app).call("count", progressToken="p")
-        told = [message["params"]["progress"] for message in reply.messages[:-1]]
+        told = [message["params"]["progress"] for message in reply.received[:-1]]
         assert told == sorted(set(told)), "newer progress may come in the place of older"
         assert told[-1] == 499
         assert reply.text.startswith("mrtr_server")
@@ -755,8 +755,8 @@ class TestFaults:
             is_authenticated = True
 
         reply = asyncio.run(send(app, modern("tools/list", id=7), user=Nobody()))
-        assert (reply.status, reply.code, reply.json["id"]) == (500, -32603, 7)
-        assert reply.error["data"]["reference"] in caplog.text
+        assert (reply.status, reply.code, reply.message["id"]) == (500, -32603, 7)
+        assert reply.error.data["reference"] in caplog.text
         assert "identity" in caplog.text
         assert "identity" not in reply.body.decode()
 
@@ -769,7 +769,7 @@ class TestFaults:
             raise ValueError("swordfish")
 
         reply = asyncio.run(send(app, modern("tools/call", {"name": "crash"})))
-        assert ("swordfish" in reply.text) is debug
+        assert ("swordfish" in reply.failure) is debug
         assert "swordfish" in caplog.text
 
     def test_of_handlers_that_raise_a_cancellation_are_faults_like_others(self, app: MRTRServer) -> None:

@@ -180,7 +180,7 @@ class TestFastAPI:
         site.mount("/", server)
         wire = serve(site)
         assert hello(wire) == "hello"
-        assert elsewhere(wire, "/health").json == {"ok": True}
+        assert elsewhere(wire, "/health").message == {"ok": True}
 
     def test_added_as_a_route_it_is_wherever_the_route_is(self, server: MRTRServer, serve: Serve) -> None:
         site = FastAPI()

@@ -60,7 +60,7 @@ def posted(body: bytes) -> Reply:
 
 def refused(reply: Reply, limit: str, value: int, code: int = -32602) -> None:
     assert (reply.status, reply.code) == (400, code), reply.body
-    assert reply.error["data"] == {"limit": limit, "value": value}
+    assert reply.error.data == {"limit": limit, "value": value}
 
 
 Named = Callable[[Any], Reply]
@@ -76,20 +76,20 @@ class TestLengths:
         make = modern if send is in_modern else request
         reply = send(make("tools/list", id=id))
         refused(reply, "id", 256, -32600)
-        assert "id" not in reply.json
+        assert "id" not in reply.message
 
     @pytest.mark.parametrize("id", ["x" * 256, "ü" * 256, 10**256 - 1, 1 - 10**256], ids=lambda id: str(id)[:5])
     @pytest.mark.parametrize("send", [in_modern, in_draft])
     def test_an_id_of_that_length_is_repeated(self, send: Callable[[JSON], Reply], id: Any) -> None:
         make = modern if send is in_modern else request
-        assert send(make("tools/list", id=id)).json["id"] == id
+        assert send(make("tools/list", id=id)).message["id"] == id
 
     @pytest.mark.parametrize(("length", "code"), [(4096, -32602), (4097, -32600)])
     def test_the_id_of_a_response_may_be_one_that_a_server_sealed(self, length: int, code: int) -> None:
         answer = {"_meta": {RELATED: {"taskId": "nowhere"}}, "action": "decline"}
         reply = in_draft({"jsonrpc": "2.0", "id": "x" * length, "result": answer})
         assert reply.code == code
-        assert ("id" in reply.json) is (code == -32602)
+        assert ("id" in reply.message) is (code == -32602)
 
     @pytest.mark.parametrize(
         ("method", "field"),
@@ -112,7 +112,7 @@ class TestLengths:
         refused(sent("x" * 2049), field, 2048)
         longest = sent("x" * 2048)
         assert longest.code == -32602
-        assert "limit" not in longest.error.get("data", {}), "it is only not known"
+        assert "limit" not in (longest.error.data or {}), "it is only not known"
 
     @pytest.mark.parametrize("token", ["x" * 257, 10**256], ids=["text", "number"])
     def test_a_progress_token_that_is_longer_is_refused(self, token: Any) -> None:
@@ -232,7 +232,7 @@ class TestBodies:
             return await under_way.end()
 
         reply = asyncio.run(sent(self.LIMIT + 1, headers))
-        assert (reply.status, reply.error["data"]) == (413, {"limit": "body_bytes", "value": self.LIMIT})
+        assert (reply.status, reply.error.data) == (413, {"limit": "body_bytes", "value": self.LIMIT})
         assert asyncio.run(sent(self.LIMIT, PLAIN)).result["tools"] == []
 
 

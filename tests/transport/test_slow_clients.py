@@ -42,7 +42,7 @@ class Unread(Exchange):
 
 def noted(reply: Reply) -> list[Any]:
     """Return what the notes of a stream say: the number of a progress, the data of a message."""
-    params = [message["params"] for message in reply.messages if "method" in message]
+    params = [message["params"] for message in reply.received if "method" in message]
     return [each["progress"] if "progress" in each else each["data"] for each in params]
 
 

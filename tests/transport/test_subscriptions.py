@@ -105,7 +105,7 @@ class TestOpening:
     def test_needs_a_client_that_takes_a_stream(self, app: MRTRServer, serve: Serve, fanout: InProcessFanout) -> None:
         message = modern("subscriptions/listen", {"notifications": ALL}, id=7)
         reply = serve(app).post(message, {"Accept": "application/json"})
-        assert (reply.status, reply.code, reply.json["id"]) == (400, -32600, 7)
+        assert (reply.status, reply.code, reply.message["id"]) == (400, -32600, 7)
         assert listeners(fanout) == 0
 
     def test_needs_no_capabilities(self, app: MRTRServer, serve: Serve) -> None:
@@ -345,7 +345,7 @@ class TestEnding:
             return reply
 
         reply = asyncio.run(scene())
-        assert reply.json == {
+        assert reply.message == {
             "jsonrpc": "2.0",
             "id": "sub",
             "result": {
@@ -356,7 +356,7 @@ class TestEnding:
                 },
             },
         }
-        assert not list(message_problems("subscriptions/listen", reply.json))
+        assert not list(message_problems("subscriptions/listen", reply.message))
 
     @pytest.mark.parametrize("how", ["drain", "shutdown"])
     def test_closes_the_subscription_without_waiting_for_it_to_notice(
@@ -376,7 +376,7 @@ class TestEnding:
             assert listeners(fanout) == 0
             return reply
 
-        assert asyncio.run(scene()).json["result"]["resultType"] == "complete"
+        assert asyncio.run(scene()).message["result"]["resultType"] == "complete"
 
     def test_tells_first_what_happened_before(self, app: MRTRServer) -> None:
         async def scene() -> Reply:
@@ -387,7 +387,7 @@ class TestEnding:
             await shut_down(app)
             return await under_way.end()
 
-        _, change, last = asyncio.run(scene()).messages
+        _, change, last = asyncio.run(scene()).received
         assert change["method"] == "notifications/tools/list_changed"
         assert last["result"]["resultType"] == "complete"
 
@@ -400,7 +400,7 @@ class TestEnding:
             await under_way.end()
             return under_way
 
-        assert len(asyncio.run(scene()).reply.messages) == 1
+        assert len(asyncio.run(scene()).reply.received) == 1
         assert listeners(fanout) == 0
 
     def test_by_the_asgi_server_is_a_cancellation_like_any_other(
@@ -471,7 +471,7 @@ class TestEnding:
             app.drain()
             return await under_way.end()
 
-        assert asyncio.run(scene()).json["result"]["resultType"] == "complete"
+        assert asyncio.run(scene()).message["result"]["resultType"] == "complete"
 
     def test_of_a_draining_server_comes_at_once(self, app: MRTRServer) -> None:
         async def scene() -> Reply:
@@ -480,7 +480,7 @@ class TestEnding:
 
         reply = asyncio.run(scene())
         assert reply.headers["connection"] == "close"
-        acknowledged, last = reply.messages
+        acknowledged, last = reply.received
         assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
         assert last["result"]["resultType"] == "complete"
 
@@ -521,7 +521,7 @@ class TestTasks:
         for wanted in ({"taskIds": ["a"]}, {**ALL, "taskIds": ["a"]}):
             reply = serve(app).modern("subscriptions/listen", {"notifications": wanted})
             assert (reply.status, reply.code) == (400, -32021)
-            assert reply.error["data"] == {"requiredCapabilities": TASKS}
+            assert reply.error.data == {"requiredCapabilities": TASKS}
 
     def test_of_nobody_need_nothing(self, app: MRTRServer, serve: Serve) -> None:
         with listening(serve(app), {"taskIds": []}) as listener:
@@ -531,9 +531,9 @@ class TestTasks:
     def test_are_named_in_a_list_of_strings(self, app: MRTRServer, serve: Serve, wrong: Any) -> None:
         reply = serve(app).modern("subscriptions/listen", {"notifications": {"taskIds": wrong}}, capabilities=TASKS)
         assert (reply.status, reply.code) == (400, -32602)
-        assert "taskIds" in reply.error["message"]
+        assert "taskIds" in reply.error.message
 
     @pytest.mark.parametrize("ids", [[str(number) for number in range(1001)], ["x" * 100_001]], ids=["many", "long"])
     def test_are_not_too_many(self, app: MRTRServer, serve: Serve, ids: list[str]) -> None:
         reply = serve(app).modern("subscriptions/listen", {"notifications": {"taskIds": ids}}, capabilities=TASKS)
-        assert (reply.status, reply.code, reply.error["data"]["limit"]) == (400, -32602, "taskIds")
+        assert (reply.status, reply.code, reply.error.data["limit"]) == (400, -32602, "taskIds")

@@ -1,0 +1,24 @@
+"""Two views of one store, for the contracts that every store keeps."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+S = TypeVar("S")
+
+
+@dataclass
+class Stores(Generic[S]):
+    """A store, and a way to let its time pass without waiting.
+
+    Args:
+        store: the store.
+        another: a second one on the same records, as another replica has it; the same one where there can be no other.
+        pass_time: let so many seconds pass.
+        rows: count what is kept, whether expired or not.
+    """
+
+    store: S
+    another: S
+    pass_time: Callable[[float], Awaitable[None]]
+    rows: Callable[[], Awaitable[int]]
