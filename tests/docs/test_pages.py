@@ -198,21 +198,13 @@ def test_the_first_tool_answers_the_packages_own_client_as_printed(readme_app: P
 
 def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Path) -> None:
     (command,) = (block for block in blocks(ROOT / "README.md", "sh") if "--workers" in block)
-    body = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {"name": "get_weather", "arguments": {"location": "Oslo"}},
-    }
-    answer = {"github_login": {"action": "accept", "content": {"name": "octocat"}}}
     port = free_port()
     with running(command.strip(), readme_app, port):
-        url = f"http://127.0.0.1:{port}/mcp"
+        client = Client(f"http://127.0.0.1:{port}/mcp", dialect="sep-draft")
         for _ in range(12):  # each request on a connection of its own, so to any of the workers
-            state = httpx.post(url, json=body).json()["result"]["requestState"]
-            params = {**body["params"], "requestState": state, "inputResponses": answer}  # type: ignore[dict-item]
-            done = httpx.post(url, json={**body, "id": 2, "params": params}).json()
-            assert "octocat" in done["result"]["content"][0]["text"]
+            done = client.call("get_weather", location="Oslo", answers={"github_login": {"name": "octocat"}})
+            assert "octocat" in done.text
+            assert done.rounds == 2
 
 
 def test_the_commands_are_there() -> None:

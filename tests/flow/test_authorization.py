@@ -18,8 +18,7 @@ from mrtr_server.flow.authorization import Authorizer, compile_hook
 from ..conftest import Serve
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.models import Login
-from ..support.wire import JSON, TASKS, Reply, Wire, accept, modern, request
-from ..transport.test_subscriptions import Listener
+from ..support.wire import JSON, TASKS, Listener, Reply, Wire, accept, modern, request
 
 ALICE, BOB = {"Authorization": "Bearer alice-token"}, {"Authorization": "Bearer bob-token"}
 TOKENS = BearerTokens({"alice-token": "alice", "bob-token": "bob"})

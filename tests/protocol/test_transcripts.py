@@ -16,9 +16,8 @@ import pytest
 
 from ..support.direct import headers_for
 from ..support.serving import in_thread
-from ..support.wire import JSON, PREFIX, Wire
+from ..support.wire import JSON, PREFIX, Listener, Wire
 from ..tasks.test_notifications import Opened, until
-from ..transport.test_subscriptions import Listener
 
 HERE = Path(__file__).with_name("transcripts")
 STATE = "<state>"

@@ -188,6 +188,30 @@ class Wire:
         self.client.close()
 
 
+class Listener:
+    """One open stream of a subscription, as a client reads it.
+
+    Args:
+        lines: the lines of the stream.
+    """
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+
+    def next(self) -> JSON:
+        """Wait for the next message; it has passed the official schema."""
+        for line in self._lines:
+            if line.startswith("data: "):
+                message: JSON = json.loads(line.removeprefix("data: "))
+                assert not (wrong := list(message_problems("subscriptions/listen", message))), wrong
+                return message
+        raise EOFError
+
+    def comment(self) -> str:
+        """Wait for the next comment."""
+        return next(line for line in self._lines if line.startswith(":"))
+
+
 # The official schema, and the official models
 
 

@@ -19,7 +19,7 @@ from mcp import Client
 from examples.round_robin import Replica, RoundRobin
 
 from ..support.serving import KEYS, Process, in_process, wait_until
-from ..support.wire import ACCEPT, JSON, Reply, Wire, mirrored, modern
+from ..support.wire import ACCEPT, JSON, Listener, Reply, Wire, mirrored, modern
 
 MODES = {"one process": ("--loop", "asyncio", "--http", "h11"), "workers": ("--workers", "2")}
 GRACE = 8.0
@@ -254,11 +254,10 @@ class TestSigterm:
         message = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         with wire_to(leaving) as wire, ExitStack() as stack:
             request = wire.client.stream("POST", wire.url, content=json.dumps(message), headers=headers_of(message))
-            lines = stack.enter_context(request).iter_lines()
-            assert "acknowledged" in next(line for line in lines if line.startswith("data"))
+            listener = Listener(stack.enter_context(request).iter_lines())
+            assert listener.next()["method"] == "notifications/subscriptions/acknowledged"
             leaving.process.send_signal(signal.SIGTERM)
-            last = next(line for line in lines if line.startswith("data"))
-            assert json.loads(last.removeprefix("data: "))["result"]["resultType"] == "complete"
+            assert listener.next()["result"]["resultType"] == "complete"
             assert leaving.process.poll() is None, "it is still a lame duck"
         assert_left(leaving, mode)
 

@@ -11,8 +11,7 @@ from ..conftest import Serve
 from ..support.direct import headers_for
 from ..support.models import Login
 from ..support.task_apps import working
-from ..support.wire import JSON, PREFIX, TASKS, Wire, accept, modern
-from ..transport.test_subscriptions import Listener
+from ..support.wire import JSON, PREFIX, TASKS, Listener, Wire, accept, modern
 
 ABLE = {"elicitation": {}, **TASKS}
 

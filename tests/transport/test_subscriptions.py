@@ -23,7 +23,7 @@ from mrtr_server.transport import connection
 from ..conftest import Serve
 from ..support.direct import Exchange, headers_for, scope_of, send
 from ..support.serving import Process, in_process, in_thread, wait_until
-from ..support.wire import EVERYTHING, JSON, PREFIX, TASKS, Reply, Wire, message_problems, modern
+from ..support.wire import EVERYTHING, JSON, PREFIX, TASKS, Listener, Reply, Wire, message_problems, modern
 
 SUBSCRIPTION = PREFIX + "subscriptionId"
 ALL: JSON = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
@@ -48,26 +48,6 @@ def app(fanout: InProcessFanout) -> MRTRServer:
 
 def listeners(fanout: InProcessFanout) -> int:
     return len(fanout._listeners)
-
-
-class Listener:
-    """One open subscription, as a client reads it."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines = lines
-
-    def next(self) -> JSON:
-        """Wait for the next message; it has passed the official schema."""
-        for line in self._lines:
-            if line.startswith("data: "):
-                message: JSON = json.loads(line.removeprefix("data: "))
-                assert not (wrong := list(message_problems("subscriptions/listen", message))), wrong
-                return message
-        raise EOFError
-
-    def comment(self) -> str:
-        """Wait for the next comment."""
-        return next(line for line in self._lines if line.startswith(":"))
 
 
 @contextmanager
