@@ -50,7 +50,7 @@ from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, ac
 from mrtr_server.transport.auth import TokenUser
 
 from ..support.direct import Exchange, headers_for, scope_of
-from ..support.flows import AsyncFlow
+from ..support.flows import AsyncFlow, is_state_only
 from ..support.serving import KEYS, in_process
 from ..support.wire import modern
 
@@ -341,11 +341,11 @@ class TestAFlowThatAsksForALogin:
                 return {"another": "token"}[token]
 
         server = calendar()
-        asking = walk(server.app, target=target)
-        await asking.questions()
+        asking = flow(server.app, target=target)
+        assert (await asking.start()).needs_input
         await Browser(server.app).log_in(asking, key)
         server.google.stored = Stored(Known)
-        assert "reference" in await asking.failure({key: OPENED})
+        assert "reference" in (await asking.answer({key: OPENED})).failure
         assert "failed with KeyError" in caplog.text or "failed: KeyError" in caplog.text
         assert SECRET not in caplog.text
 
@@ -540,15 +540,15 @@ class TestAnEarlyClient:
 
         store = Watched()
         one, other = calendar(store=store, hold=20), calendar(store=store, hold=20)
-        asking = walk(one.app, one.app, other.app)
-        await asking.questions()
+        asking = flow(one.app, one.app, other.app)
+        assert (await asking.start()).needs_input
         page = state_of(url_of(asking))
-        held = asyncio.create_task(asking.questions({"google": OPENED}))
+        held = asyncio.create_task(asking.answer(google=OPENED))
         await looked.wait()
         one.app.drain()
-        assert await held == {}
+        assert is_state_only(await held)
         await Browser(other.app).back(page, code="ann")
-        assert await asking.text() == f"ann has {SECRET}", "the person's consent went with it"
+        assert (await asking.send()).text == f"ann has {SECRET}", "the person's consent went with it"
 
     async def test_leaves_nothing_behind_when_it_has_been_held(self) -> None:
         def futures() -> int:

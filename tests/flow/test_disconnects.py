@@ -29,9 +29,12 @@ class TestRule11AClientThatClosesTheStreamCancels:
 
     gate: asyncio.Event
 
-    def begin(self, app: MRTRServer, streamed: bool, state: str | None, answers: Mapping[str, Answer]) -> Exchange:
-        """Send the second round; with streaming, the reply is a stream from the first note on."""
-        params = {"requestState": state, "inputResponses": {key: answer.raw for key, answer in answers.items()}}
+    def begin(
+        self, app: MRTRServer, streamed: bool, state: str | None = None, answers: Mapping[str, Answer] | None = None
+    ) -> Exchange:
+        """Send a round, the second if there is a state; with streaming, the reply is a stream from the first note."""
+        given = {"requestState": state, "inputResponses": {key: answer.raw for key, answer in (answers or {}).items()}}
+        params = {} if state is None else given
         extra = {"progressToken": "p"} if streamed else {}
         message = modern("tools/call", {"name": "pay", **params}, **extra)
         return Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
