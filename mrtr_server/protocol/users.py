@@ -41,7 +41,7 @@ def scopes_of(credentials: Any) -> frozenset[str]:
     Args:
         credentials: Starlette's `request.auth`, or None.
     """
-    scopes = None if credentials is None else getattr(credentials, "scopes", None)
+    scopes = getattr(credentials, "scopes", None)
     return frozenset(map(str, scopes)) if scopes else NO_SCOPES
 
 

@@ -14,7 +14,7 @@ from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import DIALECTS, Dialect, Envelope, Reply, Surface, read_envelope, unclaimed
-from ..protocol.callers import Client
+from ..protocol.callers import NO_SCOPES, Client
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
@@ -177,7 +177,7 @@ class Endpoint:
             user = scope.get("user")
             call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")
-            call.scopes = scopes_of(scope.get("auth"))
+            call.scopes = NO_SCOPES if (credentials := scope.get("auth")) is None else scopes_of(credentials)
             del envelope
             self._watch.enter(connection)
             try:
