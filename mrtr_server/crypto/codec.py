@@ -12,7 +12,8 @@ answers that the client chooses, and its length shows.
 """
 
 import os
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -30,7 +31,8 @@ _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
 _SHORTEST = _HEADER_BYTES + NONCE_BYTES + 16
 # Several times as fast as binascii. It refuses unused bits that are set, but takes padding and the other alphabet.
-_from_base64 = SchemaValidator(bytes_schema(), CoreConfig(val_json_bytes="base64")).validate_strings
+_base64: Any = SchemaValidator(bytes_schema(), CoreConfig(val_json_bytes="base64"))
+_from_base64: Callable[[str], bytes] = _base64.validate_strings
 
 
 class Codec(Protocol):
@@ -173,7 +175,7 @@ class SealedCodec:
 
     def _decode(self, token: str) -> bytes:
         try:
-            raw: bytes = _from_base64(token)
+            raw = _from_base64(token)
         except ValueError:
             raise InvalidRequestState("not Base64") from None
         if "=" in token or "+" in token or "/" in token:  # a second spelling

@@ -13,7 +13,7 @@ from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.all_dialects import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Progress, Subscription
-from .response_writer import Headers, ResponseWriter
+from .response_writer import NO_HEADERS, Headers, ResponseWriter
 from .sse import EventStream
 
 SSE_TYPE = b"text/event-stream"
@@ -116,7 +116,7 @@ class Connection(ResponseWriter):
         if self._admission.draining:
             self.close_after(self.scope)
 
-    def finish(self, status: int, body: bytes, headers: Headers = ()) -> Awaitable[None]:
+    def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> Awaitable[None]:
         """Send the reply: as the stream's last event if there is a stream, otherwise as JSON.
 
         Args:

@@ -21,7 +21,7 @@ from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .in_flight import InFlight
-from .response_writer import JSON_TYPE
+from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
 logger = logging.getLogger("mrtr_server")
 
@@ -155,6 +155,7 @@ class Endpoint:
         call: Call | None = None
         request_id: str | int | None = None
         listens = False
+        reply: tuple[int, bytes, Headers]
         headers = connection.headers
         limits = self._limits
         try:
@@ -190,7 +191,7 @@ class Endpoint:
                 await connection.listen(call, outcome)
                 return
             written = dialect.dump_outcome(call, outcome)
-            reply = Reply(200 if written else 202, written)
+            reply = (200 if written else 202, written, NO_HEADERS)
             call = None  # the client may take its time to read the reply, and both may be as large
             del outcome
         except asyncio.CancelledError:

@@ -21,6 +21,8 @@ NOTICED_WITHIN = 1.0
 Headers = tuple[tuple[bytes, bytes], ...]
 """Further headers of a response, by lower-case name."""
 
+NO_HEADERS: Headers = ()
+
 _WRITTEN: Any = object()
 _CLOSE_HEADER = (b"connection", b"close")
 _JSON_HEADER = (b"content-type", JSON_TYPE)
