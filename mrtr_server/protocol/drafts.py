@@ -152,7 +152,7 @@ class SepDraftDialect(Dialect):
         principal: Principal | None,
         user: Any,
     ) -> Call:
-        check_name(envelope, task_id, "taskId", required=False)
+        check_name(envelope, task_id, "the task", required=False)
         return Call(
             method=method,
             params=envelope.params,

@@ -25,6 +25,8 @@ NAME_FIELDS = {
 }
 """The parameter that `Mcp-Name` mirrors (Streamable HTTP, Standard Request Headers; Tasks, Routing Headers)."""
 
+_PLACES = {field: f"params.{field}" for field in NAME_FIELDS.values()}
+
 Mirrored = Mapping[str, tuple[HeaderParameter, ...]]
 """The parameters that headers mirror, by the name of each tool that has some."""
 
@@ -72,7 +74,7 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
     if field is not None:
         # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
         needed = required and field != "taskId"
-        check_name(envelope, envelope.params.get(field), field, required=needed)
+        check_name(envelope, envelope.params.get(field), _PLACES[field], required=needed)
     return _check_parameters(envelope, mirrored, required) if mirrored and method == "tools/call" else None
 
 
@@ -88,14 +90,14 @@ def check_method(envelope: Envelope, *, required: bool) -> None:
         raise HeaderMismatch("Header mismatch: Mcp-Method is not the method of the body")
 
 
-def check_name(envelope: Envelope, name: Any, field: str, *, required: bool) -> None:
-    """Check that `Mcp-Name` is the name, URI or task that a field of the body has. Raises `HeaderMismatch`."""
+def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> None:
+    """Check that `Mcp-Name` is the name, URI or task that the body has there. Raises `HeaderMismatch`."""
     header = envelope.headers.get(NAME_HEADER)
     if header is None:
         if required:
             raise HeaderMismatch("Header mismatch: Mcp-Name is missing")
     elif decode_header(header) != name:
-        raise HeaderMismatch(f"Header mismatch: Mcp-Name is not params.{field} of the body")
+        raise HeaderMismatch(f"Header mismatch: Mcp-Name is not {where} of the body")
 
 
 def _check_parameters(envelope: Envelope, mirrored: Mirrored, required: bool) -> HeaderMismatch | None:
