@@ -12,14 +12,16 @@ answers that the client chooses, and its length shows.
 """
 
 import os
-from binascii import a2b_base64, b2a_base64
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
+from pydantic_core import SchemaValidator, to_json
+from pydantic_core.core_schema import CoreConfig, bytes_schema
 
 from ..errors import InvalidRequestState
 from .keys import KEY_ID_BYTES, KeyRing
@@ -28,11 +30,9 @@ NONCE_BYTES = 24
 _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
 _SHORTEST = _HEADER_BYTES + NONCE_BYTES + 16
-_TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-# To the standard alphabet; characters that only that alphabet has become invalid.
-_TO_STANDARD = bytes.maketrans(b"-_+/=", b"+/!!!")
-# The last characters without unused bits, by the length modulo 4: any other would be a second spelling of one of them.
-_LAST = (None, b"", b"AQgw", b"AEIMQUYcgkosw048")
+# Several times as fast as binascii. It refuses unused bits that are set, but takes padding and the other alphabet.
+_base64: Any = SchemaValidator(bytes_schema(), CoreConfig(val_json_bytes="base64"))
+_from_base64: Callable[[str], bytes] = _base64.validate_strings
 
 
 class Codec(Protocol):
@@ -146,7 +146,8 @@ class SealedCodec:
         """
         nonce = os.urandom(NONCE_BYTES)
         sealed = self._sealing.encrypt(nonce, payload, self._header)
-        return b2a_base64(self._header + nonce + sealed, newline=False).translate(_TO_URL_SAFE, b"=").decode("ascii")
+        quoted = to_json(self._header + nonce + sealed, bytes_mode="base64")  # URL-safe
+        return quoted[1:-1].rstrip(b"=").decode("ascii")
 
     def unseal(self, token: str) -> bytes:
         """Return the payload of a token that this ring sealed for this purpose.
@@ -174,13 +175,11 @@ class SealedCodec:
 
     def _decode(self, token: str) -> bytes:
         try:
-            text = token.encode("ascii")
-            raw = a2b_base64(text.translate(_TO_STANDARD) + b"=" * (-len(text) % 4), strict_mode=True)
-        except ValueError:  # binascii's and Unicode's errors are ones
+            raw = _from_base64(token)
+        except ValueError:
             raise InvalidRequestState("not Base64") from None
+        if "=" in token or "+" in token or "/" in token:  # a second spelling
+            raise InvalidRequestState("not canonical Base64")
         if len(raw) < _SHORTEST:
             raise InvalidRequestState("too short")
-        last = _LAST[len(text) % 4]
-        if last is not None and text[-1:] not in last:
-            raise InvalidRequestState("not canonical Base64")
         return raw

@@ -125,7 +125,7 @@ class ServerParts:
         endpoint = Endpoint(
             dispatcher,
             _implementation(settings),
-            registry.header_parameters,
+            registry.mirrored,
             registry.may_be_task,
             limits,
             self.admission,

@@ -34,10 +34,11 @@ class InputRequired:
     def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
         if asks is not None and isinstance(asks, Ask):
             raise SetupError("InputRequired takes its asks by key: InputRequired(login=Elicit(...))")
-        given = dict(asks or {})
-        if twice := given.keys() & keywords.keys():
-            raise SetupError(f"InputRequired has the key {min(twice)!r} twice")
-        self.asks: dict[str, Ask[Any]] = {**given, **keywords}
+        self.asks: dict[str, Ask[Any]] = keywords
+        if asks:
+            if twice := asks.keys() & keywords.keys():
+                raise SetupError(f"InputRequired has the key {min(twice)!r} twice")
+            self.asks = {**asks, **keywords}
         self.state = state
         for key, ask in self.asks.items():
             if not isinstance(ask, Ask):

@@ -357,9 +357,12 @@ class Journal:
         return max(sizes, key=lambda name: sizes[name], default="the questions")
 
 
-_CONFIRMS = f'"{CONFIRMATION}.'.encode()
-"""How the digest of a confirmation begins in a payload."""
+_CONFIRMATION = f"{CONFIRMATION}."
+"""How the digest of a confirmation begins."""
+
+_CONFIRMS = f'"{_CONFIRMATION}'.encode()
+"""How it begins in a payload."""
 
 
 def _confirms(questions: Iterable[str]) -> bool:
-    return any(question.startswith(f"{CONFIRMATION}.") for question in questions)
+    return any(question.startswith(_CONFIRMATION) for question in questions)

@@ -216,12 +216,24 @@ class RoundService:
         may_become_task: bool,
     ) -> Awaitable[RoundEnd]:
         """Run a round of a call."""
+        if not handler.is_pure:
+            return self._begin_waiting(handler, arguments, call, journal, outlet, lease, reports, may_become_task)
         takes_early = not handler.single_use
-        if handler.is_pure:
-            round_ = Round(
-                call, journal, handler.name, takes_early=takes_early, callbacks=self._callbacks, reports=reports
-            )
-            return run_pure(handler, arguments, round_, self._threads)
+        round_ = Round(call, journal, handler.name, takes_early=takes_early, callbacks=self._callbacks, reports=reports)
+        return run_pure(handler, arguments, round_, self._threads)
+
+    def _begin_waiting(
+        self,
+        handler: Handler,
+        arguments: JSON,
+        call: Call,
+        journal: Journal,
+        outlet: Outlet,
+        lease: Lease | None,
+        reports: Reports[YieldReason],
+        may_become_task: bool,
+    ) -> Awaitable[RoundEnd]:
+        """Run a round of a handler that may wait for an answer."""
 
         def should_yield() -> YieldReason | None:
             if handler.single_use and lease is None:  # the first round: the state goes out before the first step
@@ -235,7 +247,7 @@ class RoundService:
             journal,
             handler.name,
             self._threads,
-            takes_early=takes_early,
+            takes_early=not handler.single_use,
             callbacks=self._callbacks,
             reports=reports,
             should_yield=should_yield,

@@ -72,13 +72,13 @@ class Surface:
     Args:
         info: the server's name, version and so on, in the shape of `Implementation`.
         versions: the protocol versions that are served, the preferred one first.
-        header_parameters: returns the parameters of a tool that headers mirror.
+        mirrored: the parameters that headers mirror, by the name of each tool that has some.
         may_be_task: returns whether a tool's calls may become tasks.
     """
 
     info: JSON
     versions: list[str]
-    header_parameters: Mirrored
+    mirrored: Mirrored
     may_be_task: Callable[[str], bool]
 
 
@@ -149,15 +149,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
-        """Return the JSON-RPC response that carries an outcome.
+        """Return the JSON-RPC response that carries an outcome; empty where the outcome needs no more than a 202.
 
         Raises:
             RequestError: the error that a task ended with.
         """
-
-    def reply(self, call: Call, outcome: Outcome) -> Reply:
-        """Return the HTTP response that carries an outcome."""
-        return Reply(200, self.dump_outcome(call, outcome))
 
     def error(self, request_id: str | int | None, error: RequestError) -> Reply:
         """Return the response that carries an error. An id that could not be read is left out, and never null."""
@@ -240,12 +236,12 @@ def timestamp(seconds: float) -> str:
 # Reading
 
 
-def read_target(envelope: Envelope) -> str:
+def read_target(method: str, params: Mapping[str, Any]) -> str:
     """Return the name or URI that a request is about; empty for methods that have none. Raises `InvalidParams`."""
-    field = NAME_FIELDS.get(envelope.method)
+    field = NAME_FIELDS.get(method)
     if field is None:
         return ""
-    target = envelope.params.get(field)
+    target = params.get(field)
     if not isinstance(target, str):
         raise InvalidParams(f"params.{field} must be a string")
     if len(target) > LONGEST_NAME:

@@ -19,7 +19,6 @@ from .dialect import (
     METHODS,
     WITH_ARGUMENTS,
     Dialect,
-    Reply,
     milliseconds,
     names_version,
     read_answers,
@@ -99,7 +98,7 @@ class SepDraftDialect(Dialect):
             check_method(envelope, required=False)
             read_task = self._read_task if envelope.method else self._read_response
             return read_task(envelope, principal, user)
-        mismatch = check_headers(envelope, self.surface.header_parameters, required=False)
+        mismatch = check_headers(envelope, self.surface.mirrored, required=False)
         if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params
@@ -109,7 +108,7 @@ class SepDraftDialect(Dialect):
         return Call(
             method=envelope.method,
             params=params,
-            target=read_target(envelope),
+            target=read_target(envelope.method, params),
             arguments=read_arguments(params) if envelope.method in WITH_ARGUMENTS else {},
             answers=None if answers is _ABSENT else _bare(answers),
             state=_either(envelope, "requestState"),
@@ -168,10 +167,6 @@ class SepDraftDialect(Dialect):
             task=_OFFER,
         )
 
-    def reply(self, call: Call, outcome: Outcome) -> Reply:
-        """Return the response that carries an outcome; a client's response is accepted with an empty body."""
-        return Reply(202, b"") if call.method == "tasks/respond" else super().reply(call, outcome)
-
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the response that carries an outcome, with nothing beyond what the drafts print.
 
@@ -185,6 +180,8 @@ class SepDraftDialect(Dialect):
             return result(call, body)
         if isinstance(outcome, Complete):
             return result(call, self._hinted(outcome.body) if call.method == "tools/list" else outcome.body)
+        if call.method == "tasks/respond":  # a response itself, which gets none
+            return b""
         if isinstance(outcome, Acknowledged):
             return result(call, _related(outcome.task_id) if outcome.task is None else _seen(outcome.task))
         if isinstance(outcome, TaskResult):

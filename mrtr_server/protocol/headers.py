@@ -3,7 +3,7 @@
 import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import HeaderMismatch
@@ -25,8 +25,10 @@ NAME_FIELDS = {
 }
 """The parameter that `Mcp-Name` mirrors (Streamable HTTP, Standard Request Headers; Tasks, Routing Headers)."""
 
-Mirrored = Callable[[str], tuple[HeaderParameter, ...]]
-"""Returns the parameters of a tool that headers mirror, by the tool's name."""
+_PLACES = {field: f"params.{field}" for field in NAME_FIELDS.values()}
+
+Mirrored = Mapping[str, tuple[HeaderParameter, ...]]
+"""The parameters that headers mirror, by the name of each tool that has some."""
 
 _HEADER_VALUE = re.compile(rb"[\t\x20-\x7e]*")
 _INTEGER = re.compile(r"-?[0-9]{1,32}(\.0{1,32})?")
@@ -56,7 +58,7 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
 
     Args:
         envelope: the request.
-        mirrored: returns the parameters of a tool that headers mirror.
+        mirrored: the parameters that headers mirror, by the name of each tool that has some.
         required: whether they must be there; those that are there must match in every dialect.
 
     Returns:
@@ -65,13 +67,15 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
     Raises:
         HeaderMismatch: the others do not.
     """
-    check_method(envelope, required=required)
-    field = NAME_FIELDS.get(envelope.method)
+    method = envelope.method
+    if envelope.repeated or envelope.headers.get(METHOD_HEADER) != method.encode():
+        check_method(envelope, required=required)
+    field = NAME_FIELDS.get(method)
     if field is not None:
         # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
         needed = required and field != "taskId"
-        check_name(envelope, envelope.params.get(field), f"params.{field}", required=needed)
-    return _check_parameters(envelope, mirrored, required) if envelope.method == "tools/call" else None
+        check_name(envelope, envelope.params.get(field), _PLACES[field], required=needed)
+    return _check_parameters(envelope, mirrored, required) if mirrored and method == "tools/call" else None
 
 
 def check_method(envelope: Envelope, *, required: bool) -> None:
@@ -98,7 +102,7 @@ def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> 
 
 def _check_parameters(envelope: Envelope, mirrored: Mirrored, required: bool) -> HeaderMismatch | None:
     tool = envelope.params.get("name")
-    for parameter in mirrored(tool) if isinstance(tool, str) else ():
+    for parameter in mirrored.get(tool, ()) if isinstance(tool, str) else ():
         value: Any = envelope.params.get("arguments")
         for part in parameter.path:
             value = value.get(part) if isinstance(value, dict) else None

@@ -46,6 +46,7 @@ from .messages import (
 )
 
 VERSION = "2026-07-28"
+_VERSION_VALUE = VERSION.encode()
 HANDSHAKE_VERSIONS = frozenset({b"2024-11-05", b"2025-03-26", b"2025-06-18", b"2025-11-25"})
 """Versions that begin with a handshake; a header that names one is not of this dialect."""
 
@@ -57,7 +58,6 @@ _SERVER = _PREFIX + "serverInfo"
 _SUBSCRIPTION = _PREFIX + "subscriptionId"
 _NOBODY: JSON = {}
 _OFFER = TaskOffer()
-_ABSENT: Any = object()
 _TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 _METHODS = METHODS | _TASK_METHODS | {"server/discover", "subscriptions/listen"}
 
@@ -74,18 +74,19 @@ class ModernDialect(Dialect):
 
     def claims(self, envelope: Envelope) -> bool:
         """Return whether `_meta` has a version, or a header names one without a handshake (Versioning)."""
-        if names_version(envelope):
-            return True
         header = envelope.headers.get(VERSION_HEADER)
-        return header is not None and header.strip(b" \t") not in HANDSHAKE_VERSIONS
+        if header is not None and header.strip(b" \t") not in HANDSHAKE_VERSIONS:
+            return True
+        return names_version(envelope)
 
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
-        params, meta = envelope.params, self._check_version(envelope)
+        method, params, headers = envelope.method, envelope.params, envelope.headers
+        meta = self._check_version(method, params, headers, envelope.id)
         capabilities = meta[_CAPABILITIES]
-        mismatch = check_headers(envelope, self.surface.header_parameters, required=True)
-        if envelope.method not in _METHODS:
-            raise UnknownMethod(envelope.method)
+        mismatch = check_headers(envelope, self.surface.mirrored, required=True)
+        if method not in _METHODS:
+            raise UnknownMethod(method)
         info = meta.get(_CLIENT, _NOBODY)
         level = meta.get(_LOG_LEVEL)
         if not isinstance(info, dict):
@@ -94,38 +95,42 @@ class ModernDialect(Dialect):
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
         extensions = capabilities.get("extensions")
         offer = _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict) else None
-        if offer is None and envelope.method in _TASK_METHODS:
-            raise MissingCapability(NEEDS_TASKS)
-        asks = envelope.method in ASKING_METHODS
-        answers = params.get("inputResponses", _ABSENT) if asks else _ABSENT
-        if envelope.method == "tasks/update":
-            answers = params.get("inputResponses")
+        answers = None
+        if method in _TASK_METHODS:
+            if offer is None:
+                raise MissingCapability(NEEDS_TASKS)
+            if method == "tasks/update":
+                answers = read_answers(params.get("inputResponses"))
+        elif "inputResponses" in params and method in ASKING_METHODS:
+            answers = read_answers(params["inputResponses"])
         return Call(
-            envelope.method,
+            method,
             params,
-            read_target(envelope),
-            read_arguments(params) if envelope.method in WITH_ARGUMENTS else {},
-            None if answers is _ABSENT else read_answers(answers),
+            read_target(method, params),
+            read_arguments(params) if method in WITH_ARGUMENTS else {},
+            answers,
             params.get("requestState"),
             Client(info, capabilities),
             principal,
             user,
-            read_progress_token(meta),
+            read_progress_token(meta) if "progressToken" in meta else None,
             level,
             envelope.id if envelope.id is not None else 0,
-            envelope.headers,
+            headers,
             offer,
             mismatch=mismatch,
         )
 
-    def _check_version(self, envelope: Envelope) -> Mapping[str, Any]:
+    def _check_version(
+        self, method: str, params: JSON, headers: Mapping[bytes, bytes], request_id: str | int | None
+    ) -> Mapping[str, Any]:
         """Check that header and `_meta` name this version, and return `_meta`, which has the capabilities."""
-        if not envelope.method:
-            raise InvalidRequest(NO_METHOD, envelope.id)
-        header = envelope.headers.get(VERSION_HEADER)
+        if not method:
+            raise InvalidRequest(NO_METHOD, request_id)
+        header = headers.get(VERSION_HEADER)
         if header is None:
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
-        meta = envelope.params.get("_meta")
+        meta = params.get("_meta")
         if not isinstance(meta, dict):
             raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {_CAPABILITIES}")
         version = meta.get(VERSION_FIELD)
@@ -133,6 +138,8 @@ class ModernDialect(Dialect):
             raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
         if not isinstance(meta.get(_CAPABILITIES), dict):
             raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
+        if version == VERSION and header == _VERSION_VALUE:
+            return meta
         if header.strip(b" \t") != version.encode():
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
         if version != VERSION:

@@ -30,6 +30,8 @@ class Registry:
         self.templates: dict[str, Resource] = {}
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.callbacks: dict[str, Callback[Any]] = {}
+        self.mirrored: dict[str, tuple[HeaderParameter, ...]] = {}
+        """The parameters that headers mirror, by the name of each tool that has some (Tools, x-mcp-header)."""
         self.guarded: set[str] = set()
         """The `LISTINGS` that have an entry with a hook of its own."""
 
@@ -39,6 +41,8 @@ class Registry:
         self._note(tool, "tools")
         if tool.handler.task is not None:
             self.tasks[tool.handler.name] = tool.handler.task
+        if tool.headers:
+            self.mirrored[tool.handler.name] = tool.headers
 
     def add_prompt(self, prompt: Prompt) -> None:
         """Register a prompt. Raises `SetupError` if its name is taken."""
@@ -88,8 +92,7 @@ class Registry:
 
     def header_parameters(self, tool: str) -> tuple[HeaderParameter, ...]:
         """Return the parameters of a tool that headers mirror (Tools, x-mcp-header); none for an unknown tool."""
-        found = self.tools.get(tool)
-        return found.headers if found is not None else ()
+        return self.mirrored.get(tool, ())
 
     def may_be_task(self, tool: str) -> bool:
         """Check whether a tool's calls may become tasks."""

@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive, Scope, Send
 
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
-from ..protocol.all_dialects import Dialect, Reply
+from ..protocol.all_dialects import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Progress, Subscription
-from .response_writer import ResponseWriter
+from .response_writer import NO_HEADERS, Headers, ResponseWriter
 from .sse import EventStream
 
 SSE_TYPE = b"text/event-stream"
@@ -37,63 +37,63 @@ class _Known(threading.local):
 _known = _Known()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop:
+def running_request() -> "asyncio.Task[Any]":
+    """Return the running task; there always is one."""
     # Before Python 3.12, asyncio asks the kernel for the process id each time, which costs more than all else here.
     loop = _known.loop
     if loop is None or not loop.is_running():
         loop = _known.loop = asyncio.get_running_loop()
-    return loop
+    return asyncio.current_task(loop)  # type: ignore[return-value]
 
 
-def running_request() -> "asyncio.Task[Any]":
-    """Return the running task; there always is one."""
-    return asyncio.current_task(_running_loop())  # type: ignore[return-value]
-
-
-class Connection:
+class Connection(ResponseWriter):
     """The response to one client: plain JSON until there is something to stream, then an event stream.
 
     Args:
-        dialect: writes the notes.
         headers: of the request; without `text/event-stream` in `Accept`, notes are dropped.
         admission: whether the server is draining.
-        scope, receive: of the ASGI application.
-        writer: of the response.
+        scope, receive, send: of the ASGI application.
+        seconds: how long the client may leave unread what was written before, in seconds.
         request: the task that serves the request.
     """
 
+    dialect: Dialect
+    """Writes the notes; to be set before there is one."""
+    gone = False
+    """Whether the client has disconnected."""
+    finishing = False
+    """Whether the last of the response is being sent."""
+    _stream: EventStream | None = None
+    _watcher: "asyncio.Task[None] | None" = None
+
     def __init__(
         self,
-        dialect: Dialect,
         headers: Mapping[bytes, bytes],
         admission: Admission,
         scope: Scope,
         receive: Receive,
-        writer: ResponseWriter,
+        send: Send,
+        seconds: float,
         request: "asyncio.Task[Any]",
     ) -> None:
-        self._dialect = dialect
-        self._headers = headers
+        self.headers = headers
         self._admission = admission
-        self._scope = scope
+        self.scope = scope
         self._receive = receive
-        self._writer = writer
+        self._send = send
+        self._seconds = seconds
         self.loop = request.get_loop()
-        self._stream: EventStream | None = None
-        self._watcher: asyncio.Task[None] | None = None
         self.request = request
-        self.gone = False
-        self.finishing = False
 
     def accepts_stream(self) -> bool:
         """Return whether the client accepts an event stream."""
-        return SSE_TYPE in self._headers.get(b"accept", b"").lower()
+        return SSE_TYPE in self.headers.get(b"accept", b"").lower()
 
     def send(self, note: Note) -> Awaitable[None]:
         """Send a note; see `Outlet`."""
         if self.gone or self.finishing or not self.accepts_stream():
             return NOTHING
-        data = self._dialect.note(note)
+        data = self.dialect.note(note)
         try:
             on_loop = asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -107,21 +107,29 @@ class Connection:
         if self.finishing:  # by now, while a thread was at it
             return NOTHING
         if self._stream is None:
-            self._stream = EventStream(self._starting())
+            self._start()
+            self._stream = EventStream(self)
         return self._stream.add_progress(data) if isinstance(note, Progress) else self._stream.add_message(data)
 
-    def _starting(self) -> ResponseWriter:
-        """Return the writer of a response that starts now."""
+    def _start(self) -> None:
+        """Note that the response starts now."""
         if self._admission.draining:
-            self._writer.close_after(self._scope)
-        return self._writer
+            self.close_after(self.scope)
 
-    def finish(self, reply: Reply) -> Awaitable[None]:
-        """Send the reply: as the stream's last event if there is a stream, otherwise as JSON."""
+    def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> Awaitable[None]:
+        """Send the reply: as the stream's last event if there is a stream, otherwise as JSON.
+
+        Args:
+            status: of the HTTP response, unless there is a stream.
+            body: JSON on a single line; or nothing.
+            headers: those that the response needs beyond the ones that each has.
+        """
         self.finishing = True
-        if self._stream is None:
-            return self._starting().respond(reply.status, reply.body, *reply.headers)
-        return self._stream.end(reply.body)
+        if self._stream is not None:
+            return self._stream.end(body)
+        if self._admission.draining:
+            self.close_after(self.scope)
+        return self.respond(status, body, *headers)
 
     def abandon(self) -> None:
         """Send nothing more."""
@@ -138,7 +146,7 @@ class Connection:
         self.request.uncancel()  # it was us, and there is nobody left to answer
         if self._stream is None:
             with suppress(OSError):
-                await self._writer.respond(499, b"")
+                await self.respond(499, b"")
 
     # The client's disconnect
 
@@ -173,33 +181,33 @@ class Connection:
         """
         changes = listening.changes
         try:
-            writer = self._dialect.listening(call, changes)
+            writer = self.dialect.listening(call, changes)
             if not self.accepts_stream():
                 raise InvalidRequest(f"{call.method} needs Accept: text/event-stream", call.request_id)
         except RequestError as error:
             changes.close()
-            refusal = self._dialect.error(call.request_id, error)
-            await self._writer.respond(refusal.status, refusal.body)
+            refusal = self.dialect.error(call.request_id, error)
+            await self.respond(refusal.status, refusal.body)
             return
         heard = _Heard(changes)
         watcher = self.loop.create_task(self._wait_until_gone(changes.close))
         try:
-            response = self._starting()
-            await response.start_stream()
-            await response.write_event(writer.opened())
+            self._start()
+            await self.start_stream()
+            await self.write_event(writer.opened())
             with self._admission.on_drain(heard.end):
-                while not (self.gone or response.stalled):
+                while not (self.gone or self.stalled):
                     happened = await heard.next()
                     if happened is None:
-                        await response.write(b":\n\n")
+                        await self.write(b":\n\n")
                         continue
                     if not happened:
                         break
                     for change in happened:
-                        await response.write_event(writer.changed(change))
+                        await self.write_event(writer.changed(change))
             if not self.gone:
-                await response.write_event(writer.closed())
-            await response.end()
+                await self.write_event(writer.closed())
+            await self.end()
         finally:
             watcher.cancel()
             changes.close()

@@ -4,9 +4,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
 from ..flow.admission import Admission
@@ -15,14 +14,14 @@ from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import DIALECTS, Dialect, Envelope, Reply, Surface, read_envelope, unclaimed
-from ..protocol.callers import Client
+from ..protocol.callers import NO_SCOPES, Client
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .in_flight import InFlight
-from .response_writer import JSON_TYPE, ResponseWriter
+from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
 logger = logging.getLogger("mrtr_server")
 
@@ -35,7 +34,7 @@ class Endpoint:
     Args:
         dispatcher: answers calls.
         info: the server's name, version and so on, in the shape of `Implementation`.
-        header_parameters: returns the parameters of a tool that headers mirror.
+        mirrored: the parameters that headers mirror, by the name of each tool that has some.
         may_be_task: returns whether a tool's calls may become tasks.
         limits: what a request may use.
         admission: whether the server is draining.
@@ -52,7 +51,7 @@ class Endpoint:
         self,
         dispatcher: Dispatcher,
         info: JSON,
-        header_parameters: Callable[[str], tuple[HeaderParameter, ...]],
+        mirrored: Mapping[str, tuple[HeaderParameter, ...]],
         may_be_task: Callable[[str], bool],
         limits: Limits,
         admission: Admission,
@@ -66,7 +65,7 @@ class Endpoint:
             raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
         chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
         self._versions = [dialect.version for dialect in chosen if dialect.version]
-        surface = Surface(info, self._versions, header_parameters, may_be_task)
+        surface = Surface(info, self._versions, mirrored, may_be_task)
         self._dialects = [dialect(surface) for dialect in chosen]
         self._dispatcher = dispatcher
         self._limits = limits
@@ -79,7 +78,6 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        writer = ResponseWriter(receive, send, self._limits.write_seconds)
         listed = scope["headers"]
         headers: dict[bytes, bytes] = dict(listed)
         repeated = ""
@@ -88,17 +86,18 @@ class Endpoint:
                 await ambiguous(scope, receive, send)
                 return
             repeated = _join_repeated(headers, listed)
+        request = running_request()
+        connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
         if scope["method"] != "POST":
-            await writer.respond(405, b"", (b"allow", b"POST"))
+            await connection.respond(405, b"", (b"allow", b"POST"))
             return
         refusal = self._refuse(headers)
         if refusal is not None:
-            await writer.respond(*refusal)
+            await connection.respond(*refusal)
             return
-        request = running_request()
         self._in_flight.enter(request)
         try:
-            await self._serve(headers, repeated, scope, receive, writer, request)
+            await self._serve(connection, repeated, scope, receive)
         except asyncio.CancelledError:
             if not self._in_flight.forgive(request):  # not even its answer was taken in time
                 raise
@@ -135,63 +134,52 @@ class Endpoint:
             return False
         return "*" in self._origins or origin in self._origins or _LOOPBACK.fullmatch(origin) is not None
 
-    async def _read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
-        """Read the body; None if the client left before it was all there."""
+    async def _read_on(self, message: Message, receive: Receive) -> bytes | None:
+        """Read a body that comes in several parts, from its first on; None if the client left before its end."""
         limit = self._limits.body_bytes
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length[:32]) > limit:
-            raise PayloadTooLarge(limit)
-        message = await receive()
-        body: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            if len(body) > limit:
-                raise PayloadTooLarge(limit)
-            return body if message["type"] == "http.request" else None
-        parts, size = [body], len(body)
-        while message.get("more_body"):
-            if size > limit:
-                raise PayloadTooLarge(limit)
-            message = await receive()
+        parts: list[bytes] = []
+        size = 0
+        while True:
             if message["type"] != "http.request":
                 return None
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-        if size > limit:
-            raise PayloadTooLarge(limit)
-        return b"".join(parts)
+            if size > limit:
+                raise PayloadTooLarge(limit)
+            if not message.get("more_body"):
+                return b"".join(parts)
+            message = await receive()
 
-    async def _serve(
-        self,
-        headers: Mapping[bytes, bytes],
-        repeated: str,
-        scope: Scope,
-        receive: Receive,
-        writer: ResponseWriter,
-        request: "asyncio.Task[Any]",
-    ) -> None:
+    async def _serve(self, connection: Connection, repeated: str, scope: Scope, receive: Receive) -> None:
         dialect = self._dialects[0]
-        connection: Connection | None = None
         call: Call | None = None
         request_id: str | int | None = None
         listens = False
+        reply: tuple[int, bytes, Headers]
+        headers = connection.headers
+        limits = self._limits
         try:
-            body = await self._read(headers, receive)
-            if body is None:
-                return
-            envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
-            del body  # a stream may stay open for long, and need not hold what opened it
+            length = headers.get(b"content-length", b"")
+            if length.isdigit() and int(length[:32]) > limits.body_bytes:
+                raise PayloadTooLarge(limits.body_bytes)
+            message = await receive()
+            body = message.get("body", b"")
+            if message.get("more_body") or message["type"] != "http.request" or len(body) > limits.body_bytes:
+                body = await self._read_on(message, receive)
+                if body is None:
+                    return
+            envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
+            del body, message  # a stream may stay open for long, and need not hold what opened it
             request_id = envelope.id
             if request_id is None:  # a notification, and there is none that we would act on
-                await writer.respond(202, b"")
+                await connection.respond(202, b"")
                 return
-            dialect = self._choose(envelope)
+            connection.dialect = dialect = self._choose(envelope)
             user = scope.get("user")
             call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")
-            if (credentials := scope.get("auth")) is not None:
-                call.scopes = scopes_of(credentials)
+            call.scopes = NO_SCOPES if (credentials := scope.get("auth")) is None else scopes_of(credentials)
             del envelope
-            connection = Connection(dialect, headers, self._admission, scope, receive, writer, request)
             self._watch.enter(connection)
             try:
                 outcome = await self._dispatcher.dispatch(call, connection)
@@ -202,31 +190,28 @@ class Endpoint:
                 listens = True
                 await connection.listen(call, outcome)
                 return
-            reply = dialect.reply(call, outcome)
+            written = dialect.dump_outcome(call, outcome)
+            reply = (200 if written else 202, written, NO_HEADERS)
             call = None  # the client may take its time to read the reply, and both may be as large
             del outcome
         except asyncio.CancelledError:
-            if connection is not None and connection.gone:
+            if connection.gone:
                 await connection.leave()
                 return
             if not self._can_answer(connection, listens=listens):
                 raise
-            self._in_flight.forgive(request)
+            self._in_flight.forgive(connection.request)
             logger.warning("%s was cut off, since the server shuts down", _named(call))
             reply = dialect.error(request_id, CutOff())
         except Exception as error:
             reply = self._failed(error, dialect, call, request_id)
-        if connection is not None:
-            await connection.finish(reply)
-        else:
-            await writer.respond(reply.status, reply.body, *reply.headers)
+        await connection.finish(*reply)
 
-    def _can_answer(self, connection: Connection | None, *, listens: bool) -> bool:
+    def _can_answer(self, connection: Connection, *, listens: bool) -> bool:
         """Check whether a cancelled request can be answered, for a shutdown cut it off; else abandon its response."""
         if not listens and self._admission.shutdown.began is not None:  # by our own clock or by the web server's
             return True
-        if connection is not None:
-            connection.abandon()
+        connection.abandon()
         return False
 
     def _failed(self, error: Exception, dialect: Dialect, call: Call | None, request_id: str | int | None) -> Reply:

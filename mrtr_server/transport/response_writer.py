@@ -18,6 +18,11 @@ PIECE = 64 * 1024
 NOTICED_WITHIN = 1.0
 """How long the server may take to notice that its connection was cut, in seconds."""
 
+Headers = tuple[tuple[bytes, bytes], ...]
+"""Further headers of a response, by lower-case name."""
+
+NO_HEADERS: Headers = ()
+
 _WRITTEN: Any = object()
 _CLOSE_HEADER = (b"connection", b"close")
 _JSON_HEADER = (b"content-type", JSON_TYPE)
@@ -143,7 +148,7 @@ class _Rest:
                     waits_for = next(awaited)
 
 
-def _start(status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Message:
+def _start(status: int, body: bytes, headers: Headers) -> Message:
     length = (b"content-length", b"%d" % len(body))
     listed = [length, *headers, _JSON_HEADER] if body else [length, *headers]
     return {"type": "http.response.start", "status": status, "headers": listed}

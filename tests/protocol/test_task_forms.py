@@ -38,7 +38,7 @@ PENDING, IMMEDIATE = PREFIX + "pending-elicitations", PREFIX + "model-immediate-
 RESPONSE = PREFIX + "elicitation-response"
 
 ID = "echo_dc792e24-01b5-4c0a-abcb-0559848ca3c5"
-SURFACE = Surface({"name": "x", "version": "1"}, [VERSION], lambda tool: (), lambda tool: tool == "book_dinner")
+SURFACE = Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: tool == "book_dinner")
 HEARD = accept(input="Hello World!")
 
 
@@ -404,8 +404,7 @@ class TestRequestsOfTheDrafts(Drafted):
         result = {**HEARD, **(meta if inside else {})}
         call = self.read({"jsonrpc": "2.0", "id": 4, "result": result, **({} if inside else meta)})
         assert (call.method, call.target, call.answers) == ("tasks/respond", ID, {"": result})
-        reply = dialect("sep-draft").reply(call, Acknowledged(ID))
-        assert (reply.status, reply.body) == (202, b"")
+        assert dialect("sep-draft").dump_outcome(call, Acknowledged(ID)) == b""
 
     @pytest.mark.parametrize("meta", [{}, {"_meta": None}, {"_meta": []}, {"_meta": {"other": 1}}], ids=str)
     def test_that_are_responses_to_nothing_are_refused(self, meta: JSON) -> None:

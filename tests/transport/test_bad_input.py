@@ -104,6 +104,29 @@ def test_numbers_that_are_not_finite_are_a_parse_error(wire: Wire, number: str, 
     refused(wire.send(body, headers), 400, PARSE_ERROR, 1 if readable else None)
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        '"requestState":"x"',
+        '"requestState":""',
+        r'"requestState":"x\""',
+        r'"\\"requestState":"x"',
+        r'"x\"requestState":":"',
+    ],
+    ids=["a state", "empty", "with a quote", "after a backslash", "part of a name"],
+)
+@pytest.mark.parametrize("wrong", ["1e999", "[" * 70 + "]" * 70], ids=["number", "depth"])
+def test_what_follows_a_state_is_looked_at(wire: Wire, before: str, wrong: str) -> None:
+    """The state itself is left out, since it is the most of a retry."""
+    body = json.dumps(request("tools/call", {"name": "add", "arguments": {"a": "THERE"}})).encode()
+    reply = wire.send(body.replace(b'"a": "THERE"', f'"a": {{{before},"b":{wrong}}}'.encode()), PLAIN)
+    number = wrong.startswith("1")
+    if before.startswith(r'"\\'):  # ends the string at once
+        refused(reply, 400, PARSE_ERROR, None)
+    else:
+        refused(reply, 400, PARSE_ERROR if number else INVALID_PARAMS, 1)
+
+
 def test_a_batch_is_no_request(wire: Wire) -> None:
     reply = wire.send(json.dumps([request("tools/list"), request("prompts/list", id=2)]).encode(), PLAIN)
     refused(reply, 400, INVALID_REQUEST, None)
