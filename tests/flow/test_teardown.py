@@ -27,6 +27,7 @@ from mrtr_server import (
     State,
     ToolError,
 )
+from mrtr_server.flow import runner
 from mrtr_server.tasks import worker
 from mrtr_server.testing import AsyncClient, replica
 
@@ -605,8 +606,9 @@ class TestCancellation:
 
     @pytest.mark.parametrize("where", ["handler", "dependency", "entering", "entering async"])
     async def test_what_runs_in_a_thread_has_ended_by_then(
-        self, app: MRTRServer, where: str, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, where: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(runner, "WIND_DOWN_SECONDS", 0.01)  # which is for handlers that nobody can end otherwise
         loop, began, gate = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
         def work() -> str:
@@ -638,7 +640,9 @@ class TestCancellation:
         async with asyncio.timeout(10):
             await began.wait()
             await leave(exchange)
+            await asyncio.sleep(0.03)
             assert happened == ["enter session"]
+            assert not exchange.has_ended, "however long it takes"
             gate.set()
             await exchange.end()
         left = ["leave thread"] if where.startswith("entering") else []
