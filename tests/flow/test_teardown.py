@@ -301,6 +301,29 @@ class TestNormalEnds:
             await walk.text({"login": accept(name="ann")})
             assert [each.partition(" ")[0] for each in happened[2:]] == ["enter", "handler", "leave"]
 
+    async def test_where_the_round_parks_with_task_groups_that_work(self, app: MRTRServer) -> None:
+        async def fail() -> None:
+            raise LookupError
+
+        async def grouping(ctx: Context) -> AsyncIterator[None]:
+            yield
+            task = asyncio.current_task()
+            assert task is not None
+            note(f"{task.cancelling()} cancellations")  # or a group would add one of its own, from Python 3.13 on
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+            except* LookupError:
+                await asyncio.sleep(0)
+                note("seen")
+
+        @app.tool
+        async def inline(it: Annotated[None, Depends(grouping)], ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        assert await Walk(app, target="inline").questions() == {"login": "who?"}
+        assert happened == ["0 cancellations", "seen"]
+
     async def test_where_the_flow_goes_on_elsewhere(self, app: MRTRServer) -> None:
         @app.tool(single_use=True)
         async def run(session: SESSION, ctx: Context) -> str:
