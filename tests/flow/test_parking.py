@@ -1,6 +1,7 @@
 """Rule 5 of a flow: an ask without an answer never returns, whatever the handler does."""
 
 import asyncio
+import gc
 import json
 from contextlib import suppress
 from typing import Any
@@ -381,6 +382,20 @@ class TestWaysAroundAnOpenAsk:
         assert (await AsyncClient(app).flow("waiting").start()).questions == {"confirm": "delete?"}
         await asyncio.sleep(0.01)
         assert EFFECTS == []
+
+    async def test_a_task_beside_the_handler_that_is_left_waiting_is_no_error_of_asyncios(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def leaving(ctx: Context) -> str:
+            waiting = asyncio.create_task(ctx.elicit("who?", Login))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            return "done"
+
+        assert await Walk(app, target="leaving").questions() == {"login": "who?"}
+        gc.collect()
+        assert caplog.messages == []
 
     async def test_cancelling_oneself_is_a_fault_not_a_disconnect(self, app: MRTRServer) -> None:
         @app.tool

@@ -189,6 +189,25 @@ class TestADuplicate:
         assert replies[0].text == "5 paid"
         assert EFFECTS == ["5 paid"]
 
+    async def test_that_waits_asks_the_store_less_and_less_often(self, app: MRTRServer, store: Watched) -> None:
+        gate = asyncio.Event()
+
+        @app.tool(single_use=True)
+        async def hold(ctx: Context) -> str:
+            who = (await ctx.elicit("Who?", Login)).name
+            await gate.wait()
+            return who
+
+        walk = Walk(app, target="hold")
+        await walk.questions()
+        store.redeemed.clear()
+        walks = [again(walk, walk.state), again(walk, walk.state)]
+        replies = [asyncio.create_task(each.text({"login": accept(name="ann")})) for each in walks]
+        await asyncio.sleep(1)
+        gate.set()
+        assert await asyncio.gather(*replies) == ["ann", "ann"]
+        assert len(store.redeemed) < 40, "it begins with a hundred a second"
+
     async def test_on_another_replica_gets_it_too(self, app: MRTRServer, store: Watched) -> None:
         other = MRTRServer("bank", keys=[KEY], store=store)
         add_pay(app)

@@ -27,6 +27,7 @@ from mrtr_server import (
     State,
     ToolError,
 )
+from mrtr_server.flow import runner
 from mrtr_server.tasks import worker
 from mrtr_server.testing import Answer, AsyncClient, accept, cancel, decline, no, replica, yes
 
@@ -299,6 +300,29 @@ class TestNormalEnds:
             assert happened == [*self.LEFT]
             assert (await flow.answer(login=accept(name="ann"))).text
             assert [each.partition(" ")[0] for each in happened[2:]] == ["enter", "handler", "leave"]
+
+    async def test_where_the_round_parks_with_task_groups_that_work(self, app: MRTRServer) -> None:
+        async def fail() -> None:
+            raise LookupError
+
+        async def grouping(ctx: Context) -> AsyncIterator[None]:
+            yield
+            task = asyncio.current_task()
+            assert task is not None
+            note(f"{task.cancelling()} cancellations")  # or a group would add one of its own, from Python 3.13 on
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+            except* LookupError:
+                await asyncio.sleep(0)
+                note("seen")
+
+        @app.tool
+        async def inline(it: Annotated[None, Depends(grouping)], ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        assert await Walk(app, target="inline").questions() == {"login": "who?"}
+        assert happened == ["0 cancellations", "seen"]
 
     async def test_where_the_flow_goes_on_elsewhere(self, app: MRTRServer) -> None:
         @app.tool(single_use=True)
@@ -610,8 +634,9 @@ class TestCancellation:
 
     @pytest.mark.parametrize("where", ["handler", "dependency", "entering", "entering async"])
     async def test_what_runs_in_a_thread_has_ended_by_then(
-        self, app: MRTRServer, where: str, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, where: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(runner, "WIND_DOWN_SECONDS", 0.01)  # which is for handlers that nobody can end otherwise
         loop, began, gate = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
         def work() -> str:
@@ -643,7 +668,9 @@ class TestCancellation:
         async with asyncio.timeout(10):
             await began.wait()
             await leave(exchange)
+            await asyncio.sleep(0.03)
             assert happened == ["enter session"]
+            assert not exchange.has_ended, "however long it takes"
             gate.set()
             await exchange.end()
         left = ["leave thread"] if where.startswith("entering") else []

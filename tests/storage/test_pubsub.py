@@ -239,6 +239,22 @@ class TestSQLite:
             while rows() != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
+    async def test_a_process_looks_some_times_a_second_and_rests_meanwhile(
+        self, here: SQLFanout, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks: list[float] = []
+        look = module._Carrier._look
+
+        async def noted(carrier: Any) -> bool:
+            looks.append(time.monotonic())
+            return await look(carrier)
+
+        monkeypatch.setattr(module._Carrier, "_look", noted)
+        here.subscribe(frozenset({TOOLS}))
+        await connected(here)
+        await asyncio.sleep(1)
+        assert 0 < len(looks) <= 2 + 1 / module.POLL
+
     async def test_it_is_removed_as_fast_as_it_comes_and_when_nobody_tells_anything(
         self, stores: list[SQLStore], tmp_path: Path
     ) -> None:

@@ -249,6 +249,26 @@ class TestTheLoops:
         assert (await blocked.wait()).text == "last"
         assert (await (await tools.start("at_once")).wait()).text == "at once"
 
+    @pytest.mark.parametrize("how", ["away", "broken"])
+    async def test_rest_before_they_try_again(self, tools: Tools, how: str) -> None:
+        await (await tools.start("at_once")).wait()
+        setattr(tools.store, how, {"claim"})
+        await tools.until(lambda: tools.store.calls[-1] == "claim", "a failure")
+        tools.store.calls.clear()
+        await asyncio.sleep(0.3)
+        assert tools.store.calls.count("claim") < 30
+
+    async def test_of_a_task_that_can_not_be_kept_rest_too(self, tools: Tools) -> None:
+        blocked = await tools.start("steps")
+        await tools.began.wait()
+        tools.store.away = {"change"}
+        tools.gate.set()
+        tools.store.calls.clear()
+        await asyncio.sleep(0.3)
+        assert 0 < tools.store.calls.count("change") < 30
+        tools.store.away = set()
+        assert (await blocked.wait()).text == "last"
+
     @pytest.mark.parametrize("column", ["call", "journal", "questions"])
     async def test_outlive_a_task_that_does_not_open(
         self, tools: Tools, column: str, caplog: pytest.LogCaptureFixture
