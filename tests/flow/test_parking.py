@@ -393,7 +393,7 @@ class TestWaysAroundAnOpenAsk:
             assert not waiting.done()
             return "done"
 
-        assert await Walk(app, target="leaving").questions() == {"login": "who?"}
+        assert (await AsyncClient(app).flow("leaving").start()).questions == {"login": "who?"}
         gc.collect()
         assert caplog.messages == []
 

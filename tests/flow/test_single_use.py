@@ -198,14 +198,14 @@ class TestADuplicate:
             await gate.wait()
             return who
 
-        walk = Walk(app, target="hold")
-        await walk.questions()
+        flow = AsyncClient(app).flow("hold")
+        assert (await flow.start()).needs_input
         store.redeemed.clear()
-        walks = [again(walk, walk.state), again(walk, walk.state)]
-        replies = [asyncio.create_task(each.text({"login": accept(name="ann")})) for each in walks]
+        flows = [again(app, flow, flow.state), again(app, flow, flow.state)]
+        replies = [asyncio.create_task(each.answer(login=accept(name="ann"))) for each in flows]
         await asyncio.sleep(1)
         gate.set()
-        assert await asyncio.gather(*replies) == ["ann", "ann"]
+        assert [(await reply).text for reply in replies] == ["ann", "ann"]
         assert len(store.redeemed) < 40, "it begins with a hundred a second"
 
     async def test_on_another_replica_gets_it_too(self, app: MRTRServer, store: Watched) -> None:

@@ -321,7 +321,7 @@ class TestNormalEnds:
         async def inline(it: Annotated[None, Depends(grouping)], ctx: Context) -> str:
             return (await ctx.elicit("who?", Login)).name
 
-        assert await Walk(app, target="inline").questions() == {"login": "who?"}
+        assert (await AsyncClient(app).flow("inline").start()).questions == {"login": "who?"}
         assert happened == ["0 cancellations", "seen"]
 
     async def test_where_the_flow_goes_on_elsewhere(self, app: MRTRServer) -> None:

@@ -206,7 +206,7 @@ def below(kind: type[RequestError]) -> set[type[RequestError]]:
 @pytest.fixture(params=list(DIALECTS))
 def dialect(request: pytest.FixtureRequest) -> Dialect:
     return DIALECTS[request.param](
-        Surface({"name": "x", "version": "1"}, [VERSION], lambda tool: (), lambda tool: False)
+        Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: False)
     )
 
 
