@@ -20,7 +20,7 @@ from .asks import Ask
 from .endings import YieldReason
 from .journal import Journal
 from .round import NO_REPORTS, OPEN, Round
-from .steps import Planned, Steps, current_step
+from .steps import NotBegun, Planned, Steps, current_step
 
 logger = logging.getLogger("mrtr_server")
 
@@ -42,6 +42,10 @@ class Background(Protocol):
     @property
     def lost(self) -> bool:
         """Whether the task has ended, or another worker runs it, so that nothing more may happen here."""
+        ...
+
+    async def may_begin(self) -> bool:
+        """Check that the task has not ended and is run here alone, before a step begins."""
         ...
 
     async def keep(self) -> None:
@@ -225,8 +229,8 @@ class WaitingRound(Round):
     ) -> Coroutine[Any, Any, Any]:
         """Run a function once in the flow, or return what it returned when it ran; see `Steps`."""
         if self._steps is None:
-            keep = self._keep if self.task is not None else None
-            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep)
+            keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
+            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep, may_begin)
             self._started = self._steps.started
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
@@ -252,6 +256,15 @@ class WaitingRound(Round):
             self.leave(why)
         return self.ending
 
+    async def _may_begin(self) -> bool:
+        """Check once more, by the store, whether a step of a task may begin."""
+        assert self.task is not None  # noqa: S101  or every step may
+        try:
+            return await self.task.may_begin() and not self._yields() and self.stopped is None
+        except Exception as error:
+            self.fail_with(error)
+            return False
+
     async def _keep(self) -> None:
         """Keep what a step has done, before its result is used."""
         if self.task is not None:
@@ -267,6 +280,8 @@ class WaitingRound(Round):
                 result = await steps.run(planned)
                 if self.task is None or not self.ending:
                     return result
+            except NotBegun:
+                pass
             except FlowError as mistake:
                 self.fail(mistake)
             except Exception:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from contextvars import Context
 from typing import Any, Protocol, assert_never
 
 from ..errors import (
@@ -95,6 +96,19 @@ class TaskRun:
         self._tried: list[bytes] = []
         """The journals that may have been stored without an answer from the store."""
         self._saying: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin to run; return the asyncio task, which `stop` cancels."""
+        self._task = asyncio.create_task(running, context=Context())  # it may begin within a request
+        return self._task
+
+    def stop(self) -> None:
+        """End the run: the task is not this worker's any more. A running step finishes, and nothing else begins."""
+        self.lease.lost = True
+        if self._task is not None and not self._task.cancelling():
+            self._task.cancel()
 
     @property
     def lost(self) -> bool:
@@ -106,6 +120,26 @@ class TaskRun:
     def send(self, note: Note) -> Awaitable[None]:
         """Drop a note: a task's client gets none (Tasks, Task Status Notifications)."""
         return NOTHING
+
+    async def may_begin(self) -> bool:
+        """Check that the task is still this worker's, and not cancelled; see `Background.may_begin`.
+
+        Steps that are begun at the same time share a statement.
+        """
+        looking = self._looking = self._looking or self._loop.create_task(self._look())
+        await asyncio.wait((looking,))
+        looking.result()
+        return not self.lost
+
+    async def _look(self) -> None:
+        self._looking = None  # what comes after this needs another look
+        while not self.lost:
+            try:
+                if not await self._records.store.holds_task(self.row.lease, self.row.id):
+                    self.stop()
+                return
+            except StoreUnavailable:  # of which the log has a line
+                await asyncio.sleep(AGAIN_AFTER)
 
     async def keep(self) -> None:
         """Keep the journal before anything else happens; see `Background.keep`."""
@@ -160,6 +194,13 @@ class TaskRun:
             return {"lease": "", "leased_until": 0.0, "attempts": max(row.attempts - 1, 0)}
 
         await self._end(left, patient=False)
+
+    async def let_go(self) -> None:
+        """Note that nothing of the task runs here any more, if it was cancelled while it did."""
+        with suppress(StoreUnavailable):  # then its lease runs out
+            row = await self._records.store.find_task(self.row.id)
+            if row is not None and row.status == "cancelled" and row.lease == self.row.lease:
+                await self._records.change(row, lease="", leased_until=0.0)
 
     async def _end(self, changes: Changes, *, patient: bool) -> None:
         async with self._writing:  # so that a message that is just being stored is

@@ -18,7 +18,7 @@ from .sealing import RowBinding, SealedTasks
 
 logger = logging.getLogger("mrtr_server")
 
-NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b"", "lease": "", "leased_until": 0.0}
+NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""}
 """What a task that has ended keeps of its flow."""
 
 
@@ -57,7 +57,8 @@ class TaskRecords:
             logger.warning(
                 "No worker began a task of %r before it expired; check that a worker runs that has this tool", row.name
             )
-        expired = await self.change(row, **self.failed(row, ProtocolError(message)))
+        failed = self.failed(row, ProtocolError(message))
+        expired = await self.change(row, **failed, lease="", leased_until=0.0)
         return expired or await self.store.find_task(row.id) or row
 
     def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:

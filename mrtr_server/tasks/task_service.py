@@ -32,6 +32,9 @@ RETENTION = 300.0
 AGAIN_AFTER = 1.0
 """When a client is to repeat a request for a result that has no room to wait, in seconds."""
 
+STEP_GOES_ON = "The task was cancelled. A step that had begun may still be running."
+"""The message of a cancelled task until its worker has said that nothing of it runs any more."""
+
 _FIRST_ASK_PREFIX = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
 
@@ -247,9 +250,16 @@ class Tasks:
             row = await self._find(id, owner)
             if row.status in ENDED:
                 return row
+            # Its worker gives the lease back when nothing of it runs any more.
             cancelled = await self._records.change(row, status="cancelled", message="", **NOTHING_LEFT)
             if cancelled is not None:
+                self._tell_worker(cancelled)
                 return cancelled
+
+    def _tell_worker(self, row: TaskRow) -> None:
+        """Let the worker hear at once of what a client has done to its task."""
+        if self._worker is not None:
+            self._worker.hear(row)
 
     async def _find(self, id: str, owner: str) -> TaskRow:
         row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
@@ -270,12 +280,16 @@ class Tasks:
             updated=row.updated,
             ttl=row.ttl,
             poll=row.poll,
-            message=row.message,
+            message=self._message(row),
             questions=questions.open,
             names=questions.names,
             outcome=self._sealed.unseal_outcome(row),
             first_ask=row.id.startswith(_FIRST_ASK_PREFIX),
         )
+
+    def _message(self, row: TaskRow) -> str:
+        is_leased = row.lease != "" and row.leased_until > self._records.now()
+        return STEP_GOES_ON if row.status == "cancelled" and is_leased else row.message
 
 
 def _owner(principal: Principal | None) -> str:

@@ -14,7 +14,7 @@ from ..errors import StoreUnavailable
 from ..flow.admission import Admission
 from ..flow.endings import YieldReason
 from ..storage.lease import Lease
-from ..storage.tasks import TaskRow
+from ..storage.tasks import ENDED, TaskRow
 from .execution import AGAIN_AFTER, Executor, TaskRun, TaskTools
 from .records import TaskRecords
 
@@ -73,6 +73,19 @@ class Worker:
         """Keep a place for a task of a tool that is about to be stored, if there is one on this event loop."""
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
         return nullcontext() if loop_worker is None else loop_worker.reserve(tool)
+
+    def hear(self, row: TaskRow) -> None:
+        """Hear of what a client has just done to a task, which may run here.
+
+        Args:
+            row: the task as it is now.
+        """
+        for loop, loop_worker in tuple(self._loop_workers.items()):
+            if loop is asyncio.get_running_loop():
+                loop_worker.hear(row)
+            else:
+                with suppress(RuntimeError):  # it has ended
+                    loop.call_soon_threadsafe(loop_worker.hear, row)
 
     async def close(self) -> None:
         """Hand tasks back: at their next boundary if they reach one in time, otherwise from their last step."""
@@ -275,13 +288,13 @@ class _LoopWorker:
         self._left[row.id] = time.monotonic() + (SKIP_TASK_SECONDS if seconds is None else seconds)
 
     def _begin(self, row: TaskRow, since: float) -> None:
-        present, working = self._running.get(row.id, (None, None))
-        if present is not None and working is not None and not present.over:
+        present, _ = self._running.get(row.id, (None, None))
+        if present is not None and not present.over:
             if present.found(row, since):
                 return
-            working.cancel()
+            present.stop()
         run = TaskRun(self._records, row, Lease(self._limits.lease_seconds, since))
-        task = asyncio.create_task(self._run(run), context=Context())  # it may begin within a request
+        task = run.start(self._run(run))
         self._running[row.id] = (run, task)
         task.add_done_callback(lambda _: self._done(run))
 
@@ -296,7 +309,17 @@ class _LoopWorker:
         name = run.row.name
         # One that begins anew here waits for its former run, which may take a while to end.
         turn = self._turns.setdefault(name, asyncio.Semaphore(self._at_once(name) or 1))
-        await self._executor.execute(run, turn, self._should_yield)
+        try:
+            await self._executor.execute(run, turn, self._should_yield)
+        finally:
+            if run.lost:
+                await run.let_go()
+
+    def hear(self, row: TaskRow) -> None:
+        """See `Worker.hear`."""
+        run, _ = self._running.get(row.id, (None, None))
+        if run is not None and row.status in ENDED:
+            run.stop()
 
     # What happens meanwhile
 
@@ -323,14 +346,13 @@ class _LoopWorker:
         since = time.monotonic()
         held = await self._records.store.renew_tasks(self._name, ids, seconds=self._limits.lease_seconds)
         for id in ids:
-            run, task = self._running.get(id, (None, None))
-            if run is None or task is None or run.over:
+            run, _ = self._running.get(id, (None, None))
+            if run is None or run.over:
                 continue
             if id in held:
                 run.lease.hold(since)
             else:
-                run.lease.lost = True
-                task.cancel()
+                run.stop()
 
 
 async def _within(seconds: float, work: Awaitable[object]) -> None:
