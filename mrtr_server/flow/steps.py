@@ -184,13 +184,10 @@ class Steps:
                     _notify_watcher(planned, runs=False)
                 return result
         if task is None:
-            _notify_watcher(planned, runs=True)
-            may_begin = None if self._has_just_kept else self._may_begin
-            task = asyncio.create_task(self._execute(planned, stored, may_begin))
-            self.started[key] = (planned, task)
-            self.running.add(task)
-            task.add_done_callback(self._done)
-            self._wake()
+            task = self._start(planned, stored)
+        return await self._result(planned, task)
+
+    async def _result(self, planned: Planned, task: asyncio.Task[Any]) -> Any:
         has_ended = task.done()
         try:
             # Shielded: whatever ends the handler, a step that has begun runs to its end.
@@ -198,8 +195,8 @@ class Steps:
         except NotBegun:
             raise
         except Exception:
-            if self.started.pop(key, None) is not None:
-                self._failed.setdefault(key, []).append(planned.digests)
+            if self.started.pop(planned.key, None) is not None:
+                self._failed.setdefault(planned.key, []).append(planned.digests)
                 planned.release()
             raise
         if self._may_begin is not None and not has_ended:
@@ -207,12 +204,20 @@ class Steps:
             asyncio.get_running_loop().call_soon(self._note_await)
         return result
 
+    def _start(self, planned: Planned, stored: Stored) -> asyncio.Task[Any]:
+        _notify_watcher(planned, runs=True)
+        may_begin = None if self._has_just_kept else self._may_begin
+        task = asyncio.create_task(self._execute(planned, stored, may_begin))
+        self.started[planned.key] = (planned, task)
+        self.running.add(task)
+        task.add_done_callback(self._done)
+        self._wake()
+        return task
+
     def _note_await(self) -> None:
         self._has_just_kept = False
 
-    async def _execute(
-        self, planned: Planned, stored: Stored, may_begin: Callable[[], Awaitable[bool]] | None
-    ) -> Any:
+    async def _execute(self, planned: Planned, stored: Stored, may_begin: Callable[[], Awaitable[bool]] | None) -> Any:
         if may_begin is not None and not await may_begin():
             raise NotBegun
         key = planned.key

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from contextvars import Context
+from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
 from ..errors import (
@@ -20,9 +21,10 @@ from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..flow.waiting_round import ShouldYield
 from ..logs.refusals import RefusalLog
-from ..protocol.messages import NOTHING, Call, Complete, Note
+from ..protocol.messages import NOTHING, Call, Complete, Note, Question
 from ..storage.lease import Lease
-from ..storage.tasks import TaskRow
+from ..storage.tasks import ENDED, TaskRow
+from .questions import Questions
 from .records import TaskRecords
 
 logger = logging.getLogger("mrtr_server")
@@ -37,6 +39,11 @@ _MOST_CHARACTERS = 2000
 
 TaskEnd = Complete | RequestError | Asking | Yielded | Backgrounded
 """How a round of a task ends: with the outcome of the task, with questions, or to be continued."""
+
+
+def _nothing() -> None:
+    return None
+
 
 Changes = Callable[[TaskRow], dict[str, Any]]
 """Makes the changes of a task, when their turn has come."""
@@ -96,7 +103,16 @@ class TaskRun:
         self._tried: list[bytes] = []
         """The journals that may have been stored without an answer from the store."""
         self._saying: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._is_to_look = False
+        self._asking: dict[str, str] = {}
+        """What is asked when the change that asks it is made: the digest of each question, by name."""
+        self._on_answers: Callable[[], None] = _nothing
+        self.answer_within = 0.0
+        """How long a person has for an answer, in seconds."""
+        self.asks_beside = False
+        """Whether something is asked while it runs."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -126,13 +142,13 @@ class TaskRun:
 
         Steps that are begun at the same time share a statement.
         """
-        looking = self._looking = self._looking or self._loop.create_task(self._look())
-        await asyncio.wait((looking,))
-        looking.result()
+        checking = self._checking = self._checking or self._loop.create_task(self._check())
+        await asyncio.wait((checking,))
+        checking.result()
         return not self.lost
 
-    async def _look(self) -> None:
-        self._looking = None  # what comes after this needs another look
+    async def _check(self) -> None:
+        self._checking = None  # what comes after this needs another one
         while not self.lost:
             try:
                 if not await self._records.store.holds_task(self.row.lease, self.row.id):
@@ -146,6 +162,62 @@ class TaskRun:
         async with self._writing:
             if not self.over:
                 await self._change(lambda row: self._records.kept(row, self.journal))
+
+    async def publish(self, asked: Mapping[str, Question]) -> None:
+        """Let the client see what is asked, beside what runs; see `Background.publish`."""
+        self.asks_beside = True
+        async with self._writing:
+            names = self._records.sealed.unseal_questions(self.row).names.values()
+            is_open = all(name in names and self.journal.asked.get(name) == asked[name].digest for name in asked)
+            if self.over or is_open:  # since an earlier round
+                return
+            published = await self._change(lambda row: self._asked(row, self._ask(row, asked)))
+        if published:
+            self._records.notify(self.row.id)
+
+    def parked(self, row: TaskRow, asked: Mapping[str, Question], *, together: bool) -> dict[str, Any]:
+        """Return the changes that let the task wait for answers; it continues at once where one has come meanwhile.
+
+        Args:
+            row: the task.
+            asked: what the round has asked, by key.
+            together: whether the handler is to run again only when all of it is answered.
+
+        Raises:
+            OverBudget: the journal is too large.
+        """
+        questions = self._ask(row, asked)
+        questions.withdraw(set(questions.names.values()) - asked.keys())
+        questions.together = together
+        waits = questions.open if together else len(questions.open) == len(asked)
+        return {**self._asked(row, questions), "status": "input_required" if waits else "working"}
+
+    def _ask(self, row: TaskRow, asked: Mapping[str, Question]) -> Questions:
+        """Return what the task asks when this is asked as well; what was answered by now is taken first."""
+        questions, before = self.take_answers(row), self.journal.asked
+        open_ = {name: each for name, each in asked.items() if self.journal.answer(name, each.digest) is None}
+        questions.withdraw({name for name, each in open_.items() if before.get(name) != each.digest})
+        questions.ask(open_, self._records.now() + self.answer_within)
+        self._asking = {**before, **{name: each.digest for name, each in open_.items()}}
+        return questions
+
+    def _asked(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
+        # What is asked counts when it is stored: until then an answer is one to what was asked before.
+        return self._records.asked(row, replace(self.journal, asked=self._asking), questions)
+
+    def take_answers(self, row: TaskRow) -> Questions:
+        """Take the answers that have come into the journal; return what is asked still, without answers."""
+        questions = self._records.sealed.unseal_questions(row)
+        has_new = any(name in self.journal.asked for name in questions.answers)
+        self.journal.take(questions.answers)
+        questions.answers = {}
+        if has_new:
+            self._on_answers()
+        return questions
+
+    def on_answers(self, take: Callable[[], None]) -> None:
+        """Call a function when the journal has new answers; see `Background.on_answers`."""
+        self._on_answers = take
 
     def say(self, message: str) -> None:
         """Store the message soon. May be called from a thread."""
@@ -178,6 +250,36 @@ class TaskRun:
             self.row = row
         self.lease.hold(since)
         return not self.lost
+
+    def hear(self, row: TaskRow) -> None:
+        """Hear of what the client has just done to the task.
+
+        Args:
+            row: the task as it is now.
+        """
+        if row.status in ENDED:
+            self.stop()
+        elif self._writing.locked() or row.version != self.row.version + 1:
+            self.look_soon()
+        elif not (self.over or self.lost):
+            self.row = row
+            self.take_answers(row)
+
+    def look_soon(self) -> None:
+        """Look at the task, to which its client has done something."""
+        self._is_to_look = True
+        if self._looking is None or self._looking.done():
+            self._looking = self._loop.create_task(self._look())
+
+    async def _look(self) -> None:
+        while self._is_to_look:
+            self._is_to_look = False
+            with suppress(StoreUnavailable):  # the worker will look by itself
+                async with self._writing:
+                    if not (self.over or self.lost):
+                        await self._look_again()
+                        if self.lost:
+                            self.stop()
 
     async def end(self, changes: Changes) -> None:
         """Change the task for the last time, and leave it. Raises `OverBudget`, and may then be called again."""
@@ -238,6 +340,8 @@ class TaskRun:
                 continue
             self.row = changed
             self._tried.clear()
+            if "questions" in made:
+                self.journal.asked = self._asking
             if message != self._said:
                 self._said = message
                 self._records.notify(self.row.id)
@@ -251,6 +355,7 @@ class TaskRun:
             self.lease.lost = True
         else:
             self.row = found
+            self.take_answers(found)
 
     def _knows(self, row: TaskRow) -> bool:
         """Check whether nobody else has recorded anything: no two sealed journals are alike.
@@ -328,9 +433,11 @@ class Executor:
                 limits.lease_seconds,
             )
             raise ProtocolError("The task failed: it could not be run to its end")
+        within = self._tools.answer_within(row.name)
+        run.answer_within = limits.flow_seconds if within is None else within
         call = records.sealed.unseal_call(row)
         run.journal = journal = records.sealed.unseal_journal(row, records.now())
-        journal.deliver(records.sealed.unseal_questions(row).answers)
+        run.take_answers(row)
 
         def run_should_yield() -> YieldReason | None:
             return YieldReason.LEASE_IN_DOUBT if run.lease.in_doubt else should_yield()
@@ -341,11 +448,8 @@ class Executor:
                 await run.end(lambda row: records.completed(row, end))
             case RequestError():
                 await self._fail(run, end)
-            case Asking(questions):
-                within = self._tools.answer_within(row.name)
-                within = limits.flow_seconds if within is None else within
-                journal.park({key: question.digest for key, question in questions.items()})
-                await run.end(lambda row: records.parked(row, journal, questions, within))
+            case Asking(questions, together):
+                await run.end(lambda row: run.parked(row, questions, together=together))
             case Yielded() | Backgrounded():  # which is what a task is already
                 await run.end(lambda row: records.kept(row, journal))
             case unknown:

@@ -14,7 +14,8 @@ from ..errors import StoreUnavailable
 from ..flow.admission import Admission
 from ..flow.endings import YieldReason
 from ..storage.lease import Lease
-from ..storage.tasks import ENDED, TaskRow
+from ..storage.tasks import TaskRow
+from .client_changes import ClientChanges
 from .execution import AGAIN_AFTER, Executor, TaskRun, TaskTools
 from .records import TaskRecords
 
@@ -74,18 +75,14 @@ class Worker:
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
         return nullcontext() if loop_worker is None else loop_worker.reserve(tool)
 
-    def hear(self, row: TaskRow) -> None:
-        """Hear of what a client has just done to a task, which may run here.
+    def hear(self, row: TaskRow) -> bool:
+        """Hear of what a client has just done to a task; return whether that runs on this event loop.
 
         Args:
             row: the task as it is now.
         """
-        for loop, loop_worker in tuple(self._loop_workers.items()):
-            if loop is asyncio.get_running_loop():
-                loop_worker.hear(row)
-            else:
-                with suppress(RuntimeError):  # it has ended
-                    loop.call_soon_threadsafe(loop_worker.hear, row)
+        loop_worker = self._loop_workers.get(asyncio.get_running_loop())
+        return loop_worker is not None and loop_worker.hear(row)
 
     async def close(self) -> None:
         """Hand tasks back: at their next boundary if they reach one in time, otherwise from their last step."""
@@ -142,6 +139,7 @@ class _LoopWorker:
         self._looked = 0.0
         # Not in the context of the request that happened to come first.
         loop, context = asyncio.get_running_loop(), Context()
+        self._from_clients = ClientChanges(records, self._look)
         self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
         self._heard = loop.create_task(self._again_and_again(self._heartbeat, "renewed"), context=context)
 
@@ -160,6 +158,7 @@ class _LoopWorker:
                 task.cancel()
             if late:
                 _, late = await asyncio.wait(late, timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
+        self._from_clients.follow(set())
         self._claims.cancel()
         self._heard.cancel()
         await asyncio.wait((self._claims, self._heard), timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
@@ -315,11 +314,17 @@ class _LoopWorker:
             if run.lost:
                 await run.let_go()
 
-    def hear(self, row: TaskRow) -> None:
+    def hear(self, row: TaskRow) -> bool:
         """See `Worker.hear`."""
         run, _ = self._running.get(row.id, (None, None))
-        if run is not None and row.status in ENDED:
-            run.stop()
+        if run is not None:
+            run.hear(row)
+        return run is not None
+
+    def _look(self, id: str) -> None:
+        run, _ = self._running.get(id, (None, None))
+        if run is not None:
+            run.look_soon()
 
     # What happens meanwhile
 
@@ -334,11 +339,15 @@ class _LoopWorker:
                 stood_still,
                 self._limits.lease_seconds,
             )
+        self._from_clients.follow(self._running.keys())
         ids = list(self._running)
         if ids:
             await self._renew(ids)
         if time.monotonic() - self._looked >= POLL_INTERVAL:
             self._looked = time.monotonic()
+            for run, _ in self._running.values():
+                if run.asks_beside:  # a notice of an answer may have been lost
+                    run.look_soon()
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._records.expire, overdue))  # at once, or who is cancelled waits for them
 

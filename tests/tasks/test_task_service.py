@@ -304,7 +304,7 @@ async def started(client: AsyncClient, tool: str, /, **arguments: Any) -> Any:
 async def until_nothing_runs(flow: Any) -> None:
     """Wait until the worker of a cancelled task has said that nothing of it runs any more."""
     async with asyncio.timeout(10):
-        while (await flow.look()).result.get("statusMessage"):
+        while (await flow.look()).result.get("statusMessage"):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
