@@ -1,8 +1,8 @@
 """Tools with tasks, for tests that run them in several processes, and stop and kill those.
 
 `TASKS_DIR` holds the ledger, and while parts are to take their time, a file `hold`; `TASKS_DATABASE` is the URL of the
-database, or `memory` for none; `TASKS_LEASE` and `TASKS_ATTEMPTS` are limits, and `TASKS_LAME_DUCK` is that of the server. With
-`TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
+database, or `memory` for none; `TASKS_LEASE` and `TASKS_ATTEMPTS` are limits, and `TASKS_LAME_DUCK` is that of the
+server. With `TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ async def drip(name: str, ctx: Context) -> str:
     for number in range(1000):
         note("call", name, number, time.time())
         await ctx.step(drop, name, number)
-        await asyncio.sleep(random.choice((0, 0, 0.001, 0.01, 0.03)))  # noqa: S311
+        await asyncio.sleep(random.choice((0, 0, 0.001, 0.01, 0.03)))
     return "dry"
 
 

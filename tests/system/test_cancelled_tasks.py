@@ -43,7 +43,7 @@ def cancelled(client: Client, processes: Fleet, name: str) -> Seen:
     """Start a task, cancel it as it works, and look at it at once."""
     task = client.start("drip", name=name)
     wait_until(lambda: any(of == name for of, *_ in processes.notes("drop")), f"the first effect of {name}")
-    time.sleep(random.uniform(0, 0.1))  # noqa: S311
+    time.sleep(random.uniform(0, 0.1))
     client.cancel(task)
     found = client.get(task)
     assert found["status"] == "cancelled"
