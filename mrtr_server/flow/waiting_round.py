@@ -9,10 +9,10 @@ In a task it returns when it is answered while its round still runs.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import Enum
-from typing import Any, NoReturn, Protocol, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.threads import Threads
@@ -20,6 +20,7 @@ from ..errors import CallEnded, FlowError, MisplacedCall, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
+from .background import Background
 from .endings import RoundEnd, Yielded, YieldReason
 from .journal import Journal
 from .round import NO_REPORTS, OPEN, Claim, Round
@@ -45,39 +46,6 @@ def _never() -> None:
 
 def _can_never() -> bool:
     return False
-
-
-class Background(Protocol):
-    """The task that a round belongs to."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether the task has ended, or another worker runs it, so that nothing more may happen here."""
-        ...
-
-    async def may_begin(self) -> bool:
-        """Check that the task has not ended and is run here alone, before a step begins."""
-        ...
-
-    async def keep(self) -> None:
-        """Keep what the journal holds now, before anything else happens."""
-        ...
-
-    async def publish(self, asked: Mapping[str, Question]) -> None:
-        """Let the client see what is asked, beside what runs.
-
-        Args:
-            asked: the questions, by key; those that are answered meanwhile are no longer in it.
-        """
-        ...
-
-    def on_answers(self, take: Callable[[], None]) -> None:
-        """Call a function when the journal has new answers, from now on."""
-        ...
-
-    def say(self, message: str) -> None:
-        """Store what the task is doing, for clients that ask."""
-        ...
 
 
 class Stop(Enum):

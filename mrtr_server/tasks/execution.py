@@ -1,33 +1,19 @@
-"""One run of a task by a worker: its rounds, its saved state, and its lease."""
+"""One round of a task at a worker: what of it is stored, and the lease under which that is done."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import replace
-from typing import Any, Protocol, assert_never
+from typing import Any
 
-from ..errors import (
-    InvalidRequestState,
-    MissingCapability,
-    ProtocolError,
-    RequestError,
-    StoreUnavailable,
-    UnknownTarget,
-)
-from ..flow.endings import Asking, Backgrounded, Yielded, YieldReason
-from ..flow.handler import TaskTerms
+from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
-from ..flow.waiting_round import ShouldYield
-from ..logs.refusals import RefusalLog
-from ..protocol.messages import NOTHING, Call, Complete, Note, Question
+from ..protocol.messages import NOTHING, Note, Question
 from ..storage.lease import Lease
 from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
 from .records import TaskRecords
-
-logger = logging.getLogger("mrtr_server")
 
 SAY_EVERY = 0.5
 """How often the message of a task is stored at most, in seconds."""
@@ -37,9 +23,6 @@ AGAIN_AFTER = 0.3
 
 _MOST_CHARACTERS = 2000
 
-TaskEnd = Complete | RequestError | Asking | Yielded | Backgrounded
-"""How a round of a task ends: with the outcome of the task, with questions, or to be continued."""
-
 
 def _nothing() -> None:
     return None
@@ -47,38 +30,6 @@ def _nothing() -> None:
 
 Changes = Callable[[TaskRow], dict[str, Any]]
 """Makes the changes of a task, when their turn has come."""
-
-
-class TaskTools(Protocol):
-    """The tools whose calls are tasks: all that tasks know of how a flow is run."""
-
-    @property
-    def terms(self) -> Mapping[str, TaskTerms]:
-        """How their calls become tasks, by tool; there may be more later."""
-        ...
-
-    def answer_within(self, tool: str) -> float | None:
-        """Return how long a person has to answer a question of a tool, in seconds; None for the server's own limit."""
-        ...
-
-    async def run(self, call: Call, journal: Journal, run: "TaskRun", should_yield: ShouldYield) -> TaskEnd:
-        """Run a round of a task.
-
-        Args:
-            call: the request that it came from.
-            journal: what its flow remembers.
-            run: the task.
-            should_yield: asked at each boundary whether the round ends there.
-
-        Returns:
-            How the round ends.
-
-        Raises:
-            UnknownTarget: there is no such tool here.
-            RequestError: nothing was run, and the task fails with it.
-            StoreUnavailable: nothing was run, and it may be run later.
-        """
-        ...
 
 
 class TaskRun:
@@ -100,8 +51,8 @@ class TaskRun:
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
         self._message = self._said = row.message
-        self._tried: list[bytes] = []
-        """The journals that may have been stored without an answer from the store."""
+        self._tried: dict[bytes, dict[str, str]] = {}
+        """The journals that may have been stored without an answer from the store, and what they say is asked."""
         self._saying: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -111,8 +62,6 @@ class TaskRun:
         self._on_answers: Callable[[], None] = _nothing
         self.answer_within = 0.0
         """How long a person has for an answer, in seconds."""
-        self.asks_beside = False
-        """Whether something is asked while it runs."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -165,13 +114,13 @@ class TaskRun:
 
     async def publish(self, asked: Mapping[str, Question]) -> None:
         """Let the client see what is asked, beside what runs; see `Background.publish`."""
-        self.asks_beside = True
-        async with self._writing:
-            names = self._records.sealed.unseal_questions(self.row).names.values()
-            is_open = all(name in names and self.journal.asked.get(name) == asked[name].digest for name in asked)
-            if self.over or is_open:  # since an earlier round
-                return
-            published = await self._change(lambda row: self._asked(row, self._ask(row, asked)))
+        published = False
+        with suppress(InvalidRequestState):  # which the end of the round will meet, too
+            async with self._writing:
+                names = self._records.sealed.unseal_questions(self.row).names.values()
+                is_open = all(name in names and self.journal.asked.get(name) == asked[name].digest for name in asked)
+                if not (self.over or is_open):  # since an earlier round
+                    published = await self._change(lambda row: self._asked(row, self._ask(row, asked)))
         if published:
             self._records.notify(self.row.id)
 
@@ -189,6 +138,7 @@ class TaskRun:
         questions = self._ask(row, asked)
         questions.withdraw(set(questions.names.values()) - asked.keys())
         questions.together = together
+        self._asking = {name: digest for name, digest in self._asking.items() if name in asked}
         waits = questions.open if together else len(questions.open) == len(asked)
         return {**self._asked(row, questions), "status": "input_required" if waits else "working"}
 
@@ -246,7 +196,7 @@ class TaskRun:
         It does not where others have worked on it meanwhile: what they have recorded is not in our journal.
         """
         if row.version > self.row.version and not self.lost:
-            self.lease.lost = not self._knows(row)
+            self.lease.lost = not self._adopt(row)
             self.row = row
         self.lease.hold(since)
         return not self.lost
@@ -325,7 +275,7 @@ class TaskRun:
                 if message != self._said:
                     made.setdefault("message", message)
                 if "journal" in made:
-                    self._tried.append(made["journal"])
+                    self._tried[made["journal"]] = self._asking if "questions" in made else self.journal.asked
                 made["updated"] = self._records.now()
             try:
                 changed = await self._records.store.change_task(self.row, **made)
@@ -351,116 +301,20 @@ class TaskRun:
     async def _look_again(self) -> None:
         """Reload a task that has changed; continue if it is still this worker's."""
         found = await self._records.store.find_task(self.row.id)
-        if found is None or found.status != "working" or found.lease != self.row.lease or not self._knows(found):
+        is_ours = found is not None and found.status == "working" and found.lease == self.row.lease
+        if found is None or not is_ours or not self._adopt(found):
             self.lease.lost = True
-        else:
-            self.row = found
-            self.take_answers(found)
 
-    def _knows(self, row: TaskRow) -> bool:
-        """Check whether nobody else has recorded anything: no two sealed journals are alike.
+    def _adopt(self, row: TaskRow) -> bool:
+        """Continue with the task as it is now, if nobody else has recorded anything; return whether that is so.
 
-        The lease does not say that, since others may have had it before it came back.
+        No two sealed journals are alike. The lease does not say it, since others may have had it before it came back.
         """
-        return row.journal == self.row.journal or row.journal in self._tried
-
-
-class Executor:
-    """Runs rounds of tasks, and records how they end.
-
-    Args:
-        records: the rows of the tasks.
-        tools: the tools.
-        leave_to_others: notes that this worker is to claim a task no more for a while, for so many seconds if they are
-            given.
-    """
-
-    def __init__(self, records: TaskRecords, tools: TaskTools, leave_to_others: Callable[..., None]) -> None:
-        self._records = records
-        self._tools = tools
-        self._leave_to_others = leave_to_others
-        self._refusals = RefusalLog()
-        self._told: set[str] = set()
-
-    async def execute(self, run: TaskRun, turn: asyncio.Semaphore, should_yield: ShouldYield) -> None:
-        """Run a round of a task, or hand the task back.
-
-        Args:
-            run: the task.
-            turn: held while it runs.
-            should_yield: asked whether this worker is to run no more of it.
-        """
-        try:
-            async with turn:
-                if should_yield() is not None:
-                    await run.leave()
-                else:
-                    await self._run_round(run, should_yield)
-        except InvalidRequestState as refused:
-            self._tell_once(f"Tasks can't be unsealed: {refused.reason}. Give every replica all keys of the ring")
-            self._leave_to_others(run.row)
-            await run.leave()
-        except UnknownTarget:
-            self._tell_once(
-                f"There are tasks of {run.row.name!r}, a tool that this server does not have; other servers may"
-            )
-            self._leave_to_others(run.row)
-            await run.leave()
-        except StoreUnavailable as error:
-            if not error.reference:  # or the log has a line of the outage
-                self._refusals.note("A task of %r can't continue now: %r", run.row.name, str(error))
-            self._leave_to_others(run.row, AGAIN_AFTER)
-            await run.leave()
-        except RequestError as error:
-            await self._fail(run, error)
-        except asyncio.CancelledError:
-            if not run.lost:
-                with suppress(asyncio.CancelledError):
-                    await run.leave()
-            raise
-        except Exception as error:
-            logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
-            await self._fail(run, ProtocolError("The task could not be stored"))
-
-    async def _run_round(self, run: TaskRun, should_yield: ShouldYield) -> None:
-        records, row, limits = self._records, run.row, self._records.limits
-        if row.attempts > limits.task_attempts:
-            logger.error(
-                "A task of %r has failed: it was started %d times and reached no step, question or end. Each time its "
-                "worker ended, or was silent for longer than its lease of %g s, as when its event loop is blocked",
-                row.name,
-                row.attempts - 1,
-                limits.lease_seconds,
-            )
-            raise ProtocolError("The task failed: it could not be run to its end")
-        within = self._tools.answer_within(row.name)
-        run.answer_within = limits.flow_seconds if within is None else within
-        call = records.sealed.unseal_call(row)
-        run.journal = journal = records.sealed.unseal_journal(row, records.now())
-        run.take_answers(row)
-
-        def run_should_yield() -> YieldReason | None:
-            return YieldReason.LEASE_IN_DOUBT if run.lease.in_doubt else should_yield()
-
-        end = await self._tools.run(call, journal, run, run_should_yield)
-        match end:
-            case Complete():
-                await run.end(lambda row: records.completed(row, end))
-            case RequestError():
-                await self._fail(run, end)
-            case Asking(questions, together):
-                await run.end(lambda row: run.parked(row, questions, together=together))
-            case Yielded() | Backgrounded():  # which is what a task is already
-                await run.end(lambda row: records.kept(row, journal))
-            case unknown:
-                assert_never(unknown)
-
-    async def _fail(self, run: TaskRun, error: RequestError) -> None:
-        if isinstance(error, MissingCapability):
-            self._refusals.note_lacking(f"a task of {run.row.name}", "", error)
-        await run.end(lambda row: self._records.failed(row, error))
-
-    def _tell_once(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            logger.error("%s", what)
+        if row.journal != self.row.journal:
+            if row.journal not in self._tried:
+                return False
+            self.journal.asked = self._tried[row.journal]
+        self.row = row
+        with suppress(InvalidRequestState):  # which the end of the round will meet, too
+            self.take_answers(row)
+        return True

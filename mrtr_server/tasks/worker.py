@@ -16,7 +16,8 @@ from ..flow.endings import YieldReason
 from ..storage.lease import Lease
 from ..storage.tasks import TaskRow
 from .client_changes import ClientChanges
-from .execution import AGAIN_AFTER, Executor, TaskRun, TaskTools
+from .execution import AGAIN_AFTER, TaskRun
+from .executor import Executor, TaskTools
 from .records import TaskRecords
 
 logger = logging.getLogger("mrtr_server")
@@ -346,7 +347,7 @@ class _LoopWorker:
         if time.monotonic() - self._looked >= POLL_INTERVAL:
             self._looked = time.monotonic()
             for run, _ in self._running.values():
-                if run.asks_beside:  # a notice of an answer may have been lost
+                if run.journal.asked:  # a notice of an answer may have been lost
                     run.look_soon()
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._records.expire, overdue))  # at once, or who is cancelled waits for them

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from mrtr_server import Context, Elicit, InProcessStore, InputRequired, Inputs, Limits, MRTRServer, SQLStore, Store
 from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.tasks import worker
 from mrtr_server.tasks.client_changes import ClientChanges
 from mrtr_server.testing import AsyncClient, Clock, accept, decline, replica
@@ -503,6 +504,37 @@ class TestWhatEndsARound:
         loop_worker = tools.app._parts.worker._loop_workers[asyncio.get_running_loop()]
         await tools.until(lambda: not loop_worker._running, "the end of the run")
         assert tools.ran == ["work"]
+
+
+class TestACancellationOnAnotherReplica:
+    async def test_is_heard_of_by_a_notice(
+        self, tools: Tools, stores: Callable[[], Store], other: MRTRServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if isinstance(tools.app._parts.tasks.store, WatchedStore) and not tools.app._parts.tasks.store.shared:
+            pytest.skip("a store in memory is that of one process")
+        ended = asyncio.Event()
+
+        async def endless() -> None:
+            """Run no step, and never end."""
+            tools.gate("endless began").set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        async def held(lease: str, ids: list[str], *, seconds: float) -> set[str]:
+            return set(ids)
+
+        tools.app.tool(task="optional")(endless)
+        monkeypatch.setattr(tools.app._parts.tasks.store, "renew_tasks", held)  # by which it hears of it otherwise
+        monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 0.05)
+        flow = await tools.start("endless")
+        await tools.began("endless")
+        await asyncio.sleep(0.7)  # until it listens
+        flow.move_to(other)
+        await flow.cancel()
+        async with asyncio.timeout(2):
+            await ended.wait()
 
 
 class TestTheTimeForAnAnswer:
