@@ -37,9 +37,11 @@ class Asking:
 
     Args:
         questions: by key; at least one.
+        together: whether the handler has returned them, and is to run again only when all of them are answered.
     """
 
     questions: dict[str, Question]
+    together: bool = False
 
 
 @dataclass(slots=True)

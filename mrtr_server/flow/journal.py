@@ -152,11 +152,15 @@ class Journal:
     # Answers
 
     def deliver(self, answers: Mapping[str, JSON]) -> None:
-        """Keep the answers to what was asked. A key that was not asked is ignored."""
+        """Keep the answers to what was asked. A key that was not asked is ignored; the others are asked no more."""
+        self.take(answers)
+        self.asked.clear()
+
+    def take(self, answers: Mapping[str, JSON]) -> None:
+        """Keep the answers to what was asked, as they come one after another. What has none yet stays asked."""
         for key, raw in answers.items():
             if key in self.asked:
                 self.keep(key, self.asked.pop(key), raw)
-        self.asked.clear()
 
     def keep(self, key: str, question: str, raw: JSON) -> None:
         """Keep the answer to a question, as the newest of its key."""
@@ -230,11 +234,6 @@ class Journal:
             message = "The flow was handed over twice without progress in between"
             raise OverBudget(message, "state_only_rounds", limits.state_only_rounds)
         self.handed_over = held
-
-    def park(self, asked: dict[str, str]) -> None:
-        """Note that a task waits for these questions; its rounds are not the client's, so no budget counts them."""
-        self.rounds += 1
-        self.asked = asked
 
     def may_hand_over(self, limits: Limits) -> bool:
         """Check whether a round may end here without a question, by the budgets that `count_round` holds."""

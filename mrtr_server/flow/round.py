@@ -1,6 +1,7 @@
 """One round of a flow: what the journal can answer, what has to be asked, and how the round ends because of that."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, cast
@@ -34,6 +35,23 @@ class _Gravity(IntEnum):
     NOTHING = 8
 
 
+@dataclass(slots=True)
+class Claim:
+    """An ask in the middle of a handler.
+
+    Args:
+        key: its key in this run.
+        ask: the ask.
+        question: the ask as it goes to the client.
+        value: its answer; `OPEN` while the client has to be asked.
+    """
+
+    key: str
+    ask: Ask[Any]
+    question: Question
+    value: Any
+
+
 class Round:
     """What one round has asked, and how it ends.
 
@@ -52,8 +70,12 @@ class Round:
     """The keys that no ask without a key of its own may have."""
     _started: Container[str] = ()
     """The keys of the steps of this round."""
+    shares_keys = False
+    """Whether the asks of several branches may be answered at different times, so that none may take another's key."""
     _gravity = _Gravity.NOTHING
     _end: RoundEnd | None = None
+    _returned = False
+    """Whether what is asked was returned by the handler."""
 
     def __init__(
         self,
@@ -122,7 +144,7 @@ class Round:
     def ask_nothing_more(self) -> None:
         """End the round with the questions that it has, if there are any."""
         if self.asked:
-            self._end_with(_Gravity.ASKING, Asking(self.asked))
+            self._end_with(_Gravity.ASKING, Asking(self.asked, self._returned))
 
     def _end_with(self, gravity: _Gravity, end: RoundEnd) -> None:
         if gravity < self._gravity:
@@ -143,7 +165,7 @@ class Round:
             own: how the handler ended.
         """
         if self.asked and self._gravity > _Gravity.ASKING:
-            return Asking(self.asked)
+            return Asking(self.asked, self._returned)
         return own if self._end is None else self._end
 
     # Asks
@@ -169,8 +191,8 @@ class Round:
                 self.fail(FlowError(f"Reading an answer failed with {type(unexpected).__name__}"))
         return []
 
-    def answer_inline(self, key: str | None, ask: Ask[Any]) -> Any:
-        """Return the answer to an ask that may have a default key; `OPEN`, if the client has to be asked.
+    def claim_inline(self, key: str | None, ask: Ask[Any]) -> "Claim":
+        """Return an ask that may have a default key, under its key, with its answer if there is one.
 
         Args:
             key: the key that it has instead of its own; None for its own.
@@ -181,7 +203,7 @@ class Round:
         """
         question = ask.question()
         claimed = self._claim(key or ask.key, ask.default_key, question)
-        return self._answer(claimed, ask, question, ask.parse)
+        return Claim(claimed, ask, question, self._answer(claimed, ask, question, ask.parse))
 
     def _answer(self, key: str, ask: Ask[Any], question: Question, read: Callable[[JSON], Any]) -> Any:
         raw = self.kept(key, question, ask.needs_state)
@@ -226,6 +248,7 @@ class Round:
             FlowError: the link that the ask needs can't be made.
         """
         self._refuse_taken(key, question)
+        self._returned = True
         if key in self.journal.answers:
             for digest in (question.digest, *read):
                 self.journal.forget(key, digest)
@@ -269,9 +292,13 @@ class Round:
                 known = key in self.journal.answers
                 if known and self.journal.answer(key, question.digest) is not None:
                     return key
-                free = free or key
-                if not known:
-                    return free
+                asked = self.journal.asked.get(key)
+                if asked == question.digest:
+                    return key
+                if asked is None and not (known and self.shares_keys):
+                    free = free or key
+                    if not known:
+                        return free
             count += 1
 
 

@@ -16,6 +16,7 @@ from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, Questio
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from .admission import Admission
+from .background import Background
 from .endings import (
     Asking,
     Backgrounded,
@@ -34,7 +35,7 @@ from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
 from .single_use import Redeemer
-from .waiting_round import Background, ShouldYield, WaitingRound
+from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
 

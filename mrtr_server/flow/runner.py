@@ -190,8 +190,13 @@ async def _run_in_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, Roun
     task.add_done_callback(round_.wake)
     try:
         while not task.done():
-            if not round_.parked or round_.running or round_.in_teardown:
+            if not round_.parked or round_.in_teardown:
                 await round_.changed()
+            elif round_.running:
+                if round_.has_unpublished and not round_.ending:
+                    await _publish(round_)
+                else:
+                    await round_.changed()
             elif await _settled(task, round_):
                 break
         await _finish_steps(round_)
@@ -205,6 +210,13 @@ async def _run_in_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, Roun
         raise
     _leave(round_)
     return task.result() if task.done() else round_.conclude(Completed(None))
+
+
+async def _publish(round_: WaitingRound) -> None:
+    """Publish what is asked beside running steps, together with what other branches are about to ask."""
+    for _ in range(SETTLE_TICKS):
+        await asyncio.sleep(0)
+    await round_.publish()
 
 
 async def _settled(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> bool:
@@ -243,7 +255,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
             if task.done() or round_.in_teardown:
                 break
             await asyncio.sleep(0)
-        if not task.done() and all(parked.done() for parked in round_.parked):
+        if not task.done() and all(each.task is None or each.task.done() for each in round_.parked):
             with suppress(TimeoutError):
                 async with asyncio.timeout(WIND_DOWN_SECONDS):
                     while not (task.done() or round_.in_teardown):
@@ -270,4 +282,5 @@ async def _end_of_teardown(task: asyncio.Task[RoundEnd], round_: WaitingRound) -
 
 def _leave(round_: WaitingRound) -> None:
     for parked in round_.parked:
-        parked._log_destroy_pending = False  # type: ignore[attr-defined]
+        if parked.task is not None:
+            parked.task._log_destroy_pending = False  # type: ignore[attr-defined]

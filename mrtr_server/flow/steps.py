@@ -59,6 +59,10 @@ class Planned:
     error: FlowError | None = None
 
 
+class NotBegun(Exception):
+    """A step was not run, since its round ends first."""
+
+
 _RUN_AGAIN: Any = object()
 
 
@@ -90,7 +94,12 @@ class Steps:
         asked: the keys of the asks made in this round.
         wake: tells the runner that a step has begun or ended.
         keep: keeps the journal when a step has run, before its result is used; None if that waits for the round's end.
+        may_begin: asked before a step begins, unless nothing was awaited since the last one was kept; None where every
+            step may.
     """
+
+    _has_just_kept = False
+    """Whether nothing was awaited since a step was kept, which holds for the next one, too."""
 
     def __init__(
         self,
@@ -100,8 +109,10 @@ class Steps:
         asked: Container[str],
         wake: Callable[[], None],
         keep: Callable[[], Awaitable[None]] | None = None,
+        may_begin: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._keep = keep
+        self._may_begin = may_begin
         self._journal = journal
         self._threads = threads
         self._main = main
@@ -149,6 +160,7 @@ class Steps:
 
         Raises:
             FlowError: it can't be told apart from another entry, or its arguments have changed.
+            NotBegun: the round ends first.
             Exception: whatever the function raised; the step is then not recorded, and may be called again.
         """
         if planned.error is not None:
@@ -172,22 +184,42 @@ class Steps:
                     _notify_watcher(planned, runs=False)
                 return result
         if task is None:
-            _notify_watcher(planned, runs=True)
-            task = asyncio.create_task(self._execute(planned, stored))
-            self.started[key] = (planned, task)
-            self.running.add(task)
-            task.add_done_callback(self._done)
-            self._wake()
+            task = self._start(planned, stored)
+        return await self._result(planned, task)
+
+    async def _result(self, planned: Planned, task: asyncio.Task[Any]) -> Any:
+        has_ended = task.done()
         try:
             # Shielded: whatever ends the handler, a step that has begun runs to its end.
-            return await asyncio.shield(task)
+            result = await asyncio.shield(task)
+        except NotBegun:
+            raise
         except Exception:
-            if self.started.pop(key, None) is not None:
-                self._failed.setdefault(key, []).append(planned.digests)
+            if self.started.pop(planned.key, None) is not None:
+                self._failed.setdefault(planned.key, []).append(planned.digests)
                 planned.release()
             raise
+        if self._may_begin is not None and not has_ended:
+            self._has_just_kept = True
+            asyncio.get_running_loop().call_soon(self._note_await)
+        return result
 
-    async def _execute(self, planned: Planned, stored: Stored) -> Any:
+    def _start(self, planned: Planned, stored: Stored) -> asyncio.Task[Any]:
+        _notify_watcher(planned, runs=True)
+        may_begin = None if self._has_just_kept else self._may_begin
+        task = asyncio.create_task(self._execute(planned, stored, may_begin))
+        self.started[planned.key] = (planned, task)
+        self.running.add(task)
+        task.add_done_callback(self._done)
+        self._wake()
+        return task
+
+    def _note_await(self) -> None:
+        self._has_just_kept = False
+
+    async def _execute(self, planned: Planned, stored: Stored, may_begin: Callable[[], Awaitable[bool]] | None) -> Any:
+        if may_begin is not None and not await may_begin():
+            raise NotBegun
         key = planned.key
         current_step.set(key)
         try:

@@ -3,24 +3,28 @@
 An ask that can't be answered *parks*: it never returns, not even when it is cancelled. The runner sees that, lets
 running steps finish, and ends the round by cancelling the handler. So nothing after an unanswered ask runs, whatever
 the code around it catches.
+
+In a task it returns when it is answered while its round still runs.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from enum import Enum
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
-from ..callbacks.callback_service import Callbacks, Reports
+from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.threads import Threads
-from ..errors import CallEnded, FlowError, MisplacedCall
+from ..errors import CallEnded, FlowError, MisplacedCall, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
-from ..protocol.messages import JSON, Call
+from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
-from .endings import YieldReason
+from .background import Background
+from .endings import RoundEnd, Yielded, YieldReason
 from .journal import Journal
-from .round import NO_REPORTS, OPEN, Round
-from .steps import Planned, Steps, current_step
+from .round import NO_REPORTS, OPEN, Claim, Round
+from .steps import NotBegun, Planned, Steps, current_step
 
 logger = logging.getLogger("mrtr_server")
 
@@ -32,25 +36,16 @@ ShouldYield = Callable[[], YieldReason | None]
 """Asks whether a round is to end at its next boundary, and what for; None if it continues."""
 
 
+LOOK_AGAIN_AFTER = 0.3
+"""How long to wait before a report is looked for again in a store that was away, in seconds."""
+
+
 def _never() -> None:
     return None
 
 
-class Background(Protocol):
-    """The task that a round belongs to."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether the task has ended, or another worker runs it, so that nothing more may happen here."""
-        ...
-
-    async def keep(self) -> None:
-        """Keep what the journal holds now, before anything else happens."""
-        ...
-
-    def say(self, message: str) -> None:
-        """Store what the task is doing, for clients that ask."""
-        ...
+def _can_never() -> bool:
+    return False
 
 
 class Stop(Enum):
@@ -59,6 +54,22 @@ class Stop(Enum):
     RETURNED = "it has come to its own end"
     PARKED = "all that is left of it waits for the client"
     CANCELLED = "the client has gone"
+
+
+class Parked:
+    """A coroutine that waits until it can continue, or for the end of its round.
+
+    Args:
+        may_continue: whether it can.
+    """
+
+    __slots__ = ("continues", "may_continue", "task", "waiter")
+
+    def __init__(self, may_continue: Callable[[], bool]) -> None:
+        self.may_continue = may_continue
+        self.task = asyncio.current_task()
+        self.continues = False
+        self.waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class WaitingRound(Round):
@@ -99,11 +110,15 @@ class WaitingRound(Round):
     ) -> None:
         super().__init__(call, journal, name, callbacks=callbacks, takes_early=takes_early, reports=reports)
         self.task = task
-        self.parked: list[asyncio.Task[Any]] = []
+        self.parked: list[Parked] = []
+        self._published: dict[str, Question] = {}
         self._threads = threads
         self._should_yield = should_yield
         self._may_become_task = may_become_task
         self._unawaited: dict[int, CallSite] = {}
+        if task is not None:
+            self.shares_keys = True
+            task.on_answers(self._continue_answered)
 
     # What the runner watches
 
@@ -146,19 +161,37 @@ class WaitingRound(Round):
                 )
             )
 
-    async def _park(self) -> Any:
-        """Never return, except to end the handler with the round."""
-        if (task := asyncio.current_task()) is not None:
-            self.parked.append(task)
+    async def _park(self, may_continue: Callable[[], bool] = _can_never) -> None:
+        """Return when this coroutine can continue; if it never can, only end the handler with the round."""
+        parked = Parked(may_continue)
+        self.parked.append(parked)
         self.wake()
-        while True:
+        while not parked.continues:
             try:
-                await asyncio.get_running_loop().create_future()
+                await parked.waiter
             except asyncio.CancelledError:
-                if self.stopped is not None:
+                if self.stopped is not None or parked.continues:
                     raise
                 # A timeout, or a sibling that failed: its owner would take the open question for answered.
                 self.ask_nothing_more()
+                parked.waiter = asyncio.get_running_loop().create_future()
+
+    async def _park_for_good(self) -> NoReturn:
+        """Never return, except to end the handler with the round."""
+        while True:
+            await self._park()
+
+    def _continue_answered(self) -> None:
+        """Let what is parked continue where the journal has what it waits for."""
+        if self.ending or self.stopped is not None:
+            return
+        for parked in tuple(self.parked):
+            if parked.may_continue():
+                self.parked.remove(parked)
+                parked.continues = True
+                if not parked.waiter.done():
+                    parked.waiter.set_result(None)
+        self.wake()
 
     def _refuse_here(self, what: str) -> None:
         """Refuse an ask or a step where there can be none, and where it can't park either: by an exception."""
@@ -205,18 +238,68 @@ class WaitingRound(Round):
     async def ask(self, make: Callable[[], list[tuple[str | None, Ask[Any]]]]) -> list[Any]:
         """Return the answers of several asks, or park: the client has to be asked for those that are missing."""
         self._refuse_here("an ask")
-        answers = self.look_up(lambda: [self.answer_inline(key, ask) for key, ask in make()])
-        if self.ending or any(answer is OPEN for answer in answers):
-            await self._park()
-        return answers
+        claims = self.look_up(lambda: [self.claim_inline(key, ask) for key, ask in make()])
+        if self.ending or any(claim.value is OPEN for claim in claims):
+            await self._answered(claims)
+        return [claim.value for claim in claims]
 
     async def ask_one(self, make: Callable[[], Ask[T]]) -> T:
         """Return the answer of an ask, or park: the client has to be asked for it."""
         self._refuse_here("an ask")
-        answers = self.look_up(lambda: [self.answer_inline(None, make())])
-        if self.ending or answers[0] is OPEN:
-            await self._park()
-        return cast(T, answers[0])
+        claims = self.look_up(lambda: [self.claim_inline(None, make())])
+        if self.ending or claims[0].value is OPEN:
+            await self._answered(claims)
+        return cast(T, claims[0].value)
+
+    async def _answered(self, claims: list[Claim]) -> None:
+        """Return when all of these asks are answered, in a task whose round still runs; otherwise never."""
+
+        def has_news() -> bool:
+            return any(self._has_news(claim) for claim in claims)
+
+        while self.ending or any(claim.value is OPEN for claim in claims):
+            await self._park(_can_never if self.task is None else has_news)
+            for claim in claims:
+                if self._has_news(claim):
+                    await self._look_again(claim)
+
+    def _has_all_answers(self) -> bool:
+        return not self.asked
+
+    def _has_news(self, claim: Claim) -> bool:
+        return claim.value is OPEN and self.journal.answer(claim.key, claim.question.digest) is not None
+
+    async def _look_again(self, claim: Claim) -> None:
+        """Look up what was answered while the round runs; ask again where that does not fit."""
+        if claim.question.kind == KIND:
+            await self._reported(claim)
+        if self.ending or not self._has_news(claim):  # another branch has asked the same, and looked before
+            return
+        self.asked.pop(claim.key, None)
+        for value in self.look_up(lambda: [self._answer(claim.key, claim.ask, claim.question, claim.ask.parse)]):
+            claim.value = value
+        self._continue_answered()  # what waits until nothing is asked any more
+
+    async def _reported(self, claim: Claim) -> None:
+        """Wait for the page of an ask to report; it is asked again if that takes too long."""
+        if self._callbacks is None:
+            return
+        key, question = claim.key, claim.question.digest
+        alone = replace(self.journal, answers={key: {question: self.journal.answers[key][question]}})
+        while True:
+            try:
+                reports = await self._callbacks.wait(alone, self._should_yield)
+                break
+            except StoreUnavailable:  # of which the log has a line
+                await asyncio.sleep(LOOK_AGAIN_AFTER)
+        if reports.left is not None:
+            self.leave(reports.left)
+        found = {**self._reports.found, **reports.found}
+        self._reports = Reports(found, (*self._reports.unfinished, *reports.unfinished))
+        if reports.unfinished and not self.ending:
+            self.journal.forget(key, question)
+            self.asked.pop(key, None)
+            self._send(key, claim.ask, claim.question)
 
     # Steps, and other boundaries
 
@@ -225,8 +308,8 @@ class WaitingRound(Round):
     ) -> Coroutine[Any, Any, Any]:
         """Run a function once in the flow, or return what it returned when it ran; see `Steps`."""
         if self._steps is None:
-            keep = self._keep if self.task is not None else None
-            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep)
+            keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
+            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep, may_begin)
             self._started = self._steps.started
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
@@ -236,7 +319,7 @@ class WaitingRound(Round):
         """Park if the flow is to continue elsewhere; otherwise do nothing."""
         self._refuse_here("a checkpoint")
         if self._yields():
-            await self._park()
+            await self._park_for_good()
 
     async def continue_in_background(self) -> None:
         """Park if the flow becomes a task here; in a task, and where there can be none, do nothing."""
@@ -244,13 +327,22 @@ class WaitingRound(Round):
         if self._may_become_task:
             if not self.ending:
                 self.leave_for_background()
-            await self._park()
+            await self._park_for_good()
 
     def _yields(self) -> bool:
         """Whether nothing after this boundary may run in this round."""
         if not self.ending and (why := self._should_yield()) is not None:
             self.leave(why)
         return self.ending
+
+    async def _may_begin(self) -> bool:
+        """Check once more, by the store, whether a step of a task may begin."""
+        assert self.task is not None  # noqa: S101  or every step may
+        try:
+            return await self.task.may_begin() and not self._yields() and self.stopped is None
+        except Exception as error:
+            self.fail_with(error)
+            return False
 
     async def _keep(self) -> None:
         """Keep what a step has done, before its result is used."""
@@ -260,6 +352,29 @@ class WaitingRound(Round):
             except Exception as error:  # the handler must not continue without
                 self.fail_with(error)
 
+    @property
+    def has_unpublished(self) -> bool:
+        """Whether there is a question of a task that its client can't see yet."""
+        return self.task is not None and any(self._published.get(key) is not each for key, each in self.asked.items())
+
+    async def publish(self) -> None:
+        """Let the client of a task see what is asked, beside what runs."""
+        if self.task is not None:
+            self._published = dict(self.asked)
+            try:
+                await self.task.publish(self.asked)
+            except Exception as error:  # such as too much to keep
+                self.fail_with(error)
+
+    def conclude(self, own: RoundEnd) -> RoundEnd:
+        """Return how the round ends; see `Round.conclude`.
+
+        A task that is to continue elsewhere works, whatever it has asked beside that.
+        """
+        if self.task is not None and isinstance(self._end, Yielded):
+            return self._end
+        return super().conclude(own)
+
     async def _step(self, steps: Steps, planned: Planned) -> Any:
         self._refuse_here("a step")
         if not self.ending and not (steps.is_new(planned) and self._yields()):
@@ -267,11 +382,15 @@ class WaitingRound(Round):
                 result = await steps.run(planned)
                 if self.task is None or not self.ending:
                     return result
+            except NotBegun:
+                pass
             except FlowError as mistake:
                 self.fail(mistake)
             except Exception:
                 # Beside an open ask the failure is not handed on: whoever handles it would continue without the answer.
                 # The step runs again in the next round, and fails again when the answer is there.
-                if not self.asked and not self.ending:
+                if self.task is not None and self.asked:
+                    await self._park(self._has_all_answers)
+                if self._has_all_answers() and not self.ending:
                     raise
-        return await self._park()
+        return await self._park_for_good()

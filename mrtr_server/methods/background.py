@@ -15,7 +15,8 @@ from ..protocol.messages import Call, Complete
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.results import failed
-from ..tasks.execution import TaskEnd, TaskRun
+from ..tasks.execution import TaskRun
+from ..tasks.executor import TaskEnd
 from .failures import ErrorReporter, problems, refused, tool_failure
 
 logger = logging.getLogger("mrtr_server")

@@ -253,7 +253,7 @@ def _flat(task: Task) -> JSON:
     body: JSON = {"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created), **_related(task.id)}
     if task.status == "input_required":
         body["_meta"][_PENDING] = [_pending(key, question) for key, question in task.questions.items()]
-    if task.message and task.status in ("working", "input_required"):  # for while one waits
+    if task.message and task.status in ("working", "input_required", "cancelled"):  # for while one waits
         body["_meta"][_IMMEDIATE] = task.message
     return body
 

@@ -285,12 +285,12 @@ class Change:
 
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
-            task.
+            task, `"run"` for what the client of a task did to it, which its worker is to hear of.
         uri: the resource, or the id of the task.
         task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
     """
 
-    kind: Literal["tools", "prompts", "resources", "resource", "task"]
+    kind: Literal["tools", "prompts", "resources", "resource", "task", "run"]
     uri: str = ""
     task: Task | None = field(default=None, compare=False)
 

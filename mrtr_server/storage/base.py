@@ -247,6 +247,8 @@ class Store(ABC):
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         """Extend a lease on tasks, from now on. Their version stays.
 
+        It is extended on those that are working, and on those that were cancelled: of these, a step may still run.
+
         Args:
             lease: names who has taken them.
             ids: of the tasks.
@@ -259,6 +261,22 @@ class Store(ABC):
             StoreUnavailable: as for `add_task`.
         """
         return set()
+
+    async def holds_task(self, lease: str, id: str) -> bool:
+        """Check whether a task is still working under a lease.
+
+        What was changed by the time that this is called is seen: a cancelled task is none that works. By default the
+        whole task is looked up.
+
+        Args:
+            lease: names who has taken it.
+            id: of the task.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        row = await self.find_task(id)
+        return row is not None and row.lease == lease and row.status == "working"
 
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
         """Return tasks that have not ended and whose deadline has passed; and delete, now and then, what has expired.

@@ -163,8 +163,11 @@ class _InProcessTasks(TaskStore):
         with self._guard:
             for id in ids:
                 row = self._tasks.get(id)
-                if row is not None and row.lease == lease and row.status == "working" and row.expires > now:
+                if row is None or row.lease != lease or row.expires <= now:
+                    continue
+                if row.status in ("working", "cancelled"):
                     self._tasks[id] = replace(row, leased_until=now + seconds)
+                if row.status == "working":
                     held.add(id)
         return held
 

@@ -172,6 +172,10 @@ class WatchedStore(Store):
         return await _watched(self._outage, "renew_tasks", self._store.renew_tasks(lease, ids, seconds=seconds), bool)
 
     @override
+    async def holds_task(self, lease: str, id: str) -> bool:
+        return await _watched(self._outage, "holds_task", self._store.holds_task(lease, id), _nothing)
+
+    @override
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
         return await _watched(self._outage, "overdue_tasks", self._store.overdue_tasks(most=most), _nothing)
 

@@ -1,30 +1,19 @@
-"""One run of a task by a worker: its rounds, its saved state, and its lease."""
+"""One round of a task at a worker: what of it is stored, and the lease under which that is done."""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, assert_never
+from contextvars import Context
+from dataclasses import replace
+from typing import Any
 
-from ..errors import (
-    InvalidRequestState,
-    MissingCapability,
-    ProtocolError,
-    RequestError,
-    StoreUnavailable,
-    UnknownTarget,
-)
-from ..flow.endings import Asking, Backgrounded, Yielded, YieldReason
-from ..flow.handler import TaskTerms
+from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
-from ..flow.waiting_round import ShouldYield
-from ..logs.refusals import RefusalLog
-from ..protocol.messages import NOTHING, Call, Complete, Note
+from ..protocol.messages import NOTHING, Note, Question
 from ..storage.lease import Lease
-from ..storage.tasks import TaskRow
+from ..storage.tasks import ENDED, TaskRow
+from .questions import Questions
 from .records import TaskRecords
-
-logger = logging.getLogger("mrtr_server")
 
 SAY_EVERY = 0.5
 """How often the message of a task is stored at most, in seconds."""
@@ -34,43 +23,13 @@ AGAIN_AFTER = 0.3
 
 _MOST_CHARACTERS = 2000
 
-TaskEnd = Complete | RequestError | Asking | Yielded | Backgrounded
-"""How a round of a task ends: with the outcome of the task, with questions, or to be continued."""
+
+def _nothing() -> None:
+    return None
+
 
 Changes = Callable[[TaskRow], dict[str, Any]]
 """Makes the changes of a task, when their turn has come."""
-
-
-class TaskTools(Protocol):
-    """The tools whose calls are tasks: all that tasks know of how a flow is run."""
-
-    @property
-    def terms(self) -> Mapping[str, TaskTerms]:
-        """How their calls become tasks, by tool; there may be more later."""
-        ...
-
-    def answer_within(self, tool: str) -> float | None:
-        """Return how long a person has to answer a question of a tool, in seconds; None for the server's own limit."""
-        ...
-
-    async def run(self, call: Call, journal: Journal, run: "TaskRun", should_yield: ShouldYield) -> TaskEnd:
-        """Run a round of a task.
-
-        Args:
-            call: the request that it came from.
-            journal: what its flow remembers.
-            run: the task.
-            should_yield: asked at each boundary whether the round ends there.
-
-        Returns:
-            How the round ends.
-
-        Raises:
-            UnknownTarget: there is no such tool here.
-            RequestError: nothing was run, and the task fails with it.
-            StoreUnavailable: nothing was run, and it may be run later.
-        """
-        ...
 
 
 class TaskRun:
@@ -92,9 +51,29 @@ class TaskRun:
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
         self._message = self._said = row.message
-        self._tried: list[bytes] = []
-        """The journals that may have been stored without an answer from the store."""
+        self._tried: dict[bytes, dict[str, str]] = {}
+        """The journals that may have been stored without an answer from the store, and what they say is asked."""
         self._saying: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._is_to_look = False
+        self._asking: dict[str, str] = {}
+        """What is asked when the change that asks it is made: the digest of each question, by name."""
+        self._on_answers: Callable[[], None] = _nothing
+        self.answer_within = 0.0
+        """How long a person has for an answer, in seconds."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin to run; return the asyncio task, which `stop` cancels."""
+        self._task = asyncio.create_task(running, context=Context())  # it may begin within a request
+        return self._task
+
+    def stop(self) -> None:
+        """End the run: the task is not this worker's any more. A running step finishes, and nothing else begins."""
+        self.lease.lost = True
+        if self._task is not None and not self._task.cancelling():
+            self._task.cancel()
 
     @property
     def lost(self) -> bool:
@@ -107,11 +86,88 @@ class TaskRun:
         """Drop a note: a task's client gets none (Tasks, Task Status Notifications)."""
         return NOTHING
 
+    async def may_begin(self) -> bool:
+        """Check that the task is still this worker's, and not cancelled; see `Background.may_begin`.
+
+        Steps that are begun at the same time share a statement.
+        """
+        checking = self._checking = self._checking or self._loop.create_task(self._check())
+        await asyncio.wait((checking,))
+        checking.result()
+        return not self.lost
+
+    async def _check(self) -> None:
+        self._checking = None  # what comes after this needs another one
+        while not self.lost:
+            try:
+                if not await self._records.store.holds_task(self.row.lease, self.row.id):
+                    self.stop()
+                return
+            except StoreUnavailable:  # of which the log has a line
+                await asyncio.sleep(AGAIN_AFTER)
+
     async def keep(self) -> None:
         """Keep the journal before anything else happens; see `Background.keep`."""
         async with self._writing:
             if not self.over:
                 await self._change(lambda row: self._records.kept(row, self.journal))
+
+    async def publish(self, asked: Mapping[str, Question]) -> None:
+        """Let the client see what is asked, beside what runs; see `Background.publish`."""
+        published = False
+        with suppress(InvalidRequestState):  # which the end of the round will meet, too
+            async with self._writing:
+                names = self._records.sealed.unseal_questions(self.row).names.values()
+                is_open = all(name in names and self.journal.asked.get(name) == asked[name].digest for name in asked)
+                if not (self.over or is_open):  # since an earlier round
+                    published = await self._change(lambda row: self._asked(row, self._ask(row, asked)))
+        if published:
+            self._records.notify(self.row.id)
+
+    def parked(self, row: TaskRow, asked: Mapping[str, Question], *, together: bool) -> dict[str, Any]:
+        """Return the changes that let the task wait for answers; it continues at once where one has come meanwhile.
+
+        Args:
+            row: the task.
+            asked: what the round has asked, by key.
+            together: whether the handler is to run again only when all of it is answered.
+
+        Raises:
+            OverBudget: the journal is too large.
+        """
+        questions = self._ask(row, asked)
+        questions.withdraw(set(questions.names.values()) - asked.keys())
+        questions.together = together
+        self._asking = {name: digest for name, digest in self._asking.items() if name in asked}
+        waits = questions.open if together else len(questions.open) == len(asked)
+        return {**self._asked(row, questions), "status": "input_required" if waits else "working"}
+
+    def _ask(self, row: TaskRow, asked: Mapping[str, Question]) -> Questions:
+        """Return what the task asks when this is asked as well; what was answered by now is taken first."""
+        questions, before = self.take_answers(row), self.journal.asked
+        open_ = {name: each for name, each in asked.items() if self.journal.answer(name, each.digest) is None}
+        questions.withdraw({name for name, each in open_.items() if before.get(name) != each.digest})
+        questions.ask(open_, self._records.now() + self.answer_within)
+        self._asking = {**before, **{name: each.digest for name, each in open_.items()}}
+        return questions
+
+    def _asked(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
+        # What is asked counts when it is stored: until then an answer is one to what was asked before.
+        return self._records.asked(row, replace(self.journal, asked=self._asking), questions)
+
+    def take_answers(self, row: TaskRow) -> Questions:
+        """Take the answers that have come into the journal; return what is asked still, without answers."""
+        questions = self._records.sealed.unseal_questions(row)
+        has_new = any(name in self.journal.asked for name in questions.answers)
+        self.journal.take(questions.answers)
+        questions.answers = {}
+        if has_new:
+            self._on_answers()
+        return questions
+
+    def on_answers(self, take: Callable[[], None]) -> None:
+        """Call a function when the journal has new answers; see `Background.on_answers`."""
+        self._on_answers = take
 
     def say(self, message: str) -> None:
         """Store the message soon. May be called from a thread."""
@@ -140,10 +196,40 @@ class TaskRun:
         It does not where others have worked on it meanwhile: what they have recorded is not in our journal.
         """
         if row.version > self.row.version and not self.lost:
-            self.lease.lost = not self._knows(row)
+            self.lease.lost = not self._adopt(row)
             self.row = row
         self.lease.hold(since)
         return not self.lost
+
+    def hear(self, row: TaskRow) -> None:
+        """Hear of what the client has just done to the task.
+
+        Args:
+            row: the task as it is now.
+        """
+        if row.status in ENDED:
+            self.stop()
+        elif self._writing.locked() or row.version != self.row.version + 1:
+            self.look_soon()
+        elif not (self.over or self.lost):
+            self.row = row
+            self.take_answers(row)
+
+    def look_soon(self) -> None:
+        """Look at the task, to which its client has done something."""
+        self._is_to_look = True
+        if self._looking is None or self._looking.done():
+            self._looking = self._loop.create_task(self._look())
+
+    async def _look(self) -> None:
+        while self._is_to_look:
+            self._is_to_look = False
+            with suppress(StoreUnavailable):  # the worker will look by itself
+                async with self._writing:
+                    if not (self.over or self.lost):
+                        await self._look_again()
+                        if self.lost:
+                            self.stop()
 
     async def end(self, changes: Changes) -> None:
         """Change the task for the last time, and leave it. Raises `OverBudget`, and may then be called again."""
@@ -160,6 +246,13 @@ class TaskRun:
             return {"lease": "", "leased_until": 0.0, "attempts": max(row.attempts - 1, 0)}
 
         await self._end(left, patient=False)
+
+    async def let_go(self) -> None:
+        """Note that nothing of the task runs here any more, if it was cancelled while it did."""
+        with suppress(StoreUnavailable):  # then its lease runs out
+            row = await self._records.store.find_task(self.row.id)
+            if row is not None and row.status == "cancelled" and row.lease == self.row.lease:
+                await self._records.change(row, lease="", leased_until=0.0)
 
     async def _end(self, changes: Changes, *, patient: bool) -> None:
         async with self._writing:  # so that a message that is just being stored is
@@ -182,7 +275,7 @@ class TaskRun:
                 if message != self._said:
                     made.setdefault("message", message)
                 if "journal" in made:
-                    self._tried.append(made["journal"])
+                    self._tried[made["journal"]] = self._asking if "questions" in made else self.journal.asked
                 made["updated"] = self._records.now()
             try:
                 changed = await self._records.store.change_task(self.row, **made)
@@ -197,6 +290,8 @@ class TaskRun:
                 continue
             self.row = changed
             self._tried.clear()
+            if "questions" in made:
+                self.journal.asked = self._asking
             if message != self._said:
                 self._said = message
                 self._records.notify(self.row.id)
@@ -206,116 +301,20 @@ class TaskRun:
     async def _look_again(self) -> None:
         """Reload a task that has changed; continue if it is still this worker's."""
         found = await self._records.store.find_task(self.row.id)
-        if found is None or found.status != "working" or found.lease != self.row.lease or not self._knows(found):
+        is_ours = found is not None and found.status == "working" and found.lease == self.row.lease
+        if found is None or not is_ours or not self._adopt(found):
             self.lease.lost = True
-        else:
-            self.row = found
 
-    def _knows(self, row: TaskRow) -> bool:
-        """Check whether nobody else has recorded anything: no two sealed journals are alike.
+    def _adopt(self, row: TaskRow) -> bool:
+        """Continue with the task as it is now, if nobody else has recorded anything; return whether that is so.
 
-        The lease does not say that, since others may have had it before it came back.
+        No two sealed journals are alike. The lease does not say it, since others may have had it before it came back.
         """
-        return row.journal == self.row.journal or row.journal in self._tried
-
-
-class Executor:
-    """Runs rounds of tasks, and records how they end.
-
-    Args:
-        records: the rows of the tasks.
-        tools: the tools.
-        leave_to_others: notes that this worker is to claim a task no more for a while, for so many seconds if they are
-            given.
-    """
-
-    def __init__(self, records: TaskRecords, tools: TaskTools, leave_to_others: Callable[..., None]) -> None:
-        self._records = records
-        self._tools = tools
-        self._leave_to_others = leave_to_others
-        self._refusals = RefusalLog()
-        self._told: set[str] = set()
-
-    async def execute(self, run: TaskRun, turn: asyncio.Semaphore, should_yield: ShouldYield) -> None:
-        """Run a round of a task, or hand the task back.
-
-        Args:
-            run: the task.
-            turn: held while it runs.
-            should_yield: asked whether this worker is to run no more of it.
-        """
-        try:
-            async with turn:
-                if should_yield() is not None:
-                    await run.leave()
-                else:
-                    await self._run_round(run, should_yield)
-        except InvalidRequestState as refused:
-            self._tell_once(f"Tasks can't be unsealed: {refused.reason}. Give every replica all keys of the ring")
-            self._leave_to_others(run.row)
-            await run.leave()
-        except UnknownTarget:
-            self._tell_once(
-                f"There are tasks of {run.row.name!r}, a tool that this server does not have; other servers may"
-            )
-            self._leave_to_others(run.row)
-            await run.leave()
-        except StoreUnavailable as error:
-            if not error.reference:  # or the log has a line of the outage
-                self._refusals.note("A task of %r can't continue now: %r", run.row.name, str(error))
-            self._leave_to_others(run.row, AGAIN_AFTER)
-            await run.leave()
-        except RequestError as error:
-            await self._fail(run, error)
-        except asyncio.CancelledError:
-            if not run.lost:
-                with suppress(asyncio.CancelledError):
-                    await run.leave()
-            raise
-        except Exception as error:
-            logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
-            await self._fail(run, ProtocolError("The task could not be stored"))
-
-    async def _run_round(self, run: TaskRun, should_yield: ShouldYield) -> None:
-        records, row, limits = self._records, run.row, self._records.limits
-        if row.attempts > limits.task_attempts:
-            logger.error(
-                "A task of %r has failed: it was started %d times and reached no step, question or end. Each time its "
-                "worker ended, or was silent for longer than its lease of %g s, as when its event loop is blocked",
-                row.name,
-                row.attempts - 1,
-                limits.lease_seconds,
-            )
-            raise ProtocolError("The task failed: it could not be run to its end")
-        call = records.sealed.unseal_call(row)
-        run.journal = journal = records.sealed.unseal_journal(row, records.now())
-        journal.deliver(records.sealed.unseal_questions(row).answers)
-
-        def run_should_yield() -> YieldReason | None:
-            return YieldReason.LEASE_IN_DOUBT if run.lease.in_doubt else should_yield()
-
-        end = await self._tools.run(call, journal, run, run_should_yield)
-        match end:
-            case Complete():
-                await run.end(lambda row: records.completed(row, end))
-            case RequestError():
-                await self._fail(run, end)
-            case Asking(questions):
-                within = self._tools.answer_within(row.name)
-                within = limits.flow_seconds if within is None else within
-                journal.park({key: question.digest for key, question in questions.items()})
-                await run.end(lambda row: records.parked(row, journal, questions, within))
-            case Yielded() | Backgrounded():  # which is what a task is already
-                await run.end(lambda row: records.kept(row, journal))
-            case unknown:
-                assert_never(unknown)
-
-    async def _fail(self, run: TaskRun, error: RequestError) -> None:
-        if isinstance(error, MissingCapability):
-            self._refusals.note_lacking(f"a task of {run.row.name}", "", error)
-        await run.end(lambda row: self._records.failed(row, error))
-
-    def _tell_once(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            logger.error("%s", what)
+        if row.journal != self.row.journal:
+            if row.journal not in self._tried:
+                return False
+            self.journal.asked = self._tried[row.journal]
+        self.row = row
+        with suppress(InvalidRequestState):  # which the end of the round will meet, too
+            self.take_answers(row)
+        return True

@@ -1,7 +1,7 @@
 """What a task has asked, and what was answered."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from pydantic_core import from_json, to_json
@@ -11,6 +11,9 @@ from ..protocol.messages import JSON, Question
 
 _NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")
 """Number suffix of repeated keys: the second key of a name ends with 2."""
+
+_SINCE_0_2 = "\n"
+"""Where what is new lies among the numbers of the keys, so that servers of 0.1.0 read the rest. It is no name."""
 
 _REQUIRED = {"sampling/createMessage": "content", "roots/list": "roots"}
 """What the answer to each request must have, besides those that are elicitations."""
@@ -26,19 +29,47 @@ class Questions:
         answers: the answers since the handler was last run, by that key.
         used: for each name so far, the number of its last key. Whoever makes a task ask again and again must not make
             it grow, so the keys themselves are not kept.
+        until: when the time for the answer to each open question ends, in seconds since the epoch, by key.
+        together: whether the handler runs again only when all of them are answered.
     """
 
     open: dict[str, Question] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     answers: dict[str, JSON] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
+    until: dict[str, float] = field(default_factory=dict)
+    together: bool = False
 
-    def ask(self, questions: Mapping[str, Question]) -> None:
-        """Ask these, under keys that have not been used."""
-        self.open, self.names, self.answers = {}, {}, {}
+    def ask(self, questions: Mapping[str, Question], until: float) -> None:
+        """Ask these as well, under keys that have not been used; one whose name is open stays as it is.
+
+        Args:
+            questions: by the keys that the handler knows them by.
+            until: when the time for their answers ends, in seconds since the epoch.
+        """
+        open_ = set(self.names.values())
         for name, question in questions.items():
-            key = self._unused(name)
-            self.open[key], self.names[key] = question, name
+            if name not in open_:
+                key = self._unused(name)
+                self.open[key], self.names[key], self.until[key] = question, name, until
+
+    def withdraw(self, names: Container[str]) -> None:
+        """Ask no longer what has one of these names. Whoever answers it all the same is ignored."""
+        for key in [key for key, name in self.names.items() if name in names]:
+            self._close(key)
+
+    def _close(self, key: str) -> str:
+        del self.open[key]
+        self.until.pop(key, None)
+        return self.names.pop(key)
+
+    def ends(self, otherwise: float) -> float:
+        """Return when the time for the first of the answers ends, in seconds since the epoch.
+
+        Args:
+            otherwise: when it ends at the latest.
+        """
+        return min(otherwise, *self.until.values()) if self.until else otherwise
 
     def _unused(self, name: str) -> str:
         key, number = name, 1
@@ -56,8 +87,7 @@ class Questions:
         """Keep the answers to open questions, by key; return whether there were any."""
         taken = [key for key in answers if key in self.open]
         for key in taken:
-            self.answers[self.names.pop(key)] = dict(answers[key])
-            del self.open[key]
+            self.answers[self._close(key)] = dict(answers[key])
         return bool(taken)
 
     def by_name(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -82,13 +112,14 @@ class Questions:
     def dump(self) -> bytes:
         """Write them down."""
         open_ = {key: (q.kind, q.method, q.params, q.needs, q.shape) for key, q in self.open.items()}
-        return to_json([open_, self.names, self.answers, self.used])
+        return to_json([open_, self.names, self.answers, {**self.used, _SINCE_0_2: [self.until, self.together]}])
 
     @classmethod
     def load(cls, written: bytes) -> "Questions":
         """Read what `dump` returned."""
         open_, names, answers, used = from_json(written)
-        return cls({key: Question(*parts) for key, parts in open_.items()}, names, answers, used)
+        until, together = used.pop(_SINCE_0_2, ({}, True))  # they wait for all answers
+        return cls({key: Question(*parts) for key, parts in open_.items()}, names, answers, used, until, together)
 
 
 def _fits(question: Question, answer: JSON) -> bool:

@@ -2,23 +2,24 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..crypto.keys import KeyRing
-from ..errors import InternalFault, ProtocolError, RequestError
+from ..errors import InternalFault, OverBudget, ProtocolError, RequestError
 from ..flow.journal import Journal
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..protocol.messages import Change, Complete, Question
+from ..protocol.messages import Change, Complete, Subscription, TaskStatus
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.tasks import TaskRow
+from .questions import Questions
 from .sealing import RowBinding, SealedTasks
 
 logger = logging.getLogger("mrtr_server")
 
-NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b"", "lease": "", "leased_until": 0.0}
+NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""}
 """What a task that has ended keeps of its flow."""
 
 
@@ -51,13 +52,14 @@ class TaskRecords:
     async def expire(self, row: TaskRow) -> TaskRow:
         """Fail a task whose time is over, unless something else has just happened to it; return it as it is now."""
         message = "The task did not end in time"
-        if row.status == "input_required":
+        if row.status == "input_required" or row.deadline < row.created + row.ttl:
             message = "The input that the task was waiting for did not come in time"
         elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
             logger.warning(
                 "No worker began a task of %r before it expired; check that a worker runs that has this tool", row.name
             )
-        expired = await self.change(row, **self.failed(row, ProtocolError(message)))
+        failed = self.failed(row, ProtocolError(message))
+        expired = await self.change(row, **failed, lease="", leased_until=0.0)
         return expired or await self.store.find_task(row.id) or row
 
     def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:
@@ -77,29 +79,57 @@ class TaskRecords:
             sealed = self.sealed.seal_outcome(place_of(row), error)
         return {"status": "failed", "outcome": sealed, "message": error.message, **NOTHING_LEFT}
 
-    def parked(
-        self, row: TaskRow, journal: Journal, asked: Mapping[str, Question], answer_within: float
-    ) -> dict[str, Any]:
-        """Return the changes that let a task wait for answers.
+    def asked(self, row: TaskRow, journal: Journal, questions: Questions) -> dict[str, Any]:
+        """Return the changes that let the client see what is asked.
 
         Args:
             row: the task.
             journal: what its flow remembers.
-            asked: what it asks, by the key that the handler knows.
-            answer_within: how long the person has to answer, in seconds.
+            questions: what it asks, and nothing that was answered: that is in the journal.
 
         Raises:
             OverBudget: the journal is too large.
         """
-        questions, now = self.sealed.unseal_questions(row), self.now()
-        questions.ask(asked)
         return {
-            "status": "input_required",
             "journal": self.seal_journal(row, journal),
             "questions": self.sealed.seal_questions(place_of(row), questions.dump()),
-            "deadline": min(row.created + row.ttl, now + answer_within),
+            "deadline": questions.ends(row.created + row.ttl),
             "attempts": 0,
         }
+
+    def answered(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
+        """Return the changes that keep answers to what a task asks.
+
+        If nothing of it runs, it is to run now, unless it waits for further answers.
+
+        Args:
+            row: the task.
+            questions: what it asks, with the answers.
+
+        Raises:
+            OverBudget: the answers are too large.
+        """
+        written = questions.dump()
+        if len(written) > self.limits.state_bytes:
+            message = f"The answers are over {self.limits.state_bytes} bytes"
+            raise OverBudget(message, "state_bytes", self.limits.state_bytes)
+        end = row.created + row.ttl
+        changes: dict[str, Any] = {
+            "questions": self.sealed.seal_questions(place_of(row), written),
+            "deadline": questions.ends(row.deadline if questions.open and not questions.until else end),
+        }
+        if row.status == "input_required" and not (questions.open and questions.together):
+            changes["status"] = "working"
+        return changes
+
+    def status(self, row: TaskRow) -> TaskStatus:
+        """Return a task's status for its client: it needs input as soon as something is asked, whatever runs beside.
+
+        In the row it needs input only when nothing of it runs, nor is to.
+        """
+        if row.status == "working" and row.questions and self.sealed.unseal_questions(row).open:
+            return "input_required"
+        return row.status
 
     def kept(self, row: TaskRow, journal: Journal) -> dict[str, Any]:
         """Return the changes that keep what a task has done. Raises `OverBudget`."""
@@ -122,6 +152,14 @@ class TaskRecords:
     def notify(self, id: str) -> None:
         """Send word of a change of a task to those who listen."""
         self._fanout.publish(Change("task", id))
+
+    def notify_worker(self, id: str) -> None:
+        """Send word of what a client did to a task to the worker that runs it, wherever that is."""
+        self._fanout.publish(Change("run", id))
+
+    def listen_for_workers(self, ids: Iterable[str]) -> Subscription:
+        """Start to listen to what clients do to tasks, by their ids."""
+        return self._fanout.subscribe(frozenset(Change("run", id) for id in ids))
 
 
 def place_of(row: TaskRow) -> RowBinding:

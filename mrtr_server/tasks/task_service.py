@@ -32,6 +32,9 @@ RETENTION = 300.0
 AGAIN_AFTER = 1.0
 """When a client is to repeat a request for a result that has no room to wait, in seconds."""
 
+STEP_GOES_ON = "The task was cancelled. A step that had begun may still be running."
+"""The message of a cancelled task until its worker has said that nothing of it runs any more."""
+
 _FIRST_ASK_PREFIX = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
 
@@ -59,7 +62,7 @@ class Tasks:
         self._sealed = records.sealed
         self._limits = records.limits
         self._worker = worker
-        self._waiting = TaskWaiting(fanout, admission, records.limits.task_waits)
+        self._waiting = TaskWaiting(fanout, admission, records.limits.task_waits, records.status)
         self._told = False
 
     def wake_worker(self) -> None:
@@ -168,10 +171,10 @@ class Tasks:
             Busy: there is no room to wait.
         """
         row = await self._find(call.target, _owner(call.principal))
-        if row.status == "working" and not self._waiting.has_room:
+        if not self._waiting.has_room and self._records.status(row) == "working":
             raise Busy(AGAIN_AFTER)
-        row = await self._until_settled(row, self._limits.result_wait_seconds)
-        return TaskResult(self.view(row), self._sealed.seal_wait(place_of(row)) if row.status == "working" else "")
+        task = self.view(await self._until_settled(row, self._limits.result_wait_seconds))
+        return TaskResult(task, self._sealed.seal_wait(place_of(row)) if task.status == "working" else "")
 
     def check_wait(self, call: Call) -> None:
         """Check the state that a request for a result was given to come again with. Raises `InvalidRequestState`."""
@@ -209,22 +212,18 @@ class Tasks:
             raise OverBudget(message, "answers", self._limits.answers)
         while True:
             row = await self._find(call.target, _owner(call.principal))
-            if row.status != "input_required":
+            if row.status in ENDED:
                 return
             questions = self._sealed.unseal_questions(row)
             if not questions.take(answers if map_answers is None else map_answers(questions, answers)):
                 return
-            written = questions.dump()
-            if len(written) > self._limits.state_bytes:
-                message = f"The answers are over {self._limits.state_bytes} bytes"
-                raise OverBudget(message, "state_bytes", self._limits.state_bytes)
-            changes: dict[str, Any] = {"questions": self._sealed.seal_questions(place_of(row), written)}
-            if not questions.open:  # nobody's answer is waited for any more
-                changes |= {"status": "working", "deadline": row.created + row.ttl}
+            changes = self._records.answered(row, questions)
+            if "status" in changes:
                 changed = await self._go_on(row, changes)
             else:
                 changed = await self._records.change(row, **changes)
             if changed:
+                self._tell_worker(changed)
                 return
 
     async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
@@ -247,9 +246,18 @@ class Tasks:
             row = await self._find(id, owner)
             if row.status in ENDED:
                 return row
+            # Its worker gives the lease back when nothing of it runs any more.
             cancelled = await self._records.change(row, status="cancelled", message="", **NOTHING_LEFT)
             if cancelled is not None:
+                self._tell_worker(cancelled)
                 return cancelled
+
+    def _tell_worker(self, row: TaskRow) -> None:
+        """Let the worker hear at once of what a client has done to its task, wherever it runs."""
+        if not row.lease:
+            return
+        if self._worker is None or not self._worker.hear(row):
+            self._records.notify_worker(row.id)
 
     async def _find(self, id: str, owner: str) -> TaskRow:
         row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
@@ -262,20 +270,24 @@ class Tasks:
 
     def view(self, row: TaskRow) -> Task:
         """Return a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
-        questions = self._sealed.unseal_questions(row) if row.status == "input_required" else Questions()
+        questions = self._sealed.unseal_questions(row) if row.status not in ENDED else Questions()
         return Task(
             id=row.id,
-            status=row.status,
+            status="input_required" if questions.open else row.status,
             created=row.created,
             updated=row.updated,
             ttl=row.ttl,
             poll=row.poll,
-            message=row.message,
+            message=self._message(row),
             questions=questions.open,
             names=questions.names,
             outcome=self._sealed.unseal_outcome(row),
             first_ask=row.id.startswith(_FIRST_ASK_PREFIX),
         )
+
+    def _message(self, row: TaskRow) -> str:
+        is_leased = row.lease != "" and row.leased_until > self._records.now()
+        return STEP_GOES_ON if row.status == "cancelled" and is_leased else row.message
 
 
 def _owner(principal: Principal | None) -> str:

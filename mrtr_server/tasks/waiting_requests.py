@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 
 from ..flow.admission import Admission
-from ..protocol.messages import Change
+from ..protocol.messages import Change, TaskStatus
 from ..storage.pubsub import Fanout
 from ..storage.tasks import TaskRow
 
@@ -27,9 +27,13 @@ class TaskWaiting:
         fanout: tells of changes.
         admission: says whether the server is draining.
         most: how many requests may wait at once.
+        status: returns a task's status for its client.
     """
 
-    def __init__(self, fanout: Fanout, admission: Admission, most: int) -> None:
+    def __init__(
+        self, fanout: Fanout, admission: Admission, most: int, status: Callable[[TaskRow], TaskStatus]
+    ) -> None:
+        self._status = status
         self._fanout = fanout
         self._admission = admission
         self._most = most
@@ -54,7 +58,7 @@ class TaskWaiting:
         Raises:
             Exception: whatever `find` raises.
         """
-        if row.status != "working" or not self.has_room:
+        if not self.has_room or self._status(row) != "working":
             return row
         loop = asyncio.get_running_loop()
         draining = self._admission.draining
@@ -73,7 +77,7 @@ class TaskWaiting:
         try:
             with nullcontext() if draining else self._admission.on_drain(end):
                 row, pause = await find(), FIRST_LOOK  # it may have changed before anybody listened
-                while row.status == "working" and loop.time() < ends:
+                while loop.time() < ends and self._status(row) == "working":
                     with suppress(TimeoutError):
                         async with asyncio.timeout_at(min(loop.time() + pause, ends)) as patience:
                             if not await changes.next():  # the fan-out has ended it

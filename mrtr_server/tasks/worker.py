@@ -15,7 +15,9 @@ from ..flow.admission import Admission
 from ..flow.endings import YieldReason
 from ..storage.lease import Lease
 from ..storage.tasks import TaskRow
-from .execution import AGAIN_AFTER, Executor, TaskRun, TaskTools
+from .client_changes import ClientChanges
+from .execution import AGAIN_AFTER, TaskRun
+from .executor import Executor, TaskTools
 from .records import TaskRecords
 
 logger = logging.getLogger("mrtr_server")
@@ -74,6 +76,15 @@ class Worker:
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
         return nullcontext() if loop_worker is None else loop_worker.reserve(tool)
 
+    def hear(self, row: TaskRow) -> bool:
+        """Hear of what a client has just done to a task; return whether that runs on this event loop.
+
+        Args:
+            row: the task as it is now.
+        """
+        loop_worker = self._loop_workers.get(asyncio.get_running_loop())
+        return loop_worker is not None and loop_worker.hear(row)
+
     async def close(self) -> None:
         """Hand tasks back: at their next boundary if they reach one in time, otherwise from their last step."""
         loop = asyncio.get_running_loop()
@@ -129,6 +140,7 @@ class _LoopWorker:
         self._looked = 0.0
         # Not in the context of the request that happened to come first.
         loop, context = asyncio.get_running_loop(), Context()
+        self._from_clients = ClientChanges(records, self._look)
         self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
         self._heard = loop.create_task(self._again_and_again(self._heartbeat, "renewed"), context=context)
 
@@ -147,6 +159,7 @@ class _LoopWorker:
                 task.cancel()
             if late:
                 _, late = await asyncio.wait(late, timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
+        self._from_clients.follow(set())
         self._claims.cancel()
         self._heard.cancel()
         await asyncio.wait((self._claims, self._heard), timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
@@ -275,13 +288,13 @@ class _LoopWorker:
         self._left[row.id] = time.monotonic() + (SKIP_TASK_SECONDS if seconds is None else seconds)
 
     def _begin(self, row: TaskRow, since: float) -> None:
-        present, working = self._running.get(row.id, (None, None))
-        if present is not None and working is not None and not present.over:
+        present, _ = self._running.get(row.id, (None, None))
+        if present is not None and not present.over:
             if present.found(row, since):
                 return
-            working.cancel()
+            present.stop()
         run = TaskRun(self._records, row, Lease(self._limits.lease_seconds, since))
-        task = asyncio.create_task(self._run(run), context=Context())  # it may begin within a request
+        task = run.start(self._run(run))
         self._running[row.id] = (run, task)
         task.add_done_callback(lambda _: self._done(run))
 
@@ -296,7 +309,23 @@ class _LoopWorker:
         name = run.row.name
         # One that begins anew here waits for its former run, which may take a while to end.
         turn = self._turns.setdefault(name, asyncio.Semaphore(self._at_once(name) or 1))
-        await self._executor.execute(run, turn, self._should_yield)
+        try:
+            await self._executor.execute(run, turn, self._should_yield)
+        finally:
+            if run.lost:
+                await run.let_go()
+
+    def hear(self, row: TaskRow) -> bool:
+        """See `Worker.hear`."""
+        run, _ = self._running.get(row.id, (None, None))
+        if run is not None:
+            run.hear(row)
+        return run is not None
+
+    def _look(self, id: str) -> None:
+        run, _ = self._running.get(id, (None, None))
+        if run is not None:
+            run.look_soon()
 
     # What happens meanwhile
 
@@ -311,11 +340,15 @@ class _LoopWorker:
                 stood_still,
                 self._limits.lease_seconds,
             )
+        self._from_clients.follow(self._running.keys())
         ids = list(self._running)
         if ids:
             await self._renew(ids)
         if time.monotonic() - self._looked >= POLL_INTERVAL:
             self._looked = time.monotonic()
+            for run, _ in self._running.values():
+                if run.journal.asked:  # a notice of an answer may have been lost
+                    run.look_soon()
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._records.expire, overdue))  # at once, or who is cancelled waits for them
 
@@ -323,14 +356,13 @@ class _LoopWorker:
         since = time.monotonic()
         held = await self._records.store.renew_tasks(self._name, ids, seconds=self._limits.lease_seconds)
         for id in ids:
-            run, task = self._running.get(id, (None, None))
-            if run is None or task is None or run.over:
+            run, _ = self._running.get(id, (None, None))
+            if run is None or run.over:
                 continue
             if id in held:
                 run.lease.hold(since)
             else:
-                run.lease.lost = True
-                task.cancel()
+                run.stop()
 
 
 async def _within(seconds: float, work: Awaitable[object]) -> None:

@@ -125,6 +125,18 @@ async def app(store: SQLStore) -> AsyncIterator[MRTRServer]:
             await ctx.step(lambda: "done", key=f"{number}")
         return "done"
 
+    @app.tool(task="required")
+    async def pauses(ctx: Context) -> str:
+        for number in range(5):
+            await ctx.step(lambda: "done", key=f"{number}")
+            await asyncio.sleep(0)
+        return "done"
+
+    @app.tool(task="required")
+    async def at_once(ctx: Context) -> str:
+        await asyncio.gather(*(ctx.step(lambda: "done", key=f"{number}") for number in range(5)))
+        return "done"
+
     yield app
     await app._parts.worker.close()
 
@@ -149,16 +161,20 @@ async def test_a_round_that_is_redeemed_asks_twice_and_so_does_a_duplicate(
     assert counted.take() == ["grant", "find_redemption"]
 
 
-@pytest.mark.parametrize(("tool", "changes"), [("work", 1), ("steps", 6)])
+@pytest.mark.parametrize(
+    ("tool", "changes", "checks"), [("work", 1, 0), ("steps", 6, 1), ("pauses", 6, 5), ("at_once", 6, 1)]
+)
 async def test_a_task_is_written_once_for_each_step_and_once_at_each_end(
-    app: MRTRServer, counted: Counted, tool: str, changes: int
+    app: MRTRServer, counted: Counted, tool: str, changes: int, checks: int
 ) -> None:
+    """Before a step it is read, unless nothing was awaited since the last one was written."""
     flow = AsyncClient(app, tasks=True, log_level=None).flow(tool)
     await flow.start()
     assert (await flow.wait()).text == "done"
     asked = Counter(counted.take())
     assert (asked["add_leased_task"], asked["change_task"]) == (1, changes)
-    assert asked.keys() - LOOKS - NOTICES == {"add_leased_task", "change_task"}
+    assert asked["holds_task"] == checks
+    assert asked.keys() - LOOKS - NOTICES <= {"add_leased_task", "change_task", "holds_task"}
     await asyncio.gather(*(flow.look() for _ in range(3)))
     assert LOOKS & Counter(counted.take()).keys()
     assert (await flow.look()).text == "done"

@@ -256,6 +256,30 @@ class TaskContract:
         assert await bench.store.renew_tasks("other", ids, seconds=5) == set()
         assert await bench.store.renew_tasks("mine", [], seconds=5) == set()
 
+    async def test_a_task_is_held_while_it_works_under_the_lease(self, bench: Bench) -> None:
+        row = await bench.add()
+        assert not await bench.store.holds_task("mine", row.id)
+        (claimed,) = await bench.claim("mine")
+        assert await bench.store.holds_task("mine", row.id)
+        assert await bench.another.holds_task("mine", row.id)
+        assert not await bench.store.holds_task("other", row.id)
+        assert not await bench.store.holds_task("mine", "missing")
+        await bench.another.change_task(claimed, status="cancelled")
+        assert not await bench.store.holds_task("mine", row.id)
+
+    async def test_a_task_that_is_over_time_is_held_by_nobody(self, bench: Bench) -> None:
+        row = await bench.add(lease="mine", status="working")
+        await bench.pass_time(row.expires - row.created + 1)
+        assert not await bench.store.holds_task("mine", row.id)
+
+    async def test_a_lease_is_renewed_on_what_was_cancelled_too_and_that_is_not_to_be_run(self, bench: Bench) -> None:
+        await bench.add()
+        (claimed,) = await bench.claim("mine", seconds=5)
+        cancelled = await bench.store.change_task(claimed, status="cancelled")
+        assert cancelled is not None
+        assert await bench.store.renew_tasks("mine", [claimed.id], seconds=50) == set()
+        assert (await bench.found(claimed)).leased_until > cancelled.leased_until + 40
+
     async def test_what_is_overdue_is_found_until_it_has_ended(self, bench: Bench) -> None:
         now = time.time()
         working = await bench.add(deadline=now + 5)
@@ -793,14 +817,13 @@ class Model(RuleBasedStateMachine):
 
     @rule(lease=LEASES, seconds=SECONDS)
     def renew(self, lease: str, seconds: float) -> None:
-        held = {
-            row.id
-            for row in self.rows.values()
-            if self.alive(row.id) and row.lease == lease and row.status == "working"
-        }
+        taken = [row for row in self.rows.values() if self.alive(row.id) and row.lease == lease]
+        held = {row.id for row in taken if row.status == "working"}
         assert self.do(self.store.renew_tasks(lease, list(self.rows), seconds=seconds)) == held
-        for id in held:
-            self.rows[id] = replace(self.rows[id], leased_until=self.clock.now + seconds)
+        for row in taken:
+            if row.status in ("working", "cancelled"):
+                self.rows[row.id] = replace(row, leased_until=self.clock.now + seconds)
+            assert self.do(self.store.holds_task(lease, row.id)) == (row.status == "working")
 
     @rule()
     def look(self) -> None:

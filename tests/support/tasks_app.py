@@ -1,12 +1,14 @@
 """Tools with tasks, for tests that run them in several processes, and stop and kill those.
 
 `TASKS_DIR` holds the ledger, and while parts are to take their time, a file `hold`; `TASKS_DATABASE` is the URL of the
-database; `TASKS_LEASE` and `TASKS_ATTEMPTS` are limits, and `TASKS_LAME_DUCK` is that of the server. With
-`TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
+database, or `memory` for none; `TASKS_LEASE` and `TASKS_ATTEMPTS` are limits, and `TASKS_LAME_DUCK` is that of the
+server. With `TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
 """
 
 import asyncio
 import os
+import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ POLL = 0.1
 """In seconds."""
 
 PLACE = Path(os.environ["TASKS_DIR"])
+DATABASE = None if os.environ["TASKS_DATABASE"] == "memory" else os.environ["TASKS_DATABASE"]
 
 
 def note(*words: object) -> None:
@@ -36,7 +39,7 @@ async def lifespan(_: MRTRServer) -> AsyncIterator[None]:
 
 app = MRTRServer(
     "tasks",
-    database=os.environ["TASKS_DATABASE"],
+    database=DATABASE,
     limits=Limits(
         lease_seconds=float(os.environ.get("TASKS_LEASE", "30")),
         task_attempts=int(os.environ.get("TASKS_ATTEMPTS", "5")),
@@ -46,7 +49,7 @@ app = MRTRServer(
     run_tasks=not os.environ.get("TASKS_LEFT_TO_OTHERS"),
 )
 mounted = Starlette(routes=[Mount("/", app)])  # which passes no lifespan on
-without_tasks = MRTRServer("plain", database=os.environ["TASKS_DATABASE"])
+without_tasks = MRTRServer("plain", database=DATABASE)
 without_store = MRTRServer("alone")
 
 
@@ -86,6 +89,22 @@ async def deadly(ctx: Context) -> str:
     """Take the process along."""
     await ctx.step(die)
     return "alive"
+
+
+async def drop(name: str, number: int) -> int:
+    note("drop", name, number, time.time())
+    await asyncio.sleep(0.002)
+    return number
+
+
+@app.tool(task="required", poll=POLL)
+async def drip(name: str, ctx: Context) -> str:
+    """Have one effect after the other, with pauses of every length in between."""
+    for number in range(1000):
+        note("call", name, number, time.time())
+        await ctx.step(drop, name, number)
+        await asyncio.sleep(random.choice((0, 0, 0.001, 0.01, 0.03)))
+    return "dry"
 
 
 @app.tool(task="required", poll=POLL)

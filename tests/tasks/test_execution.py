@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,7 +11,7 @@ from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavaila
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
-from mrtr_server.protocol.messages import Call
+from mrtr_server.protocol.messages import Call, Question
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
@@ -65,6 +65,7 @@ class Bench:
         row = await self.claim(worker)
         run = TaskRun(self.records, row, Lease(LEASE, 0.0))
         run.journal = self.records.sealed.unseal_journal(row, self.records.now())
+        run.answer_within = 3600.0
         return run
 
     async def recorded(self, run: TaskRun) -> set[str]:
@@ -148,3 +149,75 @@ class TestATaskThatNobodyElseHasWorkedOn:
         await do(run, "two")
         assert not run.lost
         assert await bench.recorded(run) == {"one", "two"}
+
+
+def question(message: str) -> Question:
+    return Question("form", "elicitation/create", {"message": message, "requestedSchema": {}}, "elicitation.form")
+
+
+async def answered(bench: Bench, run: TaskRun, key: str, answer: dict[str, Any]) -> None:
+    """Answer what the task asks, as another replica does."""
+    row = await bench.store.find_task(run.row.id)
+    assert row is not None
+    questions = bench.records.sealed.unseal_questions(row)
+    assert questions.take({key: answer})
+    assert await bench.store.change_task(row, **bench.records.answered(row, questions))
+
+
+async def asked(bench: Bench, run: TaskRun) -> dict[str, str]:
+    """Return what the task asks by now: the name of each question that is open, by its key."""
+    row = await bench.store.find_task(run.row.id)
+    assert row is not None
+    return bench.records.sealed.unseal_questions(row).names
+
+
+class TestWhatIsAskedBesideWork:
+    ANSWER: ClassVar = {"action": "accept", "content": {}}
+
+    @pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
+    @pytest.mark.parametrize("replies", [1, 3])
+    async def test_keeps_its_key_when_replies_of_the_store_were_lost(self, bench: Bench, replies: int) -> None:
+        run = await bench.run("worker")
+        assert isinstance(bench.store, Unsteady)
+        bench.store.losing = replies
+        await run.publish({"login": question("Who?")})
+        assert await asked(bench, run) == {"login": "login"}
+        assert not run.lost
+        await answered(bench, run, "login", self.ANSWER)
+        await do(run, "one")
+        assert run.journal.answer("login", question("Who?").digest) == self.ANSWER
+
+    async def test_keeps_its_key_beside_what_is_asked_later(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await run.publish({"login": question("Who?"), "size": question("How tall?")})
+        assert await asked(bench, run) == {"login": "login", "size": "size"}
+
+    async def test_is_not_stored_again_when_it_is_open(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        version = run.row.version
+        await run.publish({"login": question("Who?")})
+        again = await bench.run("worker")  # as after the death of the first
+        await again.publish({"login": question("Who?")})
+        assert again.row.version == version + 1  # the claim alone
+
+    async def test_has_no_answer_that_was_one_to_another_question(self, bench: Bench) -> None:
+        """It comes as the question changes: it counts for what was read."""
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await answered(bench, run, "login", self.ANSWER)
+        await run.publish({"login": question("Really?")})
+        assert run.journal.answer("login", question("Really?").digest) is None
+        assert run.journal.answer("login", question("Who?").digest) == self.ANSWER
+        assert await asked(bench, run) == {"login_2": "login"}
+
+    async def test_is_withdrawn_when_the_round_ends_without_it(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        size = {"size": question("How tall?")}
+        await run.end(lambda row: run.parked(row, size, together=False))
+        assert await asked(bench, run) == {"size": "size"}
+        row = await bench.store.find_task(run.row.id)
+        assert row is not None
+        assert bench.records.sealed.unseal_journal(row, bench.records.now()).asked == {"size": size["size"].digest}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import from_json, to_json
 
 from mrtr_server.errors import InvalidParams
 from mrtr_server.protocol.messages import JSON, Question
@@ -19,9 +20,15 @@ ROOTS = Question("roots", "roots/list", {}, "roots")
 ANN: JSON = {"action": "accept", "content": {"name": "Ann"}}
 
 
+def ask_anew(questions: Questions, asked: dict[str, Question]) -> None:
+    """Ask these, and nothing else any more."""
+    questions.withdraw(list(questions.names.values()))
+    questions.ask(asked, 0.0)
+
+
 def asking(**questions: Question) -> Questions:
     made = Questions()
-    made.ask(questions)
+    made.ask(questions, 0.0)
     return made
 
 
@@ -30,7 +37,7 @@ class TestKeys:
     def test_are_never_used_twice(self, rounds: list[set[str]]) -> None:
         questions, given_out = Questions(), list[str]()
         for names in rounds:
-            questions.ask(dict.fromkeys(sorted(names), LOGIN))
+            ask_anew(questions, dict.fromkeys(sorted(names), LOGIN))
             assert set(questions.names.values()) == names
             given_out += questions.open
             questions = Questions.load(questions.dump())
@@ -39,9 +46,9 @@ class TestKeys:
     def test_are_the_names_of_the_author_for_as_long_as_they_can_be(self) -> None:
         questions = Questions()
         for key in ("login", "login_2", "login_3"):
-            questions.ask({"login": LOGIN})
+            ask_anew(questions, {"login": LOGIN})
             assert list(questions.open) == [key]
-        questions.ask({"login_1": LOGIN, "login_02": LOGIN, "login_4": LOGIN, "login_3": LOGIN})
+        ask_anew(questions, {"login_1": LOGIN, "login_02": LOGIN, "login_4": LOGIN, "login_3": LOGIN})
         assert list(questions.open) == ["login_1", "login_02", "login_4", "login_3_2"]
 
     def test_of_what_is_asked_again_and_again_take_no_room(self) -> None:
@@ -49,9 +56,43 @@ class TestKeys:
         questions = asking(login=LOGIN)
         before = len(questions.dump())
         for _ in range(10_000):
-            questions.ask({"login": LOGIN})
+            ask_anew(questions, {"login": LOGIN})
         assert list(questions.open) == ["login_10001"]
-        assert len(questions.dump()) < before + 20
+        assert len(questions.dump()) < before + 40
+
+
+class TestWhatIsOpen:
+    def test_keeps_its_key_when_it_is_asked_again_beside_something_new(self) -> None:
+        questions = asking(login=LOGIN)
+        questions.ask({"login": LOGIN, "note": NOTE}, 0.0)
+        assert questions.names == {"login": "login", "note": "note"}
+
+    def test_ends_when_the_first_time_for_an_answer_does(self) -> None:
+        questions = Questions()
+        assert questions.ends(50.0) == 50.0
+        for name, until in (("login", 30.0), ("note", 20.0), ("page", 40.0)):
+            questions.ask({name: LOGIN}, until)
+        questions = Questions.load(questions.dump())
+        assert questions.ends(50.0) == 20.0
+        assert questions.take({"note": ANN})
+        assert questions.ends(50.0) == 30.0
+        assert questions.ends(25.0) == 25.0
+        questions.withdraw(["login"])
+        assert questions.ends(50.0) == 40.0
+
+    def test_waits_for_all_answers_if_a_release_asked_it_that_knew_nothing_else(self) -> None:
+        open_, names, answers, used = from_json(asking(login=LOGIN).dump())
+        del used["\n"]
+        questions = Questions.load(to_json([open_, names, answers, used]))
+        assert (list(questions.open), questions.together, questions.until) == (["login"], True, {})
+
+    def test_is_read_by_the_release_before(self) -> None:
+        """0.1.0 takes four things, and looks into the last one by the names that it asks."""
+        questions = asking(login=LOGIN)
+        questions.together = True
+        open_, names, answers, used = from_json(questions.dump())
+        assert [Question(*parts) for parts in open_.values()] == [LOGIN]
+        assert (names, answers, used["login"]) == ({"login": "login"}, {}, 1)
 
 
 class TestAnswersByName:
@@ -96,7 +137,7 @@ class TestAnswersByName:
 
     def test_are_for_the_question_that_has_the_name_now(self) -> None:
         questions = asking(login=LOGIN)
-        questions.ask({"login": LOGIN})
+        ask_anew(questions, {"login": LOGIN})
         assert questions.by_name({"login": ANN, "login_2": ANN}) == {"login_2": ANN}
 
 

@@ -27,6 +27,7 @@ from mrtr_server import (
     Store,
     ToolError,
 )
+from mrtr_server.tasks import worker
 from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
@@ -185,6 +186,23 @@ async def patient(ctx: Context, name: str) -> str:
 
 
 @app.tool(task="optional")
+async def waits_alone() -> None:
+    """Wait for ever, in no step."""
+    gates.setdefault("alone began", asyncio.Event()).set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        let("alone ended")
+
+
+@app.tool(task="optional")
+async def pauses(ctx: Context) -> str:
+    """Wait in no step, and then run one."""
+    await waits("pause")
+    return await ctx.step(did, "after the pause")
+
+
+@app.tool(task="optional")
 async def fails(how: str) -> str:
     """Fail in one of the ways that there are."""
     raise {
@@ -281,6 +299,13 @@ async def started(client: AsyncClient, tool: str, /, **arguments: Any) -> Any:
     reply = await flow.start()
     assert reply.task.status == "working"
     return flow
+
+
+async def until_nothing_runs(flow: Any) -> None:
+    """Wait until the worker of a cancelled task has said that nothing of it runs any more."""
+    async with asyncio.timeout(10):
+        while (await flow.look()).result.get("statusMessage"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 class TestACall:
@@ -700,11 +725,48 @@ class TestCancellation:
             flow.move_to(other)
         await flow.cancel()
         seen = await flow.look()
-        assert seen.task.status == "cancelled"
+        assert (seen.task.status, "may still be running" in seen.task.message) == ("cancelled", True)
         let("slow")
-        await asyncio.sleep(1.2)
+        await until_nothing_runs(flow)
         assert ran == ["slow"]
-        assert (await flow.look()).result == seen.result
+
+    async def test_says_that_a_step_goes_on_for_as_long_as_it_does(
+        self, client: AsyncClient, server: MRTRServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 0.05)
+        limited = replica(server, limits=Limits(lease_seconds=0.3))
+        flow = await started(AsyncClient(limited, tasks=True, log_level=None), "patient", name="slow")
+        await began("slow")
+        await flow.cancel()
+        await asyncio.sleep(0.6)  # longer than the lease
+        assert "may still be running" in (await flow.look()).task.message
+        let("slow")
+        await until_nothing_runs(flow)
+        assert ran == ["slow"]
+        await limited._parts.worker.close()
+
+    async def test_on_this_server_is_heard_of_at_once(
+        self, client: AsyncClient, server: MRTRServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 60.0)
+        flow = await started(client, "waits_alone")
+        await began("alone")
+        await flow.cancel()
+        async with asyncio.timeout(1.0):
+            await gates.setdefault("alone ended", asyncio.Event()).wait()
+
+    async def test_that_the_worker_has_not_heard_of_lets_no_step_begin(
+        self, client: AsyncClient, server: MRTRServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 60.0)
+        flow = await started(client, "pauses")
+        await began("pause")
+        row = await server._parts.tasks.store.find_task(flow.task)
+        assert row is not None
+        await server._parts.tasks.store.change_task(row, status="cancelled")
+        let("pause")
+        await until_nothing_runs(flow)
+        assert ran == ["pause"]
 
     async def test_ends_a_handler_that_comes_to_no_boundary(self) -> None:
         ended = asyncio.Event()

@@ -136,8 +136,11 @@ LIMIT 1;
 
 -- name: renew_tasks
 UPDATE mrtr_tasks SET leased_until = :now + :seconds
-WHERE id = ANY(:ids::text[]) AND lease = :lease AND status = 'working' AND expires > :now
-RETURNING id;
+WHERE id = ANY(:ids::text[]) AND lease = :lease AND status IN ('working', 'cancelled') AND expires > :now
+RETURNING id, status;
+
+-- name: holds_task
+SELECT id FROM mrtr_tasks WHERE id = :id AND lease = :lease AND status = 'working' AND expires > :now;
 
 -- name: overdue_tasks
 SELECT

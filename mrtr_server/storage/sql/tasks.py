@@ -90,7 +90,11 @@ class SQLTasks(TaskStore):
     @override
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         found = await self.database.rows("renew_tasks", lease=lease, ids=ids, seconds=seconds)
-        return {id for (id,) in found}
+        return {id for id, status in found if status == "working"}
+
+    @override
+    async def holds_task(self, lease: str, id: str) -> bool:
+        return bool(await self.database.find("holds_task", lease=lease, id=id))
 
     @override
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:

@@ -1,0 +1,162 @@
+"""Runs rounds of tasks, and records how they end."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol, assert_never
+
+from ..errors import (
+    InvalidRequestState,
+    MissingCapability,
+    ProtocolError,
+    RequestError,
+    StoreUnavailable,
+    UnknownTarget,
+)
+from ..flow.endings import Asking, Backgrounded, Yielded, YieldReason
+from ..flow.handler import TaskTerms
+from ..flow.journal import Journal
+from ..flow.waiting_round import ShouldYield
+from ..logs.refusals import RefusalLog
+from ..protocol.messages import Call, Complete
+from .execution import AGAIN_AFTER, TaskRun
+from .records import TaskRecords
+
+logger = logging.getLogger("mrtr_server")
+
+TaskEnd = Complete | RequestError | Asking | Yielded | Backgrounded
+"""How a round of a task ends: with the outcome of the task, with questions, or to be continued."""
+
+
+class TaskTools(Protocol):
+    """The tools whose calls are tasks: all that tasks know of how a flow is run."""
+
+    @property
+    def terms(self) -> Mapping[str, TaskTerms]:
+        """How their calls become tasks, by tool; there may be more later."""
+        ...
+
+    def answer_within(self, tool: str) -> float | None:
+        """Return how long a person has to answer a question of a tool, in seconds; None for the server's own limit."""
+        ...
+
+    async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+        """Run a round of a task.
+
+        Args:
+            call: the request that it came from.
+            journal: what its flow remembers.
+            run: the task.
+            should_yield: asked at each boundary whether the round ends there.
+
+        Returns:
+            How the round ends.
+
+        Raises:
+            UnknownTarget: there is no such tool here.
+            RequestError: nothing was run, and the task fails with it.
+            StoreUnavailable: nothing was run, and it may be run later.
+        """
+        ...
+
+
+class Executor:
+    """Runs rounds of tasks, and records how they end.
+
+    Args:
+        records: the rows of the tasks.
+        tools: the tools.
+        leave_to_others: notes that this worker is to claim a task no more for a while, for so many seconds if they are
+            given.
+    """
+
+    def __init__(self, records: TaskRecords, tools: TaskTools, leave_to_others: Callable[..., None]) -> None:
+        self._records = records
+        self._tools = tools
+        self._leave_to_others = leave_to_others
+        self._refusals = RefusalLog()
+        self._told: set[str] = set()
+
+    async def execute(self, run: TaskRun, turn: asyncio.Semaphore, should_yield: ShouldYield) -> None:
+        """Run a round of a task, or hand the task back.
+
+        Args:
+            run: the task.
+            turn: held while it runs.
+            should_yield: asked whether this worker is to run no more of it.
+        """
+        try:
+            async with turn:
+                if should_yield() is not None:
+                    await run.leave()
+                else:
+                    await self._run_round(run, should_yield)
+        except InvalidRequestState as refused:
+            self._tell_once(f"Tasks can't be unsealed: {refused.reason}. Give every replica all keys of the ring")
+            self._leave_to_others(run.row)
+            await run.leave()
+        except UnknownTarget:
+            self._tell_once(
+                f"There are tasks of {run.row.name!r}, a tool that this server does not have; other servers may"
+            )
+            self._leave_to_others(run.row)
+            await run.leave()
+        except StoreUnavailable as error:
+            if not error.reference:  # or the log has a line of the outage
+                self._refusals.note("A task of %r can't continue now: %r", run.row.name, str(error))
+            self._leave_to_others(run.row, AGAIN_AFTER)
+            await run.leave()
+        except RequestError as error:
+            await self._fail(run, error)
+        except asyncio.CancelledError:
+            if not run.lost:
+                with suppress(asyncio.CancelledError):
+                    await run.leave()
+            raise
+        except Exception as error:
+            logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
+            await self._fail(run, ProtocolError("The task could not be stored"))
+
+    async def _run_round(self, run: TaskRun, should_yield: ShouldYield) -> None:
+        records, row, limits = self._records, run.row, self._records.limits
+        if row.attempts > limits.task_attempts:
+            logger.error(
+                "A task of %r has failed: it was started %d times and reached no step, question or end. Each time its "
+                "worker ended, or was silent for longer than its lease of %g s, as when its event loop is blocked",
+                row.name,
+                row.attempts - 1,
+                limits.lease_seconds,
+            )
+            raise ProtocolError("The task failed: it could not be run to its end")
+        within = self._tools.answer_within(row.name)
+        run.answer_within = limits.flow_seconds if within is None else within
+        call = records.sealed.unseal_call(row)
+        run.journal = journal = records.sealed.unseal_journal(row, records.now())
+        run.take_answers(row)
+
+        def run_should_yield() -> YieldReason | None:
+            return YieldReason.LEASE_IN_DOUBT if run.lease.in_doubt else should_yield()
+
+        end = await self._tools.run(call, journal, run, run_should_yield)
+        match end:
+            case Complete():
+                await run.end(lambda row: records.completed(row, end))
+            case RequestError():
+                await self._fail(run, end)
+            case Asking(questions, together):
+                await run.end(lambda row: run.parked(row, questions, together=together))
+            case Yielded() | Backgrounded():  # which is what a task is already
+                await run.end(lambda row: records.kept(row, journal))
+            case unknown:
+                assert_never(unknown)
+
+    async def _fail(self, run: TaskRun, error: RequestError) -> None:
+        if isinstance(error, MissingCapability):
+            self._refusals.note_lacking(f"a task of {run.row.name}", "", error)
+        await run.end(lambda row: self._records.failed(row, error))
+
+    def _tell_once(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.error("%s", what)
