@@ -53,16 +53,19 @@ class Store(ABC):
     # Redeemed states
 
     @abstractmethod
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         """Grant a delivery of a sealed state, or return why it is not granted; atomically.
 
         Args:
             state: digest of the state.
             answers: digest of the answers that came with it.
             lease: how long a grant holds unless it is renewed, in seconds. Where a lease ended without an outcome, its
-                replica has died: the next delivery of the same answers is granted anew, with another token.
+                replica has died, or could not reach the store: the next delivery of the same answers is granted anew,
+                with another token.
             keep: how long the record is kept, from the first delivery, in seconds. It is at least as long as the state
                 can be opened.
+            lapsed: whether it is granted anew where a lease ended without an outcome. Otherwise the verdict is
+                `"running"`, and the former holder may still renew it.
 
         Returns:
             Whether it may run, and if not, why; see `Redemption`.
@@ -187,6 +190,8 @@ class Store(ABC):
         Raises:
             StoreUnavailable: it could not be done, or its reply was lost.
         """
+        # What has a default answers for a store that is empty. This has none: a server whose tools have tasks refuses
+        # such a store when it is made.
         raise NotImplementedError(f"{type(self).__name__} keeps no tasks")
 
     async def find_task(self, id: str) -> TaskRow | None:

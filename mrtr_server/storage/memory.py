@@ -247,7 +247,7 @@ class InProcessStore(_InProcessTasks):
         self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes)
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         now = self._clock()
         with self._lock:
             record = self._redeemed.get(state, now)
@@ -258,7 +258,7 @@ class InProcessStore(_InProcessTasks):
                 return Redemption("spent")
             elif record.outcome is not None:
                 return Redemption("recorded", outcome=record.outcome)
-            elif record.leased_until > now:
+            elif record.leased_until > now or not lapsed:
                 return Redemption("running")
             else:
                 record.token, record.attempt, record.leased_until = token_hex(16), record.attempt + 1, now + lease

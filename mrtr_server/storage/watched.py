@@ -123,8 +123,8 @@ class WatchedStore(Store):
         outage.look = self._look_soon
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        work = self._store.redeem(state, answers, lease=lease, keep=keep)
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
+        work = self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
         return await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
 
     @override

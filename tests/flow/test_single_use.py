@@ -85,9 +85,9 @@ class Watched(Store):
             self.failures += 1
             raise StoreUnavailable(f"no {what} today")
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         self._fail("redeem")
-        found = await self.store.redeem(state, answers, lease=lease, keep=keep)
+        found = await self.store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
         self.redeemed.append(found)
         if found.verdict == "recorded" and state in self.swap:
             return Redemption("recorded", outcome=self.swap[state])
@@ -114,6 +114,13 @@ class Watched(Store):
 
     async def close(self) -> None:
         self.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no delivery wait for a holder that may come back, but where that is what is tested."""
+    monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(redemption, "RECORD_INTERVAL", 0.02)
 
 
 @pytest.fixture
@@ -605,17 +612,6 @@ class TestTheStore:
         assert came(await repeated.send({"confirm": YES})) == came(walk.reply)
         assert EFFECTS == ["5 paid"]
 
-    async def test_that_takes_no_outcome_does_not_hide_it_from_the_client(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.01,))
-        add_pay(app)
-        walk = await asked(app)
-        store.down = {"record"}
-        assert await walk.text({"confirm": YES}) == "5 paid"
-        assert "could not be recorded" in caplog.text
-        assert "no record today" in caplog.text
-
     async def test_is_closed_when_the_server_ends(self, app: MRTRServer, store: Watched) -> None:
         messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
         sent: list[str] = []
@@ -629,6 +625,177 @@ class TestTheStore:
         await app({"type": "lifespan"}, receive, send)
         assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
         assert store.closed == 1
+
+
+class TestAnOutcomeThatTheStoreDoesNotTake:
+    """The replica that ran the round keeps it, answers with it, and offers it until the state has expired."""
+
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.01,))
+
+    async def paid(self, app: MRTRServer, store: Watched) -> tuple[Walk, Walk]:
+        """Pay while the store takes no outcome; return the client, and one that has sent nothing yet."""
+        add_pay(app)
+        walk = await asked(app)
+        repeated = again(walk, walk.state)
+        store.down = {"record", "renew"}
+        assert await walk.text({"confirm": YES}) == "5 paid", "what was done is not hidden from the client"
+        return walk, repeated
+
+    async def test_is_what_repetitions_get_meanwhile_though_its_lease_has_ended(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        walk, repeated = await self.paid(app, store)
+        await asyncio.sleep(0.4)  # longer than the lease
+        for down in ({"record", "renew"}, {"record", "renew", "redeem"}):
+            store.down = down
+            assert came(await again(walk, repeated.state).send({"confirm": YES})) == came(walk.reply)
+            refused = await again(walk, repeated.state).error({"confirm": NO})
+            assert refused["message"] == InvalidRequestState.MESSAGE
+        assert EFFECTS == ["5 paid"]
+        (line,) = (each for each in caplog.messages if "could not be recorded" in each)
+        assert "no record today" in line
+        assert "stopped" not in caplog.text
+
+    async def test_is_recorded_once_the_store_takes_it_and_every_replica_has_it_then(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        walk, repeated = await self.paid(app, store)
+        await asyncio.sleep(0.4)
+        store.down = set()
+        await until(lambda: "has been recorded" in caplog.text)
+        other = MRTRServer("bank", keys=[KEY], store=store)
+        add_pay(other)
+        for server in (app, other):
+            assert came(await again(walk, repeated.state, server).send({"confirm": YES})) == came(walk.reply)
+        assert EFFECTS == ["5 paid"]
+        assert app._parts.redeemer._unrecorded == {}
+        assert app._parts.redeemer._under_way == set()
+
+    async def test_is_what_a_delivery_gets_that_waited_for_it(self, app: MRTRServer, store: Watched) -> None:
+        add_pay(app)
+        walk = await asked(app)
+        store.down = {"record"}
+        deliveries = [again(walk, walk.state).send({"confirm": YES}) for _ in range(3)]
+        async with asyncio.timeout(5):
+            replies = await asyncio.gather(*deliveries)
+        assert [came(reply) for reply in replies] == [came(replies[0])] * 3
+        assert EFFECTS == ["5 paid"]
+        store.down = set()
+
+    async def test_gives_way_to_one_that_another_replica_has_recorded(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        walk, repeated = await self.paid(app, store)
+        (state,) = app._parts.redeemer._unrecorded
+        (answers,) = {each.answers for each in app._parts.redeemer._unrecorded.values()}
+        await asyncio.sleep(0.4)
+        theirs = await store.store.redeem(state, answers, lease=60, keep=60)
+        assert theirs.attempt == 2
+        store.down = {"redeem"}
+        await until(lambda: "its lease ended while the outcome could not be recorded" in caplog.text)
+        assert came(await again(walk, repeated.state).send({"confirm": YES})) == came(walk.reply), "until it is known"
+        assert await store.store.record(state, theirs.token, store.recorded[state])
+        store.down = set()
+        await until(lambda: not app._parts.redeemer._unrecorded)
+        assert came(await again(walk, repeated.state).send({"confirm": YES})) == came(walk.reply)
+        assert EFFECTS == ["5 paid"]
+
+    async def test_is_given_up_when_no_replica_takes_its_state_any_more(
+        self, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        clock = Clock()
+        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
+        _, repeated = await self.paid(app, store)
+        clock.advance(101)
+        assert (await repeated.error({"confirm": YES}))["message"] == InvalidRequestState.MESSAGE
+        assert app._parts.redeemer._unrecorded, "a replica whose clock is behind may still take it"
+        clock.advance(60)
+        await until(lambda: not app._parts.redeemer._under_way)
+        assert app._parts.redeemer._unrecorded == {}
+        assert "its outcome was never recorded, and its state has expired" in caplog.text
+
+    async def test_adds_to_no_more_than_there_is_room_for(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "MOST_UNRECORDED_BYTES", 1)
+        walk, repeated = await self.paid(app, store)
+        other = await asked(app)
+        error = await again(other, other.state).error({"confirm": YES})
+        assert error["message"].startswith("Nothing was done")
+        assert error["data"]["reference"] in caplog.text
+        assert "1 outcomes of other rounds wait to be recorded" in caplog.text
+        assert came(await repeated.send({"confirm": YES})) == came(walk.reply)
+        store.down = set()
+        await until(lambda: not app._parts.redeemer._unrecorded)
+        assert await again(other, other.state).text({"confirm": YES}) == "5 paid"
+        assert EFFECTS == ["5 paid"] * 2
+
+    async def test_is_waited_for_by_the_end_of_the_server(
+        self, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = MRTRServer("bank", keys=[KEY], store=store, lame_duck=0, shutdown_seconds=1)
+        phases = iter(["startup", "shutdown"])
+
+        async def receive() -> Any:
+            phase = next(phases)
+            if phase == "shutdown":
+                await self.paid(app, store)
+            return {"type": f"lifespan.{phase}"}
+
+        async def send(message: Any) -> None:
+            assert message["type"].endswith(".complete")
+
+        async with asyncio.timeout(3):
+            await app({"type": "lifespan"}, receive, send)
+        assert "(1 of them, of which 1 have run)" in caplog.text
+        store.down = set()
+
+
+class TestALeaseThatHasEnded:
+    """Its holder may live, and be about to record what it did: it has a while for that."""
+
+    async def test_is_left_to_its_holder_for_a_while(
+        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.3)
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", ())
+        add_pay(app)
+        other = MRTRServer("bank", keys=[KEY], store=store)
+        add_pay(other)
+        walk = await asked(app)
+        repeated = again(walk, walk.state, other)
+        store.down = {"record", "renew"}
+        assert await walk.text({"confirm": YES}) == "5 paid"
+        await asyncio.sleep(0.4)  # longer than the lease
+        waiting = asyncio.create_task(repeated.send({"confirm": YES}))
+        await asyncio.sleep(0.1)
+        store.down = set()  # as the holder finds out within that time
+        assert came(await waiting) == came(walk.reply)
+        assert EFFECTS == ["5 paid"]
+
+    async def test_is_taken_when_that_is_over(
+        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.3)
+        add_pay(app)
+        walk = await asked(app)
+
+        async def dead(state: str, answers: str, **given: Any) -> Redemption:
+            return await store.store.redeem(state, answers, **given | {"lease": 0.01})
+
+        store.redeem = dead  # type: ignore[method-assign]
+        monkeypatch.setattr(app._parts.redeemer, "_run", lambda *_: asyncio.Event().wait())
+        lost = asyncio.create_task(again(walk, walk.state).send({"confirm": YES}))
+        await until(lambda: store.store._redeemed._items)
+        del store.redeem  # type: ignore[method-assign]
+        other = MRTRServer("bank", keys=[KEY], store=store)
+        add_pay(other)
+        began = time.monotonic()
+        assert await again(walk, walk.state, other).text({"confirm": YES}) == "5 paid"
+        assert time.monotonic() - began >= 0.3
+        lost.cancel()
 
 
 class TestTheEndOfTheServer:
@@ -864,9 +1031,9 @@ class TakenOver(Watched):
         self.taken_over = asyncio.Event()
         self.asked: list[tuple[str, str]] = []
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         self.asked.append((state, answers))
-        return await super().redeem(state, answers, lease=lease, keep=keep)
+        return await super().redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
 
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
         if not self.taken_over.is_set():
@@ -1104,7 +1271,7 @@ class TestOfTwoReplicas:
         assert (first, second) == (fleet.pids[0], fleet.pids[1]), "the step that was cut in the middle ran again"
         assert key == other_key, "by its key the payment service tells that it is the same order"
         assert len(fleet.ledger("mailed")) == 1
-        assert "a replica stopped in the middle" in fleet.servers[1].text
+        assert "the lease of this round ended without an outcome" in fleet.servers[1].text
 
     def test_one_that_was_frozen_begins_nothing_more_and_gives_what_the_other_recorded(self, fleet: Fleet) -> None:
         state = fleet.ask()

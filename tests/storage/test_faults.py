@@ -63,8 +63,11 @@ class Faulty(SQLStore):
             raise StoreUnavailable(f"the reply of {method} was lost")
         return came
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        return await self._meet("redeem", lambda: SQLStore.redeem(self, state, answers, lease=lease, keep=keep))
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
+        def redeem() -> Awaitable[Redemption]:
+            return SQLStore.redeem(self, state, answers, lease=lease, keep=keep, lapsed=lapsed)
+
+        return await self._meet("redeem", redeem)
 
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
         return await self._meet("renew", lambda: SQLStore.renew(self, state, token, lease=lease))

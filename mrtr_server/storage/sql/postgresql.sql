@@ -17,6 +17,7 @@ ON CONFLICT (state) DO UPDATE SET
 WHERE mrtr_redemptions.expires <= :now
     OR (
         mrtr_redemptions.outcome IS NULL
+        AND :lapsed
         AND mrtr_redemptions.leased_until <= :now
         AND mrtr_redemptions.answers = excluded.answers
     )

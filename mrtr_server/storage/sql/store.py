@@ -45,9 +45,9 @@ class SQLStore(SQLTasks):
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         token = token_hex(16)
-        given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep}
+        given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep, "lapsed": lapsed}
         await self._sweep()
         for _ in range(LOOKS):
             granted = await self.database.rows("grant", **given)

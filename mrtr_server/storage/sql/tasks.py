@@ -1,6 +1,7 @@
 """Tasks in a database's table: every method is one statement, and one round trip."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from secrets import token_hex
@@ -142,9 +143,9 @@ class SQLTasks(TaskStore):
             self._changes[fields, leases] = statement
         return statement
 
+    @abstractmethod
     async def _sweep(self) -> None:
         """Remove some of what has expired, now and then; the store does, from all of its tables."""
-        raise NotImplementedError
 
     def _on_gap(self) -> None:
         self._has_missed = True
