@@ -336,8 +336,8 @@ class NotExecuted(Unavailable):
     def __init__(self, reference: str) -> None:
         super().__init__(
             reference,
-            "Nothing was done, because the server can't check now whether it was done before; send the "
-            f"request again (reference {reference})",
+            "Nothing was done by this request, because the storage that it needs is not available now; send it again "
+            f"later (reference {reference})",
         )
 
 

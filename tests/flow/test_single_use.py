@@ -33,6 +33,7 @@ from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.base import Redemption, Store
 from mrtr_server.storage.memory import InProcessStore
+from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import Clock
 
 from ..support.direct import Exchange, headers_for, scope_of
@@ -753,6 +754,90 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         store.down = set()
 
 
+class Full(InProcessStore):
+    """A store that takes no task now and then."""
+
+    shared = True
+    full = False
+
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        if self.full:
+            raise StoreUnavailable("no room for tasks")
+        return await super().add_task(row, seconds=seconds)
+
+
+class TestARoundThatBecomesATask:
+    """A task that the store does not take is no outcome: the client is told to try again, and that must help."""
+
+    @pytest.fixture
+    def full(self) -> Full:
+        return Full()
+
+    @pytest.fixture
+    def bank(self, full: Full) -> MRTRServer:
+        return MRTRServer("bank", keys=[KEY], store=full)
+
+    async def try_again(self, bank: MRTRServer, full: Full, target: str) -> Walk:
+        """Become a task while the store takes none, and once more when it does."""
+        capabilities: JSON = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+        walk = Walk(bank, target=target, capabilities=capabilities)
+        await walk.send()
+        if "inputRequests" in walk.reply["result"]:
+            await self.refused(walk, full, {"confirm": YES})
+        else:
+            await self.refused(walk, full, None)
+        return walk
+
+    async def refused(self, walk: Walk, full: Full, answers: JSON | None) -> None:
+        full.full = True
+        state = walk.state
+        for _ in range(2):
+            walk.state = state
+            error = await walk.error(answers)
+            assert (error["code"], list(error["data"])) == (-32603, ["reference"])
+        full.full = False
+        walk.state = state
+        assert (await walk.send(answers))["result"]["resultType"] == "task"
+
+    async def test_at_once_may_be_sent_again(self, bank: MRTRServer, full: Full) -> None:
+        @bank.tool(task="required", single_use=True)
+        async def run(ctx: Context) -> str:
+            return "ran"
+
+        await self.try_again(bank, full, "run")
+        await bank._parts.worker.close()
+
+    async def test_after_a_question_may_be_sent_again(self, bank: MRTRServer, full: Full) -> None:
+        @bank.tool(task="required")
+        async def run(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            await ctx.background()
+            return "ran"
+
+        await self.try_again(bank, full, "run")
+        await bank._parts.worker.close()
+
+    async def test_after_a_step_goes_on_from_there_when_it_is_sent_again(self, bank: MRTRServer, full: Full) -> None:
+        @bank.tool(task="required")
+        async def run(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            paid = await ctx.step(effect, "paid")
+            await ctx.background()
+            return paid
+
+        capabilities: JSON = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+        walk = Walk(bank, target="run", capabilities=capabilities)
+        assert await walk.questions() == {"confirm": "Sure?"}
+        repeated = again(walk, walk.state)
+        full.full = True
+        assert await walk.questions({"confirm": YES}) == {}, "what was done is in the state"
+        assert await repeated.questions({"confirm": YES}) == {}
+        assert repeated.state == walk.state
+        await self.refused(walk, full, None)
+        assert EFFECTS == ["paid"]
+        await bank._parts.worker.close()
+
+
 class TestALeaseThatHasEnded:
     """Its holder may live, and be about to record what it did: it has a while for that."""
 
@@ -789,7 +874,7 @@ class TestALeaseThatHasEnded:
         monkeypatch.setattr(app._parts.redeemer, "_run", lambda *_: asyncio.Event().wait())
         lost = asyncio.create_task(again(walk, walk.state).send({"confirm": YES}))
         await until(lambda: store.store._redeemed._items)
-        del store.redeem  # type: ignore[method-assign]
+        del store.redeem
         other = MRTRServer("bank", keys=[KEY], store=store)
         add_pay(other)
         began = time.monotonic()
