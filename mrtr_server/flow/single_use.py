@@ -184,23 +184,13 @@ class Redeemer:
                 # One whose lease has ended may live, and be about to record: it goes first.
                 redemption = await self._redeem(delivery, lapsed=waited >= GRACE_SECONDS)
             except StoreUnavailable as error:
-                if delivery.came is None:
-                    return not_executed(error, f"{delivery.call.target!r} was not run without its store")
-                if isinstance(delivery.came, NotExecuted) or self._has_expired(delivery):
-                    return delivery.came
-                self._keep(delivery, error, patient=False)
-                await asyncio.sleep(RECORD_INTERVAL)
-                continue
-            if redemption.verdict == "recorded":
-                return self._unseal(delivery, redemption.outcome)
-            if redemption.verdict == "spent":
-                return _refused(delivery, "redeemed already, with other answers")
-            if delivery.left and delivery.came is None:  # nothing has begun
-                await self._release(delivery, redemption)
-                return InvalidRequestState("its client left")
-            if redemption.verdict == "granted" and isinstance(delivery.came, NotExecuted):
-                await self._release(delivery, redemption)
-                return delivery.came
+                came = await self._without_store(delivery, error)
+                if came is None:
+                    continue
+                return came
+            came = await self._known_by(delivery, redemption)
+            if came is not None:
+                return came
             if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
                 assert delivery.came is not None  # noqa: S101  for the type checker
                 return delivery.came
@@ -210,6 +200,30 @@ class Redeemer:
             pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             await asyncio.sleep(pause)
             waited += pause
+
+    async def _without_store(self, delivery: _Delivery, error: StoreUnavailable) -> RoundResult | None:
+        """Return what a delivery gets that the store does not answer; None if it is to ask again."""
+        if delivery.came is None:
+            return not_executed(error, f"{delivery.call.target!r} was not run without its store")
+        if isinstance(delivery.came, NotExecuted) or self._has_expired(delivery):
+            return delivery.came
+        self._keep(delivery, error, patient=False)
+        await asyncio.sleep(RECORD_INTERVAL)
+        return None
+
+    async def _known_by(self, delivery: _Delivery, redemption: Redemption) -> RoundResult | None:
+        """Return the result that a redemption gives without running anything; None if it gives none."""
+        if redemption.verdict == "recorded":
+            return self._unseal(delivery, redemption.outcome)
+        if redemption.verdict == "spent":
+            return _refused(delivery, "redeemed already, with other answers")
+        if delivery.left and delivery.came is None:  # nothing has begun
+            await self._release(delivery, redemption)
+            return InvalidRequestState("its client left")
+        if redemption.verdict == "granted" and isinstance(delivery.came, NotExecuted):
+            await self._release(delivery, redemption)
+            return delivery.came
+        return None
 
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
         # Kept for as long as any replica may take the state for good.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from ..errors import NotExecuted, StoreUnavailable
+from ..errors import ClocksApart, NotExecuted, StoreUnavailable
 from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
 from .tasks import TaskRow
@@ -94,6 +94,8 @@ class Outage:
 async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
     try:
         came = await work
+    except ClocksApart:  # the store works, and the log has said what does not
+        raise
     except StoreUnavailable as error:
         outage.failed(method, error)
         raise

@@ -154,6 +154,11 @@ LIMIT :most;
 -- name: notify
 SELECT pg_notify(:channel, said) FROM unnest(:notices::text[]) AS said;
 
+-- The clock
+
+-- name: read_clock
+SELECT :now;
+
 -- Sweeping: remove some of what has expired, and return the keys
 
 -- name: sweep_redemptions
