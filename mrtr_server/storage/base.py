@@ -227,7 +227,14 @@ class Store(ABC):
         return None
 
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]:
         """Lease tasks of some tools that are working and that nobody runs, those first that wait longest.
 
@@ -240,6 +247,8 @@ class Store(ABC):
             most: how many to take.
             tools: the tools, by name.
             without: the ids of tasks to leave.
+            lapsed: whether to take tasks over whose lease has ended. Otherwise those are left to their workers, which
+                may live and have been unable to renew it.
 
         Returns:
             The tasks as they are now; none if there is nothing to do.
@@ -279,7 +288,9 @@ class Store(ABC):
         """
         return []
 
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+    async def wait_for_tasks(
+        self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
+    ) -> None:
         """Wait until there may be something to claim of some tools, without some tasks.
 
         The wait ends at once where something came after the last claim on this event loop began, or where that claim
@@ -289,6 +300,7 @@ class Store(ABC):
             seconds: how long to wait at most, in seconds.
             tools: the tools, by name.
             without: the ids of tasks to leave.
+            lapsed: whether tasks count whose lease has ended.
 
         Raises:
             StoreUnavailable: as for `add_task`.
@@ -320,7 +332,14 @@ class TaskStore(Store):
     @override
     @abstractmethod
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]: ...
 
     @override
@@ -333,4 +352,6 @@ class TaskStore(Store):
 
     @override
     @abstractmethod
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None: ...
+    async def wait_for_tasks(
+        self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
+    ) -> None: ...

@@ -21,7 +21,7 @@ from ..flow.waiting_round import ShouldYield
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import NOTHING, Call, Complete, Note
 from ..storage.lease import Lease
-from ..storage.tasks import TaskRow
+from ..storage.tasks import ENDED, TaskRow
 from .records import TaskRecords
 
 logger = logging.getLogger("mrtr_server")
@@ -33,6 +33,7 @@ AGAIN_AFTER = 0.3
 """How long to wait before the store is tried again, in seconds."""
 
 _MOST_CHARACTERS = 2000
+_CANCELLED = "the task was cancelled"
 
 TaskEnd = Complete | RequestError | Asking | Yielded | Backgrounded
 """How a round of a task ends: with the outcome of the task, with questions, or to be continued."""
@@ -95,6 +96,7 @@ class TaskRun:
         self._tried: list[bytes] = []
         """The journals that may have been stored without an answer from the store."""
         self._saying: asyncio.Task[None] | None = None
+        self._told_dropped = False
 
     @property
     def lost(self) -> bool:
@@ -110,8 +112,8 @@ class TaskRun:
     async def keep(self) -> None:
         """Keep the journal before anything else happens; see `Background.keep`."""
         async with self._writing:
-            if not self.over:
-                await self._change(lambda row: self._records.kept(row, self.journal))
+            if self.over or not await self._change(lambda row: self._records.kept(row, self.journal)):
+                await self._tell_dropped("the result of a step")
 
     def say(self, message: str) -> None:
         """Store the message soon. May be called from a thread."""
@@ -147,7 +149,9 @@ class TaskRun:
 
     async def end(self, changes: Changes) -> None:
         """Change the task for the last time, and leave it. Raises `OverBudget`, and may then be called again."""
-        await self._end(lambda row: {"lease": "", "leased_until": 0.0, **changes(row)}, patient=True)
+        free = {"lease": "", "leased_until": 0.0}
+        if not await self._end(lambda row: {**changes(row), **free, "attempts": 0}, patient=True):
+            await self._tell_dropped("how a round ended")
 
     async def leave(self) -> None:
         """Leave the task as it was last kept to other workers.
@@ -161,7 +165,7 @@ class TaskRun:
 
         await self._end(left, patient=False)
 
-    async def _end(self, changes: Changes, *, patient: bool) -> None:
+    async def _end(self, changes: Changes, *, patient: bool) -> bool:
         async with self._writing:  # so that a message that is just being stored is
             self.over = True
             if self._saying is not None:
@@ -169,6 +173,32 @@ class TaskRun:
             changed = await self._change(changes, patient=patient)
         if changed:
             self._records.notify(self.row.id)
+        return changed
+
+    async def _tell_dropped(self, what: str) -> None:
+        """Log that something of this run is not recorded, and why: once, since nothing of it is from then on."""
+        if self._told_dropped:
+            return
+        self._told_dropped = True
+        if not self.lost:
+            why = "this worker has handed the task back, so that another one continues it from what was recorded"
+        else:
+            try:
+                why = self._why_lost(await self._records.store.find_task(self.row.id))
+            except StoreUnavailable:
+                why = "the task is not this worker's any more"
+        level = logging.INFO if why is _CANCELLED else logging.WARNING
+        logger.log(level, "A task of %r (%s): %s is dropped, since %s", self.row.name, self.row.reference, what, why)
+
+    def _why_lost(self, row: TaskRow | None) -> str:
+        if row is None:
+            return "the task has expired"
+        if row.status in ENDED:
+            return _CANCELLED if row.status == "cancelled" else f"the task was {row.status} meanwhile"
+        return (
+            "another worker has taken the task over: this one was silent for longer than its lease of "
+            f"{self.lease.seconds:g} s"
+        )
 
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
         """Change the task while this worker has it; return whether it was.

@@ -82,10 +82,19 @@ class Faulty(SQLStore):
         return await self._meet("change_task", lambda: SQLStore.change_task(self, row, seconds=seconds, **changes))
 
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]:
         def claim() -> Awaitable[list[TaskRow]]:
-            return SQLStore.claim_tasks(self, lease, seconds=seconds, most=most, tools=tools, without=without)
+            return SQLStore.claim_tasks(
+                self, lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed
+            )
 
         return await self._meet("claim_tasks", claim)
 

@@ -64,10 +64,17 @@ class Flaky(InProcessStore):
         return changed
 
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]:
         await self._pass("claim")
-        return await super().claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
+        return await super().claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed)
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         await self._pass("renew")
@@ -717,7 +724,7 @@ class TestServersThatEnd:
             await tools.app._parts.worker.close()
         tools.store.away = set()
         row = await tools.row(flow)
-        assert (row.status, row.lease != "", row.attempts) == ("working", True, 0), "its lease runs out by itself"
+        assert (row.status, row.lease != "", row.attempts) == ("working", True, 1), "its lease runs out by itself"
         await tools.store.change_task(row, leased_until=0.0)
         other = replica(tools.app)
         flow.move_to(other)

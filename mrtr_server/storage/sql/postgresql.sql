@@ -104,12 +104,15 @@ WHERE id = :id
 RETURNING leased_until;
 
 -- name: claim_tasks
+-- `:lapsed_by` is when the claim was sent, by this clock: a statement that is run later must not take what the others
+-- could not renew meanwhile. It is 0 where only tasks are claimed whose lease was given back.
 -- Not by the column `expires` itself, or its index might be chosen, which has all tasks but the expired ones.
 -- A table expression, since PostgreSQL may evaluate a plain subquery more than once, and so take more than the limit.
 WITH taken AS (
     SELECT id FROM mrtr_tasks
     WHERE status = 'working'
         AND leased_until <= :now
+        AND leased_until <= :lapsed_by
         AND deadline > :now
         AND expires + 0 > :now
         AND name = ANY(:tools::text[])
@@ -129,6 +132,7 @@ RETURNING
 SELECT id FROM mrtr_tasks
 WHERE status = 'working'
     AND leased_until <= :now
+    AND leased_until <= :lapsed_by
     AND deadline > :now
     AND expires + 0 > :now
     AND name = ANY(:tools::text[])

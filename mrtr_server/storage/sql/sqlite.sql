@@ -97,6 +97,8 @@ WHERE id = :id
 RETURNING leased_until;
 
 -- name: claim_tasks
+-- `:lapsed_by` is when the claim was sent, by this clock: a statement that is run later must not take what the others
+-- could not renew meanwhile. It is 0 where only tasks are claimed whose lease was given back.
 -- Not by the column `expires` itself, or SQLite would look by its index: for all tasks but the expired ones.
 UPDATE mrtr_tasks
 SET lease = :lease, leased_until = :now + :seconds, attempts = attempts + 1, version = version + 1, writer = :writer
@@ -104,6 +106,7 @@ WHERE id IN (
     SELECT id FROM mrtr_tasks
     WHERE status = 'working'
         AND leased_until <= :now
+        AND leased_until <= :lapsed_by
         AND deadline > :now
         AND expires + 0 > :now
         AND name IN (SELECT value FROM json_each(:tools))
@@ -119,6 +122,7 @@ RETURNING
 SELECT id FROM mrtr_tasks
 WHERE status = 'working'
     AND leased_until <= :now
+    AND leased_until <= :lapsed_by
     AND deadline > :now
     AND expires + 0 > :now
     AND name IN (SELECT value FROM json_each(:tools))
