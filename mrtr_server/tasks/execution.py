@@ -242,11 +242,12 @@ class TaskRun:
             self.row = found
 
     def _knows(self, row: TaskRow) -> bool:
-        """Check whether nobody else has recorded anything: no two sealed journals are alike.
+        """Check whether nobody else has recorded anything.
 
         The lease does not say that, since others may have had it before it came back.
         """
-        return row.journal == self.row.journal or row.journal in self._tried
+        is_same = self._records.sealed.is_same_journal
+        return any(is_same(row, row.journal, ours) for ours in (self.row.journal, *self._tried))
 
 
 class Executor:

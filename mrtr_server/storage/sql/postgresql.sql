@@ -183,6 +183,42 @@ WITH removed AS (
 )
 DELETE FROM mrtr_tasks WHERE id IN (SELECT id FROM removed) RETURNING id;
 
+-- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
+
+-- name: sealed_redemptions
+SELECT state, outcome FROM mrtr_redemptions
+WHERE state > :after AND outcome IS NOT NULL AND expires + 0 > :now
+ORDER BY state
+LIMIT :most;
+
+-- name: reseal_redemption
+UPDATE mrtr_redemptions SET outcome = :outcome WHERE state = :key AND outcome = :outcome_before RETURNING state;
+
+-- name: sealed_values
+SELECT key, value FROM mrtr_kept
+WHERE key > :after AND length(value) > 0 AND expires + 0 > :now
+ORDER BY key
+LIMIT :most;
+
+-- name: reseal_value
+UPDATE mrtr_kept SET value = :value WHERE key = :key AND value = :value_before RETURNING key;
+
+-- name: sealed_tasks
+SELECT id, call, journal, questions, outcome FROM mrtr_tasks
+WHERE id > :after AND expires + 0 > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: reseal_task
+-- Its version stays: a worker that runs it has the same journal in its hands.
+UPDATE mrtr_tasks SET call = :call, journal = :journal, questions = :questions, outcome = :outcome
+WHERE id = :key
+    AND call = :call_before
+    AND journal = :journal_before
+    AND questions = :questions_before
+    AND outcome = :outcome_before
+RETURNING id;
+
 -- The version of the tables
 
 -- name: find_version
