@@ -159,7 +159,9 @@ class WatchedStore(Store):
 
     @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        return await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
+        added = await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
+        self._contact.worked(wrote=added)
+        return added
 
     @override
     async def find_task(self, id: str) -> TaskRow | None:
@@ -185,7 +187,7 @@ class WatchedStore(Store):
         work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed)
         claimed = await self._in_touch("claim_tasks", work, bool)
         if self.shared and not self._contact.is_made:
-            self._look_soon()
+            self._look_soon(writes=True)
         return claimed
 
     @override
@@ -231,19 +233,23 @@ class WatchedStore(Store):
                 return False
         return not self._outage.is_on
 
-    def _look_soon(self) -> "asyncio.Task[None] | None":
-        """Start a look, unless one is under way or has just ended; return the one that is under way."""
+    def _look_soon(self, *, writes: bool = False) -> "asyncio.Task[None] | None":
+        """Start a look, unless one is under way or has just ended; return the one that is under way.
+
+        Args:
+            writes: whether it is to show that the store can be written; it does so, too, while the store is away.
+        """
         looking = self._looking
         if looking is None or looking.done() or looking.get_loop().is_closed():
             looking = self._looking = None
             if time.monotonic() >= self._looked + POLL_INTERVAL:
                 self._looked = time.monotonic()
-                looking = self._looking = asyncio.create_task(self._look())
+                looking = self._looking = asyncio.create_task(self._look(writes=writes))
         return looking
 
-    async def _look(self) -> None:
+    async def _look(self, *, writes: bool) -> None:
         try:
-            if self._outage.is_on or not self._contact.is_made:
+            if writes or self._outage.is_on:
                 await self.put(f"ready {token_hex(8)}", b"", keep=1.0)
             else:
                 await self.get("ready")

@@ -119,6 +119,19 @@ class StoreContract:
         assert (second.attempt, Counter(each.verdict for each in deliveries)["running"]) == (2, 19)
         assert second.token != first.token
 
+    async def test_a_lapsed_lease_can_be_left_to_its_holder(self, bench: Bench, state: str) -> None:
+        def deliver(answers: str = "answers") -> Awaitable[Redemption]:
+            return bench.another.redeem(state, answers, lease=LEASE, keep=KEEP, lapsed=False)
+
+        first = await bench.redeem(state, lease=5, keep=20)
+        await bench.pass_time(6)
+        assert await deliver() == Redemption("running")
+        assert await deliver("others") == Redemption("spent")
+        assert await bench.store.record(state, first.token, b"done")
+        assert await deliver() == Redemption("recorded", outcome=b"done")
+        await bench.pass_time(20)
+        assert (await deliver()).attempt == 1, "what has expired is absent"
+
     async def test_attempts_are_counted(self, bench: Bench, state: str) -> None:
         for attempt in range(1, 5):
             assert (await bench.redeem(state, lease=5)).attempt == attempt
