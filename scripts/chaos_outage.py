@@ -50,8 +50,9 @@ class Outages:
                 self.calm.clear()
                 began = ended = time.time()
                 try:
-                    await asyncio.to_thread(self.take)
                     try:
+                        await asyncio.to_thread(self.take)  # which may wait for what is under way
+                        began = time.time()
                         await asyncio.sleep(LASTS)
                     finally:
                         await asyncio.to_thread(self.bring)

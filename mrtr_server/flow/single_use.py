@@ -27,7 +27,8 @@ LONGEST_WAIT = 0.5
 """How long a delivery waits before it asks the store again for the outcome of another one, in seconds."""
 
 RECORD_AGAIN = (0.1, 0.4, 1.5)
-"""How long to wait before an outcome that the store did not take is offered again, in seconds; its client waits."""
+"""How long to wait before an outcome that the store did not take is offered again, in seconds; its client waits for so
+long in all, and for the attempt that is under way then."""
 
 RECORD_INTERVAL = 0.5
 """How often it is offered from then on, in seconds, until the state has expired."""
@@ -286,12 +287,13 @@ class Redeemer:
 
     async def _record(self, delivery: _Delivery, token: str, lease: Lease) -> bool:
         """Offer the outcome to the store until it has it; False if another replica has taken over."""
-        for tries, pause in enumerate(chain(RECORD_AGAIN, repeat(RECORD_INTERVAL))):
+        end_of_patience = time.monotonic() + sum(RECORD_AGAIN)
+        for pause in chain(RECORD_AGAIN, repeat(RECORD_INTERVAL)):
             try:
                 if lease.lost or not await self._store.record(delivery.state, token, delivery.sealed):
                     break
             except StoreUnavailable as error:
-                self._keep(delivery, error, patient=tries < len(RECORD_AGAIN))
+                self._keep(delivery, error, patient=time.monotonic() < end_of_patience)
                 if self._has_expired(delivery):
                     _warn(delivery, "its outcome was never recorded, and its state has expired")
                     return True

@@ -674,6 +674,25 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         assert app._parts.redeemer._unrecorded == {}
         assert app._parts.redeemer._under_way == set()
 
+    async def test_does_not_hold_up_its_client_where_the_store_stalls(
+        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.1, 0.1))
+        attempts: list[float] = []
+
+        async def stalled(*_: Any) -> bool:
+            attempts.append(time.monotonic())
+            await asyncio.sleep(0.3)
+            raise StoreUnavailable("no answer in time")
+
+        monkeypatch.setattr(store, "record", stalled)
+        add_pay(app)
+        walk = await asked(app)
+        assert await walk.text({"confirm": YES}) == "5 paid"
+        assert len(attempts) == 1, "the first of them took all the time that there was"
+        monkeypatch.undo()
+        await until(lambda: store.recorded)
+
     async def test_is_what_a_delivery_gets_that_waited_for_it(self, app: MRTRServer, store: Watched) -> None:
         add_pay(app)
         walk = await asked(app)
