@@ -62,6 +62,9 @@ class InMemory(Database):
 
     async def check(self) -> None: ...
 
+    def time(self) -> float:
+        return time.time()
+
     async def upgrade(self) -> None: ...
 
     async def found_version(self) -> None: ...

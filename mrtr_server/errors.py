@@ -13,7 +13,8 @@
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
-    │   │   └── WrongVersion        its tables are of an older or newer release
+    │   │   ├── WrongVersion        its tables are of an older or newer release
+    │   │   └── ClocksApart         its clock is too far from this machine's for single use
     │   └── RequestError            a request that can't be served; for the client
     │       ├── ParseError          not JSON, or JSON that no request may hold
     │       ├── InvalidRequest      JSON, but no JSON-RPC request
@@ -124,6 +125,10 @@ class StoreUnavailable(MRTRError):
 
 class WrongVersion(StoreUnavailable):
     """The store's tables are of a version that this release does not work with: waiting does not help."""
+
+
+class ClocksApart(StoreUnavailable):
+    """The store's clock is so far from this machine's that it can't tell a used state from a new one."""
 
 
 class RequestError(MRTRError):
@@ -336,8 +341,8 @@ class NotExecuted(Unavailable):
     def __init__(self, reference: str) -> None:
         super().__init__(
             reference,
-            "Nothing was done, because the server can't check now whether it was done before; send the "
-            f"request again (reference {reference})",
+            "Nothing was done by this request, because the storage that it needs is not available now; send the "
+            f"request again later (reference {reference})",
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chaos_fleet import ROOT, START_PATIENCE, Server, Strikes, free_ports, front, strike
+from chaos_outage import Outages
 from chaos_rounds import Rounds
 from chaos_tasks import Tasks
 
@@ -35,6 +36,8 @@ class Play(Protocol):
     """How long the servers are struck at most, in seconds."""
     problems: list[str]
     """What should not have happened."""
+    outages: Outages | None
+    """Takes the database away now and then; None if it stays."""
 
     def clients(self, port: int) -> list[Coroutine[Any, Any, None]]:
         """Return what the clients do."""
@@ -58,9 +61,14 @@ async def run(play: Play, given: argparse.Namespace, log: Path, strikes: Strikes
             await servers[0].start()  # alone, since it may have tables to make
             await asyncio.gather(*(server.start() for server in servers[1:]))
             async with front(ports, entrance):
-                striking = asyncio.create_task(strike(servers, SIGNALS[given.signal], strikes))
+                calm = play.outages.calm if play.outages is not None else None
+                striking = asyncio.create_task(strike(servers, SIGNALS[given.signal], strikes, calm))
+                away = asyncio.create_task(play.outages.happen()) if play.outages is not None else None
                 clients = [asyncio.create_task(client) for client in play.clients(entrance)]
                 done, late = await asyncio.wait(clients, timeout=play.patience)
+                if away is not None:
+                    away.cancel()
+                    await asyncio.wait([away])
                 if not striking.done():
                     striking.cancel()
                 await asyncio.wait([striking])
@@ -102,12 +110,12 @@ def main(given: argparse.Namespace) -> int:
     strikes = Strikes()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mrtr-chaos-")))
-        play, what = choose(given, directory, stack)
+        play, what = choose(given, directory, stack, strikes)
         print(f"{given.clients} clients, {given.processes} servers, {what}; signals: {given.signal}", flush=True)
         code = asyncio.run(struck(play, given, directory / "log", strikes))
         if code:
             return code
-        report = {**play.report(), **asdict(strikes)}
+        report = {**play.report(), **{name: count for name, count in asdict(strikes).items() if name != "pids"}}
         wrong = play.problems
         if strikes.stuck:
             wrong.append(f"{strikes.stuck} servers did not end when they were told to")
@@ -122,20 +130,23 @@ def main(given: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def choose(given: argparse.Namespace, directory: Path, stack: ExitStack) -> tuple[Play, str]:
+def choose(given: argparse.Namespace, directory: Path, stack: ExitStack, strikes: Strikes) -> tuple[Play, str]:
     """Return what is to be run, and its name."""
     if not given.tasks:
         name = f"{given.seconds:g} s, {'single use' if given.single_use else 'no store'}"
         stops_only = given.signal == "term"
         clients, seconds = given.clients, given.seconds
         return Rounds(directory, clients, seconds, single_use=given.single_use, stops_only=stops_only), name
-    url = ""
+    url, outages = "", None
     if given.database == "postgresql":
         sys.path.insert(0, str(ROOT))
         from tests.support.databases import running_postgresql
 
-        url = stack.enter_context(running_postgresql()).url()
-    return Tasks(directory, given.clients, given.tasks, url), f"{given.tasks} tasks on {given.database}"
+        postgresql = stack.enter_context(running_postgresql())
+        url = postgresql.url()
+        outages = Outages(postgresql.stop, postgresql.start) if given.outages else None
+    name = f"{given.tasks} tasks on {given.database}{', which is away now and then' if outages else ''}"
+    return Tasks(directory, given.clients, given.tasks, url, outages, strikes), name
 
 
 def tail(log: Path) -> str:
@@ -152,7 +163,10 @@ if __name__ == "__main__":
     parser.add_argument("--single-use", action="store_true", help="redeem each state once, in a shared database")
     parser.add_argument("--tasks", type=int, default=0, help="start so many tasks instead, until all have ended")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite", help="where the tasks are")
+    parser.add_argument("--outages", action="store_true", help="take PostgreSQL away for longer than the lease, too")
     options = parser.parse_args()
     if options.processes < 3:
         parser.error("--processes must be 3 or more: two are always left alone")
+    if options.outages and not (options.tasks and options.database == "postgresql"):
+        parser.error("--outages needs --tasks and --database postgresql")
     sys.exit(main(options))

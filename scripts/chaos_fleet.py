@@ -5,10 +5,11 @@ import random
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -28,11 +29,13 @@ class Strikes:
     Args:
         terminated, killed: servers that were told to end, and that were ended.
         stuck: servers that did not end in time when they were told to.
+        pids: when each process was struck, in seconds since the epoch.
     """
 
     terminated: int = 0
     killed: int = 0
     stuck: int = 0
+    pids: dict[int, float] = field(default_factory=dict)
 
 
 class Server:
@@ -70,6 +73,11 @@ class Server:
                     raise RuntimeError(f"the server at port {self.port} ended with {self._process.returncode}")
                 await asyncio.sleep(0.05)
         self.up = True
+
+    @property
+    def pid(self) -> int:
+        """The number of the process that runs now, or ran last; 0 before the first."""
+        return self._process.pid if self._process is not None else 0
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -141,8 +149,17 @@ async def front(ports: list[int], port: int) -> AsyncIterator[None]:
         await reading
 
 
-async def strike(servers: list[Server], signals: list[signal.Signals], strikes: Strikes) -> None:
-    """Stop or kill one server after the other, and start it again; until cancelled. Two are always left alone."""
+async def strike(
+    servers: list[Server], signals: list[signal.Signals], strikes: Strikes, calm: asyncio.Event | None = None
+) -> None:
+    """Stop or kill one server after the other, and start it again; until cancelled. Two are always left alone.
+
+    Args:
+        servers: the servers.
+        signals: what they are struck with.
+        strikes: counts what was done.
+        calm: set while they may be struck; None if they always may.
+    """
     restarting: set[asyncio.Task[None]] = set()
     try:
         while True:
@@ -150,11 +167,14 @@ async def strike(servers: list[Server], signals: list[signal.Signals], strikes: 
             for task in [task for task in restarting if task.done()]:
                 restarting.remove(task)
                 await task
+            if calm is not None:
+                await calm.wait()
             up = [server for server in servers if server.up]
             if len(up) <= 2:
                 continue
             number = random.choice(signals)  # noqa: S311
             server = random.choice(up)  # noqa: S311
+            strikes.pids[server.pid] = time.time()
             server.send(number)
             if number is signal.SIGKILL:
                 strikes.killed += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos_ledger import Ledger
+from chaos_outage import Outages
 from chaos_wire import ANSWERS, Wire, think
 
 EFFECTS_OF_A_FLOW = 2
@@ -26,6 +27,7 @@ class Rounds:
 
     def __init__(self, directory: Path, clients: int, seconds: float, *, single_use: bool, stops_only: bool) -> None:
         self.problems: list[str] = []
+        self.outages: Outages | None = None
         self.patience = seconds
         self.target = "chaos_single_use:app" if single_use else "chaos_server:app"
         self.environment = {

@@ -3,17 +3,20 @@
 import asyncio
 import os
 import sqlite3
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from chaos_ledger import TIMEOUT, dawdle
+from chaos_outage import Outage
 
 # One sequence of numbers for all that happens, so that one can tell what came after what.
 _TABLES = """
     PRAGMA journal_mode = WAL;
     CREATE TABLE IF NOT EXISTS events (
         number INTEGER PRIMARY KEY AUTOINCREMENT, what TEXT NOT NULL, intent TEXT NOT NULL, effect TEXT NOT NULL,
-        key TEXT, began INTEGER, receipt INTEGER
+        key TEXT, began INTEGER, receipt INTEGER, pid INTEGER, at REAL
     );
     CREATE UNIQUE INDEX IF NOT EXISTS kept_once ON events (intent, effect, receipt) WHERE what = 'kept';
     CREATE VIEW IF NOT EXISTS ran AS SELECT * FROM events WHERE what = 'ran';
@@ -44,9 +47,11 @@ class TaskLedger:
 
     def _have(self, intent: str, effect: str, key: str, began: int) -> int:
         dawdle()
-        statement = "INSERT INTO events (what, intent, effect, key, began) VALUES ('ran', ?, ?, ?, ?)"
-        receipt = self._write(statement, intent, effect, key, began)
+        ran = "INSERT INTO events (what, intent, effect, key, began, pid, at) VALUES ('ran', ?, ?, ?, ?, ?, ?)"
+        receipt = self._write(ran, intent, effect, key, began, os.getpid(), time.time())
         dawdle()  # a server that is killed now does not know what it has done
+        finished = "INSERT INTO events (what, intent, effect, receipt, pid, at) VALUES ('finished', ?, ?, ?, ?, ?)"
+        self._write(finished, intent, effect, receipt, os.getpid(), time.time())
         return receipt
 
     def _last(self) -> int:
@@ -75,6 +80,27 @@ class TaskLedger:
             texts.setdefault(intent, []).append(str(receipt))
         return {intent: ", ".join(receipts) for intent, receipts in texts.items()}
 
+    def count_outages(self, outages: Sequence[Outage], struck: Mapping[int, float]) -> "CountedOutages":
+        """Count the steps that were finished while the database was away.
+
+        Args:
+            outages: when it was.
+            struck: when a process was stopped or killed, by its number.
+        """
+        with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
+            query = "SELECT number, intent, effect, pid, at FROM events WHERE what = ? ORDER BY number"
+            finished = database.execute(query, ("finished",)).fetchall()
+            ran = database.execute(query, ("ran",)).fetchall()
+        steps, again = 0, 0
+        for number, intent, effect, pid, at in finished:
+            during = [each for each in outages if each.began <= at <= each.ended]
+            if not all(struck.get(pid, each.struck_again) >= each.struck_again for each in during) or not during:
+                continue
+            steps += 1
+            later = (each for each in ran if each[0] > number and each[1:3] == (intent, effect))
+            again += any(struck.get(pid, each[4]) >= each[4] for each in later)
+        return CountedOutages(len(outages), steps, again)
+
     def count(self) -> "Counted":
         """Count what was done."""
         with closing(sqlite3.connect(self._path, timeout=TIMEOUT)) as database:
@@ -92,6 +118,21 @@ class TaskLedger:
             keys = number("SELECT count(*) FROM (SELECT DISTINCT intent, effect, key FROM ran)")
             effects = number("SELECT count(*) FROM (SELECT DISTINCT intent, effect FROM ran)")
         return Counted(recorded, max(again, replaced), ran - recorded - again, keys - effects)
+
+
+@dataclass(frozen=True)
+class CountedOutages:
+    """What the ledger says of outages.
+
+    Args:
+        outages: how often the database was away.
+        finished_in_outages: steps that were finished meanwhile, by a worker that lived until all had come back.
+        finished_in_outages_run_twice: those of them that ran again.
+    """
+
+    outages: int
+    finished_in_outages: int
+    finished_in_outages_run_twice: int
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from chaos_fleet import Strikes
+from chaos_outage import Outages
 from chaos_task_ledger import TaskLedger
 from chaos_wire import ANSWERS, Wire, think
 
@@ -32,12 +34,24 @@ class Tasks:
         clients: how many at once.
         tasks: how many they start in all.
         database: the URL of another database.
+        outages: takes it away now and then; None if it stays.
+        strikes: knows which servers were struck.
     """
 
     target = "chaos_task_server:app"
     patience = TIMEOUT
 
-    def __init__(self, directory: Path, clients: int, tasks: int, database: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        clients: int,
+        tasks: int,
+        database: str = "",
+        outages: Outages | None = None,
+        strikes: Strikes | None = None,
+    ) -> None:
+        self.outages = outages
+        self._strikes = strikes or Strikes()
         self.problems: list[str] = []
         self._file = directory / "store.db"
         self._database = database
@@ -118,8 +132,18 @@ class Tasks:
             f"{counted.recorded_steps_run_twice} recorded steps ran again": not counted.recorded_steps_run_twice,
             f"{counted.changed_keys} steps changed their idempotency key": not counted.changed_keys,
         }
+        outages: dict[str, Any] = {}
+        if self.outages is not None:
+            away = self._ledger.count_outages(self.outages.were, self._strikes.pids)
+            outages = asdict(away)
+            again = away.finished_in_outages_run_twice
+            promises |= {
+                "no step was finished in an outage; let it take longer": away.finished_in_outages > 0,
+                f"{again} steps ran again that a worker had finished which saw the outage and lived": not again,
+            }
         self.problems += [what for what, held in promises.items() if not held]
         return {
+            **outages,
             "tasks_started": self._started,
             "tasks_ended": ended,
             "tasks_lost": self._started - ended,

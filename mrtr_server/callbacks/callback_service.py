@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
+from ..crypto.purposes import REPORT
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits
@@ -180,7 +181,7 @@ class Callbacks:
         self.known = known
         self._store = store
         self._links = Links(ring, audience)
-        self._codec = BoundCodec(ring, "callback report")
+        self._codec = BoundCodec(ring, REPORT)
         self._audience = audience
         self._base = base
         self._identifies = identifies

@@ -48,3 +48,17 @@ class BoundCodec:
         if not compare_digest(opened[: len(place)], place):
             raise InvalidRequestState(moved)
         return opened[len(place) :]
+
+    def reseal(self, sealed: bytes) -> str | None:
+        """Seal what a token holds under the first key, for the place that it was sealed for.
+
+        Args:
+            sealed: the token.
+
+        Returns:
+            Another token; None if this one is sealed under the first key.
+
+        Raises:
+            InvalidRequestState: it was not sealed under this ring and for this purpose.
+        """
+        return self._codec.reseal(sealed.decode("ascii", "replace"))

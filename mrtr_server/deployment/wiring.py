@@ -14,6 +14,7 @@ from ..concurrency.threads import Threads
 from ..crypto.bound_codec import BoundCodec
 from ..crypto.codec import SealedCodec
 from ..crypto.cursors import Cursors
+from ..crypto.purposes import OUTCOME
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
@@ -86,7 +87,7 @@ class ServerParts:
             clock=clock,
         )
         self.redeemer = Redeemer(
-            self.shared.watched, BoundCodec(ring, "outcome"), lease=limits.lease_seconds, clock=clock
+            self.shared.watched, BoundCodec(ring, OUTCOME), lease=limits.lease_seconds, clock=clock
         )
         flows = RoundService(
             settings.codec or SealedCodec(ring),

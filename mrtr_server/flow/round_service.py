@@ -308,6 +308,20 @@ class RoundService:
         journal, bound_to = self.open_state(handler, call)
         return self._seal(handler, journal, bound_to, {})
 
+    def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> NeedsInput | None:
+        """End a round with a state that holds what it has done.
+
+        Args:
+            handler: what was run.
+            call: the request.
+            opened: what `open_state` returned, with what the round has added.
+
+        Returns:
+            The state; None where the client can't come again with one, or the flow's budget has none left.
+        """
+        journal, bound_to = opened
+        return self._seal(handler, journal, bound_to, {}) if self._may_leave(call, journal) else None
+
     async def run_task(
         self,
         handler: Handler,

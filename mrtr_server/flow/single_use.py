@@ -5,7 +5,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import BoundCodec
@@ -14,7 +15,7 @@ from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestErr
 from ..logs.failures import report_failure
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
-from ..storage.lease import Lease
+from ..storage.lease import GRACE_SECONDS, Lease
 from ..storage.watched import not_executed
 from .journal import CLOCK_SKEW_SECONDS
 from .outcomes import dump_outcome, load_outcome
@@ -26,7 +27,14 @@ LONGEST_WAIT = 0.5
 """How long a delivery waits before it asks the store again for the outcome of another one, in seconds."""
 
 RECORD_AGAIN = (0.1, 0.4, 1.5)
-"""How long to wait before an outcome that the store did not take is offered again, in seconds."""
+"""How long to wait before an outcome that the store did not take is offered again, in seconds; its client waits for so
+long in all, and for the attempt that is under way then."""
+
+RECORD_INTERVAL = 0.5
+"""How often it is offered from then on, in seconds, until the state has expired."""
+
+MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
+"""How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
 
 RoundResult = Outcome | RequestError
 """What a client is told of a round."""
@@ -48,6 +56,8 @@ class _Delivery:
         left: whether the client has gone.
         came: the result of the round, once it has run here.
         sealed: the same, sealed for the store.
+        unrecorded_since: when the store first failed to take it, by the monotonic clock; None if it never did.
+        told: what the client gets.
     """
 
     call: Call
@@ -58,10 +68,20 @@ class _Delivery:
     left: bool = False
     came: RoundResult | None = None
     sealed: bytes = b""
+    unrecorded_since: float | None = None
+    told: "asyncio.Future[RoundResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def tell(self, came: RoundResult) -> None:
+        """Let the client know, unless it does already."""
+        if not self.told.done():
+            self.told.set_result(came)
 
 
 class Redeemer:
     """Sees that each sealed state is redeemed once, on all replicas that share a store.
+
+    An outcome that the store can't take is kept here, and offered to it until the state has expired. Meanwhile
+    deliveries of that state are answered from here.
 
     Args:
         store: knows what has been redeemed.
@@ -75,7 +95,9 @@ class Redeemer:
         self._codec = codec
         self._lease = lease
         self._clock = clock
-        self._under_way: set[asyncio.Task[RoundResult]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._unrecorded: dict[str, _Delivery] = {}
+        """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
 
     async def once(self, call: Call, expires: float, run: Run) -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
@@ -95,20 +117,33 @@ class Redeemer:
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
         answers = digest_bytes(state + b" " + canonical(dict(call.answers or {})))
         delivery = _Delivery(call, digest_bytes(state), answers, expires, run)
-        task = asyncio.create_task(self._deliver(delivery))
-        self._under_way.add(task)  # the loop itself holds tasks weakly
-        task.add_done_callback(self._under_way.discard)
-        try:
-            came = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            delivery.left = True
-            raise
+        came = self._kept_here(delivery) if self._unrecorded else None
+        if came is None:
+            task = asyncio.create_task(self._deliver(delivery))
+            self._under_way.add(task)  # the loop itself holds tasks weakly
+            task.add_done_callback(self._under_way.discard)
+            try:
+                came = await asyncio.shield(delivery.told)
+            except asyncio.CancelledError:
+                delivery.left = True
+                raise
         if isinstance(came, RequestError):
             raise came
         return came
 
+    def _kept_here(self, delivery: _Delivery) -> RoundResult | None:
+        """Return what a delivery gets while outcomes wait to be recorded; None if it is to ask the store."""
+        earlier = self._unrecorded.get(delivery.state)
+        if earlier is not None:
+            same = earlier.answers == delivery.answers
+            return earlier.came if same else _refused(delivery, "redeemed already, with other answers")
+        if sum(len(each.sealed) for each in self._unrecorded.values()) < MOST_UNRECORDED_BYTES:
+            return None
+        error = StoreUnavailable(f"{len(self._unrecorded)} outcomes of other rounds wait to be recorded")
+        return not_executed(error, f"{delivery.call.target!r} was not run, since its outcome could not be recorded")
+
     async def finish(self, shutdown: Shutdown) -> None:
-        """Wait for the rounds whose clients have gone, since they are to be recorded.
+        """Wait for the rounds whose clients have gone, and for outcomes that have yet to be recorded.
 
         Args:
             shutdown: the end of the server; it says how long.
@@ -118,44 +153,87 @@ class Redeemer:
             _, left = await asyncio.wait(under_way, timeout=shutdown.until_cut_off() or shutdown.left() / 3)
             if left:
                 logger.error(
-                    "The server ends while single-use rounds still run (%d of them); if their requests are repeated, "
-                    "these rounds run again",
+                    "The server ends while single-use rounds still run, or their outcomes could not be recorded (%d of "
+                    "them, of which %d have run); if their requests are repeated, these rounds run again",
                     len(left),
+                    sum(each.told.get_loop() is loop for each in self._unrecorded.values()),
                 )
 
-    async def _deliver(self, delivery: _Delivery) -> RoundResult:
-        """Redeem until the outcome of the state is known."""
+    async def _deliver(self, delivery: _Delivery) -> None:
+        """Redeem until the outcome of the state is known, and recorded if it was run here."""
+        try:
+            delivery.tell(await self._settle(delivery))
+        except asyncio.CancelledError:
+            delivery.told.cancel()
+            raise
+        except Exception as error:
+            if delivery.told.done() or delivery.left:
+                logger.error("%s %r: its outcome is lost", delivery.call.method, delivery.call.target, exc_info=error)
+            else:
+                delivery.told.set_exception(error)
+        finally:
+            if self._unrecorded.get(delivery.state) is delivery:
+                del self._unrecorded[delivery.state]
+
+    async def _settle(self, delivery: _Delivery) -> RoundResult:
         waited = 0.0
         while True:
+            if delivery.came is None and self._unrecorded and (kept := self._kept_here(delivery)) is not None:
+                return kept
             asked = time.monotonic()
             try:
-                redemption = await self._redeem(delivery)
+                # One whose lease has ended may live, and be about to record: it goes first.
+                redemption = await self._redeem(delivery, lapsed=waited >= GRACE_SECONDS)
             except StoreUnavailable as error:
-                return delivery.came or not_executed(error, f"{delivery.call.target!r} was not run without its store")
-            if redemption.verdict == "recorded":
-                return self._unseal(delivery, redemption.outcome)
-            if redemption.verdict == "spent":
-                return _refused(delivery, "redeemed already, with other answers")
-            if delivery.left and delivery.came is None:  # nothing has begun
-                await self._release(delivery, redemption)
-                return InvalidRequestState("its client left")
-            if redemption.verdict == "granted" and isinstance(delivery.came, NotExecuted):
-                await self._release(delivery, redemption)
-                return delivery.came
+                came = await self._without_store(delivery, error)
+                if came is None:
+                    continue
+                return came
+            came = await self._known_by(delivery, redemption)
+            if came is not None:
+                return came
             if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
                 assert delivery.came is not None  # noqa: S101  for the type checker
                 return delivery.came
             # Another delivery of it is running.
-            if delivery.came is None and self._clock() >= delivery.expires:
-                return _refused(delivery, "expired")
+            if self._clock() >= delivery.expires and (delivery.came is None or delivery.told.done()):
+                return delivery.came or _refused(delivery, "expired")
             pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             await asyncio.sleep(pause)
             waited += pause
 
-    async def _redeem(self, delivery: _Delivery) -> Redemption:
+    async def _without_store(self, delivery: _Delivery, error: StoreUnavailable) -> RoundResult | None:
+        """Return what a delivery gets that the store does not answer; None if it is to ask again."""
+        if delivery.came is None:
+            return not_executed(error, f"{delivery.call.target!r} was not run without its store")
+        if isinstance(delivery.came, NotExecuted) or self._has_expired(delivery):
+            return delivery.came
+        self._keep(delivery, error, patient=False)
+        await asyncio.sleep(RECORD_INTERVAL)
+        return None
+
+    async def _known_by(self, delivery: _Delivery, redemption: Redemption) -> RoundResult | None:
+        """Return the result that a redemption gives without running anything; None if it gives none."""
+        if redemption.verdict == "recorded":
+            return self._unseal(delivery, redemption.outcome)
+        if redemption.verdict == "spent":
+            return _refused(delivery, "redeemed already, with other answers")
+        if delivery.left and delivery.came is None:  # nothing has begun
+            await self._release(delivery, redemption)
+            return InvalidRequestState("its client left")
+        if redemption.verdict == "granted" and isinstance(delivery.came, NotExecuted):
+            await self._release(delivery, redemption)
+            return delivery.came
+        return None
+
+    async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
         # Kept for as long as any replica may take the state for good.
         keep = max(delivery.expires - self._clock(), 0.0) + CLOCK_SKEW_SECONDS
-        return await self._store.redeem(delivery.state, delivery.answers, lease=self._lease, keep=keep)
+        return await self._store.redeem(delivery.state, delivery.answers, lease=self._lease, keep=keep, lapsed=lapsed)
+
+    def _has_expired(self, delivery: _Delivery) -> bool:
+        """Return whether no replica takes the state any more."""
+        return self._clock() >= delivery.expires + CLOCK_SKEW_SECONDS
 
     async def _release(self, delivery: _Delivery, redemption: Redemption) -> None:
         if redemption.verdict == "granted":
@@ -170,7 +248,11 @@ class Redeemer:
         try:
             if delivery.came is None:
                 if granted.attempt > 1:
-                    _warn(delivery, "a replica stopped in the middle of this round; the round runs again")
+                    _warn(
+                        delivery,
+                        "the lease of this round ended without an outcome, so its replica has ended, was silent for "
+                        "longer, or could not reach the store; the round runs again",
+                    )
                 delivery.came, delivery.sealed = await self._outcome(delivery, lease)
             if isinstance(delivery.came, NotExecuted):  # which is no outcome; another replica may have a better one
                 await self._release(delivery, granted)
@@ -204,25 +286,44 @@ class Redeemer:
             lease.hold(asked)
 
     async def _record(self, delivery: _Delivery, token: str, lease: Lease) -> bool:
-        for pause in (*RECORD_AGAIN, None):
+        """Offer the outcome to the store until it has it; False if another replica has taken over."""
+        end_of_patience = time.monotonic() + sum(RECORD_AGAIN)
+        for pause in chain(RECORD_AGAIN, repeat(RECORD_INTERVAL)):
             try:
-                if not lease.lost and await self._store.record(delivery.state, token, delivery.sealed):
-                    return True
+                if lease.lost or not await self._store.record(delivery.state, token, delivery.sealed):
+                    break
             except StoreUnavailable as error:
-                if pause is None:
-                    # What was done is done, and the client should know.
-                    what = "the outcome of a round could not be recorded; if the request is repeated, it runs again"
-                    _warn(delivery, what, error)
+                self._keep(delivery, error, patient=time.monotonic() < end_of_patience)
+                if self._has_expired(delivery):
+                    _warn(delivery, "its outcome was never recorded, and its state has expired")
                     return True
                 await asyncio.sleep(pause)
             else:
-                break
-        _warn(
-            delivery,
-            f"this replica was silent for longer than its lease of {lease.seconds:g} s, so another one may have run "
-            "the same round; the client gets the outcome that was recorded",
-        )
+                if delivery.told.done() and delivery.unrecorded_since is not None:
+                    seconds = time.monotonic() - delivery.unrecorded_since
+                    _warn(delivery, f"its outcome has been recorded, {seconds:.0f} s after the store failed")
+                return True
+        if delivery.unrecorded_since is None:
+            why = f"this replica was silent for longer than its lease of {lease.seconds:g} s"
+        else:
+            why = "its lease ended while the outcome could not be recorded"
+        _warn(delivery, f"{why}, so another replica may have run the same round; deliveries get what is recorded first")
         return False
+
+    def _keep(self, delivery: _Delivery, error: StoreUnavailable, *, patient: bool) -> None:
+        """Note that the store did not take an outcome. What was done is done, and the client should know."""
+        if delivery.unrecorded_since is None:
+            delivery.unrecorded_since = time.monotonic()
+            self._unrecorded[delivery.state] = delivery
+        if not patient and not delivery.told.done():
+            assert delivery.came is not None  # noqa: S101  for the type checker
+            delivery.tell(delivery.came)
+            _warn(
+                delivery,
+                "its outcome could not be recorded. This replica keeps it, answers repetitions with it, and tries on "
+                "until the state expires. Until then, at another replica a repetition may run the round again",
+                error,
+            )
 
     # What is kept in the store
 

@@ -14,6 +14,7 @@ from ..registration.tools import Tool
 from ..schema.results import failed
 from ..schema.unknown_arguments import read_arguments
 from ..storage.lease import Lease
+from ..storage.watched import not_executed
 from ..tasks.task_service import Tasks
 from .failures import ErrorReporter, problems, refused, tool_failure
 
@@ -73,6 +74,7 @@ class Tools:
     ) -> Outcome:
         """Run a round of a tool, or start its task."""
         terms = tool.handler.task if call.task is not None else None
+        steps_before = len(opened[0].steps) if opened is not None else 0
         try:
             if terms is not None and not terms.rounds_first:
                 return await self._start(tool, call, opened)
@@ -84,8 +86,9 @@ class Tools:
                     return Complete(tool.write(end.result))
                 case NeedsInput():
                     return end
-                case Backgrounded():
-                    return await self._start_task(tool, call, end.journal)
+                case Backgrounded(journal):
+                    has_run = len(journal.steps) > steps_before
+                    return await self._start_task(tool, call, journal, opened if has_run else None, has_run=has_run)
                 case Refused():
                     return Complete(failed(refused(end.refusal)))
                 case Failed():
@@ -99,9 +102,20 @@ class Tools:
         if tool.handler.single_use and call.state is None:  # or a repetition of this request would be another task
             return self._flows.hand_over(tool.handler, call)
         journal, _ = opened or self._flows.open_state(tool.handler, call)
-        return await self._start_task(tool, call, journal)
+        return await self._start_task(tool, call, journal, None, has_run=False)
 
-    async def _start_task(self, tool: Tool, call: Call, journal: Journal) -> Outcome:
+    async def _start_task(
+        self, tool: Tool, call: Call, journal: Journal, opened: Opened | None, *, has_run: bool
+    ) -> Outcome:
+        """Start a task of a round that has ended.
+
+        Args:
+            tool: the tool.
+            call: the request.
+            journal: what the flow remembers.
+            opened: what its state held, if this round may end with another state instead.
+            has_run: whether this round has run a step, so that it must not be run again.
+        """
         terms = tool.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
         self._tasks.wake_worker()
@@ -109,6 +123,11 @@ class Tools:
         try:
             return TaskCreated(await self._tasks.start(terms, call, journal, once=once))
         except StoreUnavailable as error:
+            if not has_run:  # no outcome of the round, or a repetition would get this error for ever
+                raise not_executed(error, f"{call.target!r} did not become a task without its store") from None
+            handed_over = opened and self._flows.hand_over_round(tool.handler, call, opened)
+            if handed_over:  # what was done travels with the client, who comes again at once
+                return handed_over
             raise self._errors.report(call, error) from None
 
     def _failed(self, call: Call, error: Exception) -> Complete:

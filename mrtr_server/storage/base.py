@@ -53,16 +53,19 @@ class Store(ABC):
     # Redeemed states
 
     @abstractmethod
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         """Grant a delivery of a sealed state, or return why it is not granted; atomically.
 
         Args:
             state: digest of the state.
             answers: digest of the answers that came with it.
             lease: how long a grant holds unless it is renewed, in seconds. Where a lease ended without an outcome, its
-                replica has died: the next delivery of the same answers is granted anew, with another token.
+                replica has died, or could not reach the store: the next delivery of the same answers is granted anew,
+                with another token.
             keep: how long the record is kept, from the first delivery, in seconds. It is at least as long as the state
                 can be opened.
+            lapsed: whether it is granted anew where a lease ended without an outcome. Otherwise the verdict is
+                `"running"`, and the former holder may still renew it.
 
         Returns:
             Whether it may run, and if not, why; see `Redemption`.
@@ -187,6 +190,8 @@ class Store(ABC):
         Raises:
             StoreUnavailable: it could not be done, or its reply was lost.
         """
+        # What has a default answers for a store that is empty. This has none: a server whose tools have tasks refuses
+        # such a store when it is made.
         raise NotImplementedError(f"{type(self).__name__} keeps no tasks")
 
     async def find_task(self, id: str) -> TaskRow | None:
@@ -222,7 +227,14 @@ class Store(ABC):
         return None
 
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]:
         """Lease tasks of some tools that are working and that nobody runs, those first that wait longest.
 
@@ -235,6 +247,8 @@ class Store(ABC):
             most: how many to take.
             tools: the tools, by name.
             without: the ids of tasks to leave.
+            lapsed: whether to take tasks over whose lease has ended. Otherwise those are left to their workers, which
+                may live and have been unable to renew it.
 
         Returns:
             The tasks as they are now; none if there is nothing to do.
@@ -292,7 +306,9 @@ class Store(ABC):
         """
         return []
 
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+    async def wait_for_tasks(
+        self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
+    ) -> None:
         """Wait until there may be something to claim of some tools, without some tasks.
 
         The wait ends at once where something came after the last claim on this event loop began, or where that claim
@@ -302,6 +318,7 @@ class Store(ABC):
             seconds: how long to wait at most, in seconds.
             tools: the tools, by name.
             without: the ids of tasks to leave.
+            lapsed: whether tasks count whose lease has ended.
 
         Raises:
             StoreUnavailable: as for `add_task`.
@@ -333,7 +350,14 @@ class TaskStore(Store):
     @override
     @abstractmethod
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]: ...
 
     @override
@@ -346,4 +370,6 @@ class TaskStore(Store):
 
     @override
     @abstractmethod
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None: ...
+    async def wait_for_tasks(
+        self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
+    ) -> None: ...

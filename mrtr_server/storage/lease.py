@@ -2,6 +2,15 @@
 
 import time
 
+RECONNECT_SECONDS = 1.0
+"""How long a holder waits at most before it tries a store again that it could not reach, in seconds."""
+
+GRACE_SECONDS = RECONNECT_SECONDS + 2.0
+"""How long a holder whose lease ended while it could not reach the store has to come back, in seconds.
+
+It renews its lease and records what it has done. Nobody takes the lease over before.
+"""
+
 
 class Lease:
     """A replica's right to run the round of a state that is redeemed once, or a worker's to run a task.

@@ -132,7 +132,14 @@ class _InProcessTasks(TaskStore):
 
     @override
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]:
         self._wakes.clear()
         names = frozenset(tools)
@@ -141,7 +148,8 @@ class _InProcessTasks(TaskStore):
         with self._guard:
             self._forget(now)
             working = (self._tasks[id] for id in self._working.difference(without))
-            free = (row for row in working if row.leased_until <= now < row.deadline and row.name in names)
+            ended_by = now if lapsed else 0.0
+            free = (row for row in working if row.leased_until <= ended_by and now < row.deadline and row.name in names)
             for row in heapq.nsmallest(most, free, key=lambda row: row.updated):
                 taken = replace(
                     row,
@@ -187,7 +195,9 @@ class _InProcessTasks(TaskStore):
         return list(overdue.values())
 
     @override
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+    async def wait_for_tasks(
+        self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
+    ) -> None:
         await self._wakes.wait(seconds)
 
     def _put(self, row: TaskRow) -> None:
@@ -250,7 +260,7 @@ class InProcessStore(_InProcessTasks):
         self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes)
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         now = self._clock()
         with self._lock:
             record = self._redeemed.get(state, now)
@@ -261,7 +271,7 @@ class InProcessStore(_InProcessTasks):
                 return Redemption("spent")
             elif record.outcome is not None:
                 return Redemption("recorded", outcome=record.outcome)
-            elif record.leased_until > now:
+            elif record.leased_until > now or not lapsed:
                 return Redemption("running")
             else:
                 record.token, record.attempt, record.leased_until = token_hex(16), record.attempt + 1, now + lease

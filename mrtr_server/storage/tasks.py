@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from ..protocol.messages import TaskStatus
 
+_REFERENCE_DIGITS = 8
+"""How much of a task's id goes to the log, of 48 hex digits."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
@@ -24,7 +27,7 @@ class TaskRow:
         version: counts the changes; a change of another version than the present one does not happen.
         lease: names the worker's right to run it; empty if nobody runs it.
         leased_until: when that right ends, in seconds since the epoch.
-        attempts: how often it was claimed since anything of it was last kept.
+        attempts: how many workers have had it since anything of it was last kept, with the one that has it now.
     """
 
     id: str
@@ -46,6 +49,11 @@ class TaskRow:
     lease: str = ""
     leased_until: float = 0.0
     attempts: int = 0
+
+    @property
+    def reference(self) -> str:
+        """What the log calls it: the first digits of its id. They find it, and are too few to ask for it."""
+        return self.id.rpartition("-")[2][:_REFERENCE_DIGITS]
 
 
 ENDED = frozenset({"completed", "failed", "cancelled"})

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from ..errors import NotExecuted, StoreUnavailable
+from ..errors import ClocksApart, NotExecuted, StoreUnavailable
 from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
+from .contact import Contact
+from .lease import GRACE_SECONDS
 from .tasks import TaskRow
 
 logger = logging.getLogger("mrtr_server")
@@ -94,6 +96,8 @@ class Outage:
 async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
     try:
         came = await work
+    except ClocksApart:  # the store works, and the log has said what does not
+        raise
     except StoreUnavailable as error:
         outage.failed(method, error)
         raise
@@ -109,6 +113,9 @@ def _nothing(_: object) -> bool:
 class WatchedStore(Store):
     """A store whose outages are noticed.
 
+    Tasks whose lease has ended are left to their workers until `GRACE_SECONDS` after an outage, or after the start of
+    this process, so that those who live renew their leases and record what they have done.
+
     Args:
         store: the store.
         outage: takes notice.
@@ -118,13 +125,14 @@ class WatchedStore(Store):
         self.shared, self.keeps_tasks = store.shared, store.keeps_tasks
         self._store = store
         self._outage = outage
+        self._contact = Contact()
         self._looked = -POLL_INTERVAL
         self._looking: asyncio.Task[None] | None = None
         outage.look = self._look_soon
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        work = self._store.redeem(state, answers, lease=lease, keep=keep)
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
+        work = self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
         return await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
 
     @override
@@ -141,7 +149,9 @@ class WatchedStore(Store):
 
     @override
     async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        return await _watched(self._outage, "put", self._store.put(key, value, keep=keep), bool)
+        kept = await _watched(self._outage, "put", self._store.put(key, value, keep=keep), bool)
+        self._contact.worked(wrote=kept)
+        return kept
 
     @override
     async def get(self, key: str) -> bytes | None:
@@ -149,7 +159,9 @@ class WatchedStore(Store):
 
     @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        return await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
+        added = await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
+        self._contact.worked(wrote=added)
+        return added
 
     @override
     async def find_task(self, id: str) -> TaskRow | None:
@@ -158,18 +170,29 @@ class WatchedStore(Store):
     @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         work = self._store.change_task(row, seconds=seconds, **changes)
-        return await _watched(self._outage, "change_task", work, bool)
+        return await self._in_touch("change_task", work, bool)
 
     @override
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]:
-        work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
-        return await _watched(self._outage, "claim_tasks", work, bool)
+        lapsed = lapsed and self._may_take_over()
+        work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed)
+        claimed = await self._in_touch("claim_tasks", work, bool)
+        if self.shared and not self._contact.is_made:
+            self._look_soon(writes=True)
+        return claimed
 
     @override
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
-        return await _watched(self._outage, "renew_tasks", self._store.renew_tasks(lease, ids, seconds=seconds), bool)
+        return await self._in_touch("renew_tasks", self._store.renew_tasks(lease, ids, seconds=seconds), bool)
 
     @override
     async def holds_task(self, lease: str, id: str) -> bool:
@@ -177,12 +200,29 @@ class WatchedStore(Store):
 
     @override
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        return await _watched(self._outage, "overdue_tasks", self._store.overdue_tasks(most=most), _nothing)
+        return await self._in_touch("overdue_tasks", self._store.overdue_tasks(most=most), _nothing)
 
     @override
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
-        work = self._store.wait_for_tasks(seconds, tools=tools, without=without)
-        await _watched(self._outage, "wait_for_tasks", work, _nothing)
+    async def wait_for_tasks(
+        self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
+    ) -> None:
+        lapsed = lapsed and self._may_take_over()
+        work = self._store.wait_for_tasks(seconds, tools=tools, without=without, lapsed=lapsed)
+        await self._in_touch("wait_for_tasks", work, _nothing)
+
+    def _may_take_over(self) -> bool:
+        """Return whether whoever holds a lease, and lives, has had the time to renew it."""
+        return not self.shared or self._contact.has_lasted(GRACE_SECONDS)
+
+    async def _in_touch(self, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
+        """Do something that workers do all the time, so that every break shows."""
+        try:
+            came = await _watched(self._outage, method, work, wrote)
+        except StoreUnavailable:
+            self._contact.failed()
+            raise
+        self._contact.worked(wrote=wrote(came))
+        return came
 
     @override
     async def close(self) -> None:
@@ -197,19 +237,23 @@ class WatchedStore(Store):
                 return False
         return not self._outage.is_on
 
-    def _look_soon(self) -> "asyncio.Task[None] | None":
-        """Start a look, unless one is under way or has just ended; return the one that is under way."""
+    def _look_soon(self, *, writes: bool = False) -> "asyncio.Task[None] | None":
+        """Start a look, unless one is under way or has just ended; return the one that is under way.
+
+        Args:
+            writes: whether it is to show that the store can be written; it does so, too, while the store is away.
+        """
         looking = self._looking
         if looking is None or looking.done() or looking.get_loop().is_closed():
             looking = self._looking = None
             if time.monotonic() >= self._looked + POLL_INTERVAL:
                 self._looked = time.monotonic()
-                looking = self._looking = asyncio.create_task(self._look())
+                looking = self._looking = asyncio.create_task(self._look(writes=writes))
         return looking
 
-    async def _look(self) -> None:
+    async def _look(self, *, writes: bool) -> None:
         try:
-            if self._outage.is_on:
+            if writes or self._outage.is_on:
                 await self.put(f"ready {token_hex(8)}", b"", keep=1.0)
             else:
                 await self.get("ready")

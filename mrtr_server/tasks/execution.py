@@ -1,6 +1,7 @@
 """One round of a task at a worker: what of it is stored, and the lease under which that is done."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from contextvars import Context
@@ -15,6 +16,8 @@ from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
 from .records import TaskRecords
 
+logger = logging.getLogger("mrtr_server")
+
 SAY_EVERY = 0.5
 """How often the message of a task is stored at most, in seconds."""
 
@@ -22,6 +25,7 @@ AGAIN_AFTER = 0.3
 """How long to wait before the store is tried again, in seconds."""
 
 _MOST_CHARACTERS = 2000
+_CANCELLED = "the task was cancelled"
 
 
 def _nothing() -> None:
@@ -54,6 +58,7 @@ class TaskRun:
         self._tried: dict[bytes, dict[str, str]] = {}
         """The journals that may have been stored without an answer from the store, and what they say is asked."""
         self._saying: asyncio.Task[None] | None = None
+        self._told_dropped = False
         self._checking: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._is_to_look = False
@@ -109,8 +114,8 @@ class TaskRun:
     async def keep(self) -> None:
         """Keep the journal before anything else happens; see `Background.keep`."""
         async with self._writing:
-            if not self.over:
-                await self._change(lambda row: self._records.kept(row, self.journal))
+            if self.over or not await self._change(lambda row: self._records.kept(row, self.journal)):
+                await self._tell_dropped("the result of a step")
 
     async def publish(self, asked: Mapping[str, Question]) -> None:
         """Let the client see what is asked, beside what runs; see `Background.publish`."""
@@ -233,7 +238,9 @@ class TaskRun:
 
     async def end(self, changes: Changes) -> None:
         """Change the task for the last time, and leave it. Raises `OverBudget`, and may then be called again."""
-        await self._end(lambda row: {"lease": "", "leased_until": 0.0, **changes(row)}, patient=True)
+        free = {"lease": "", "leased_until": 0.0}
+        if not await self._end(lambda row: {**changes(row), **free, "attempts": 0}, patient=True):
+            await self._tell_dropped("how a round ended")
 
     async def leave(self) -> None:
         """Leave the task as it was last kept to other workers.
@@ -254,7 +261,7 @@ class TaskRun:
             if row is not None and row.status == "cancelled" and row.lease == self.row.lease:
                 await self._records.change(row, lease="", leased_until=0.0)
 
-    async def _end(self, changes: Changes, *, patient: bool) -> None:
+    async def _end(self, changes: Changes, *, patient: bool) -> bool:
         async with self._writing:  # so that a message that is just being stored is
             self.over = True
             if self._saying is not None:
@@ -262,6 +269,32 @@ class TaskRun:
             changed = await self._change(changes, patient=patient)
         if changed:
             self._records.notify(self.row.id)
+        return changed
+
+    async def _tell_dropped(self, what: str) -> None:
+        """Log that something of this run is not recorded, and why: once, since nothing of it is from then on."""
+        if self._told_dropped:
+            return
+        self._told_dropped = True
+        if not self.lost:
+            why = "this worker has handed the task back, so that another one continues it from what was recorded"
+        else:
+            try:
+                why = self._why_lost(await self._records.store.find_task(self.row.id))
+            except StoreUnavailable:
+                why = "the task is not this worker's any more"
+        level = logging.INFO if why is _CANCELLED else logging.WARNING
+        logger.log(level, "A task of %r (%s): %s is dropped, since %s", self.row.name, self.row.reference, what, why)
+
+    def _why_lost(self, row: TaskRow | None) -> str:
+        if row is None:
+            return "the task has expired"
+        if row.status in ENDED:
+            return _CANCELLED if row.status == "cancelled" else f"the task was {row.status} meanwhile"
+        return (
+            "another worker has taken the task over: this one was silent for longer than its lease of "
+            f"{self.lease.seconds:g} s"
+        )
 
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
         """Change the task while this worker has it; return whether it was.
@@ -308,12 +341,15 @@ class TaskRun:
     def _adopt(self, row: TaskRow) -> bool:
         """Continue with the task as it is now, if nobody else has recorded anything; return whether that is so.
 
-        No two sealed journals are alike. The lease does not say it, since others may have had it before it came back.
+        No two journals that were recorded are alike. The lease does not say it, since others may have had it before it
+        came back.
         """
-        if row.journal != self.row.journal:
-            if row.journal not in self._tried:
+        is_same = self._records.sealed.is_same_journal
+        if not is_same(row, row.journal, self.row.journal):
+            tried = next((ours for ours in self._tried if is_same(row, row.journal, ours)), None)
+            if tried is None:
                 return False
-            self.journal.asked = self._tried[row.journal]
+            self.journal.asked = self._tried[tried]
         self.row = row
         with suppress(InvalidRequestState):  # which the end of the round will meet, too
             self.take_answers(row)

@@ -132,8 +132,8 @@ class TaskRecords:
         return row.status
 
     def kept(self, row: TaskRow, journal: Journal) -> dict[str, Any]:
-        """Return the changes that keep what a task has done. Raises `OverBudget`."""
-        return {"journal": self.seal_journal(row, journal), "attempts": 0}
+        """Return the changes that keep what a task has done, while its worker goes on. Raises `OverBudget`."""
+        return {"journal": self.seal_journal(row, journal), "attempts": 1}
 
     def seal_journal(self, row: TaskRow, journal: Journal) -> bytes:
         """Seal what a task's flow remembers. Raises `OverBudget`."""

@@ -8,6 +8,7 @@ from pydantic_core import from_json, to_json
 
 from ..crypto.bound_codec import BoundCodec
 from ..crypto.keys import KeyRing
+from ..crypto.purposes import TASK
 from ..errors import InvalidRequestState, OverBudget, RequestError
 from ..flow.journal import Journal
 from ..flow.outcomes import dump_outcome, load_outcome
@@ -47,7 +48,7 @@ class SealedTasks:
     """
 
     def __init__(self, ring: KeyRing, limits: Limits) -> None:
-        self._codec = BoundCodec(ring, "task")
+        self._codec = BoundCodec(ring, TASK)
         self._id_keys = [key for _, key in ring.derive("task id")]
         self._limits = replace(limits, flow_seconds=_NO_END)
 
@@ -73,6 +74,18 @@ class SealedTasks:
     def unseal_journal(self, row: TaskRow, now: float) -> Journal:
         """Return what a task's flow remembers."""
         return Journal.load(self._unseal(row, "journal", row.journal), _BOUND_TO, now)
+
+    def is_same_journal(self, row: TaskRow, journal: bytes, other: bytes) -> bool:
+        """Return whether two sealed journals of a task hold the same: one may have been sealed anew under another key.
+
+        Any two that were recorded differ at least in their time.
+        """
+        if journal == other:
+            return True
+        try:
+            return self._unseal(row, "journal", journal) == self._unseal(row, "journal", other)
+        except InvalidRequestState:
+            return False
 
     def seal_questions(self, binding: RowBinding, written: bytes) -> bytes:
         """Seal what a task has asked, as `Questions.dump` returns it."""

@@ -38,6 +38,7 @@ SHUTDOWN_WAIT_FRACTION = 1 / 4
 """Fraction of the time left after the cut-off that each wait for cancelled work may take."""
 
 _MOST_OVERDUE = 100
+_MOST_NAMED = 20
 
 
 class Worker:
@@ -293,6 +294,14 @@ class _LoopWorker:
             if present.found(row, since):
                 return
             present.stop()
+        if row.attempts > 1:
+            logger.warning(
+                "A task of %r (%s) is taken over: a worker that had it ended, or was silent for longer than its lease "
+                "of %g s. It continues from its last recorded step",
+                row.name,
+                row.reference,
+                self._limits.lease_seconds,
+            )
         run = TaskRun(self._records, row, Lease(self._limits.lease_seconds, since))
         task = run.start(self._run(run))
         self._running[row.id] = (run, task)
@@ -334,11 +343,15 @@ class _LoopWorker:
         await asyncio.sleep(HEARTBEAT_INTERVAL)
         stood_still = time.monotonic() - before - HEARTBEAT_INTERVAL
         if stood_still > self._limits.lease_seconds:
+            running = [run.row.reference for run, _ in self._running.values()]
+            more = len(running) - _MOST_NAMED
             logger.error(
                 "The event loop stood still for %.1f s, longer than the lease of %g s, so other workers may have "
-                "started its tasks again. Move what blocks it into a plain `def`, unless the machine was suspended",
+                "started its tasks again (%s). Move what blocks it into a plain `def`, unless the machine was "
+                "suspended",
                 stood_still,
                 self._limits.lease_seconds,
+                ", ".join([*running[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]) or "none ran",
             )
         self._from_clients.follow(self._running.keys())
         ids = list(self._running)

@@ -34,6 +34,7 @@ from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.base import Redemption, Store
 from mrtr_server.storage.memory import InProcessStore
+from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Reply, accept, decline, no, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
@@ -87,9 +88,9 @@ class Watched(Store):
             self.failures += 1
             raise StoreUnavailable(f"no {what} today")
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         self._fail("redeem")
-        found = await self.store.redeem(state, answers, lease=lease, keep=keep)
+        found = await self.store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
         self.redeemed.append(found)
         if found.verdict == "recorded" and state in self.swap:
             return Redemption("recorded", outcome=self.swap[state])
@@ -116,6 +117,13 @@ class Watched(Store):
 
     async def close(self) -> None:
         self.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no delivery wait for a holder that may come back, but where that is what is tested."""
+    monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(redemption, "RECORD_INTERVAL", 0.02)
 
 
 @pytest.fixture
@@ -202,7 +210,7 @@ class TestADuplicate:
         assert (await flow.start()).needs_input
         store.redeemed.clear()
         flows = [again(app, flow, flow.state), again(app, flow, flow.state)]
-        replies = [asyncio.create_task(each.answer(login=accept(name="ann"))) for each in flows]
+        replies = [asyncio.create_task(each.send({"login": accept(name="ann")})) for each in flows]
         await asyncio.sleep(1)
         gate.set()
         assert [(await reply).text for reply in replies] == ["ann", "ann"]
@@ -625,17 +633,6 @@ class TestTheStore:
         assert came(await repeated.send({"confirm": yes})) == came(flow.last)
         assert EFFECTS == ["5 paid"]
 
-    async def test_that_takes_no_outcome_does_not_hide_it_from_the_client(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.01,))
-        add_pay(app)
-        flow = await asked(app)
-        store.down = {"record"}
-        assert (await flow.send({"confirm": yes})).text == "5 paid"
-        assert "could not be recorded" in caplog.text
-        assert "no record today" in caplog.text
-
     async def test_is_closed_when_the_server_ends(self, app: MRTRServer, store: Watched) -> None:
         messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
         sent: list[str] = []
@@ -649,6 +646,278 @@ class TestTheStore:
         await app({"type": "lifespan"}, receive, send)
         assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
         assert store.closed == 1
+
+
+class TestAnOutcomeThatTheStoreDoesNotTake:
+    """The replica that ran the round keeps it, answers with it, and offers it until the state has expired."""
+
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.01,))
+
+    async def paid(self, app: MRTRServer, store: Watched) -> tuple[AsyncFlow, AsyncFlow]:
+        """Pay while the store takes no outcome; return the client, and one that has sent nothing yet."""
+        add_pay(app)
+        flow = await asked(app)
+        repeated = again(app, flow, flow.state)
+        store.down = {"record", "renew"}
+        assert (await flow.send({"confirm": yes})).text == "5 paid", "what was done is not hidden from the client"
+        return flow, repeated
+
+    async def test_is_what_repetitions_get_meanwhile_though_its_lease_has_ended(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow, repeated = await self.paid(app, store)
+        await asyncio.sleep(0.4)  # longer than the lease
+        for down in ({"record", "renew"}, {"record", "renew", "redeem"}):
+            store.down = down
+            assert came(await again(app, flow, repeated.state).send({"confirm": yes})) == came(flow.last)
+            refused = (await again(app, flow, repeated.state).send({"confirm": no})).error
+            assert refused.message == InvalidRequestState.MESSAGE
+        assert EFFECTS == ["5 paid"]
+        (line,) = (each for each in caplog.messages if "could not be recorded" in each)
+        assert "no record today" in line
+        assert "stopped" not in caplog.text
+
+    async def test_is_recorded_once_the_store_takes_it_and_every_replica_has_it_then(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow, repeated = await self.paid(app, store)
+        await asyncio.sleep(0.4)
+        store.down = set()
+        await until(lambda: "has been recorded" in caplog.text)
+        other = MRTRServer("bank", keys=[KEY], store=store)
+        add_pay(other)
+        for server in (app, other):
+            assert came(await again(server, flow, repeated.state).send({"confirm": yes})) == came(flow.last)
+        assert EFFECTS == ["5 paid"]
+        assert app._parts.redeemer._unrecorded == {}
+        assert app._parts.redeemer._under_way == set()
+
+    async def test_does_not_hold_up_its_client_where_the_store_stalls(
+        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.1, 0.1))
+        attempts: list[float] = []
+
+        async def stalled(*_: Any) -> bool:
+            attempts.append(time.monotonic())
+            await asyncio.sleep(0.3)
+            raise StoreUnavailable("no answer in time")
+
+        monkeypatch.setattr(store, "record", stalled)
+        add_pay(app)
+        flow = await asked(app)
+        assert (await flow.send({"confirm": yes})).text == "5 paid"
+        assert len(attempts) == 1, "the first of them took all the time that there was"
+        monkeypatch.undo()
+        await until(lambda: store.recorded)
+
+    async def test_is_what_a_delivery_gets_that_waited_for_it(self, app: MRTRServer, store: Watched) -> None:
+        add_pay(app)
+        flow = await asked(app)
+        store.down = {"record"}
+        deliveries = [again(app, flow, flow.state).send({"confirm": yes}) for _ in range(3)]
+        async with asyncio.timeout(5):
+            replies = await asyncio.gather(*deliveries)
+        assert [came(reply) for reply in replies] == [came(replies[0])] * 3
+        assert EFFECTS == ["5 paid"]
+        store.down = set()
+
+    async def test_gives_way_to_one_that_another_replica_has_recorded(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow, repeated = await self.paid(app, store)
+        (state,) = app._parts.redeemer._unrecorded
+        (answers,) = {each.answers for each in app._parts.redeemer._unrecorded.values()}
+        await asyncio.sleep(0.4)
+        theirs = await store.store.redeem(state, answers, lease=60, keep=60)
+        assert theirs.attempt == 2
+        store.down = {"redeem"}
+        await until(lambda: "its lease ended while the outcome could not be recorded" in caplog.text)
+        until_known = await again(app, flow, repeated.state).send({"confirm": yes})
+        assert came(until_known) == came(flow.last)
+        assert await store.store.record(state, theirs.token, store.recorded[state])
+        store.down = set()
+        await until(lambda: not app._parts.redeemer._unrecorded)
+        assert came(await again(app, flow, repeated.state).send({"confirm": yes})) == came(flow.last)
+        assert EFFECTS == ["5 paid"]
+
+    async def test_is_given_up_when_no_replica_takes_its_state_any_more(
+        self, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        clock = Clock()
+        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
+        _, repeated = await self.paid(app, store)
+        clock.advance(101)
+        assert (await repeated.send({"confirm": yes})).error.message == InvalidRequestState.MESSAGE
+        assert app._parts.redeemer._unrecorded, "a replica whose clock is behind may still take it"
+        clock.advance(60)
+        await until(lambda: not app._parts.redeemer._under_way)
+        assert app._parts.redeemer._unrecorded == {}
+        assert "its outcome was never recorded, and its state has expired" in caplog.text
+
+    async def test_adds_to_no_more_than_there_is_room_for(
+        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "MOST_UNRECORDED_BYTES", 1)
+        flow, repeated = await self.paid(app, store)
+        other = await asked(app)
+        error = (await again(app, other, other.state).send({"confirm": yes})).error
+        assert error.message.startswith("Nothing was done")
+        assert error.data["reference"] in caplog.text
+        assert "1 outcomes of other rounds wait to be recorded" in caplog.text
+        assert came(await repeated.send({"confirm": yes})) == came(flow.last)
+        store.down = set()
+        await until(lambda: not app._parts.redeemer._unrecorded)
+        assert (await again(app, other, other.state).send({"confirm": yes})).text == "5 paid"
+        assert EFFECTS == ["5 paid"] * 2
+
+    async def test_is_waited_for_by_the_end_of_the_server(
+        self, store: Watched, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = MRTRServer("bank", keys=[KEY], store=store, lame_duck=0, shutdown_seconds=1)
+        phases = iter(["startup", "shutdown"])
+
+        async def receive() -> Any:
+            phase = next(phases)
+            if phase == "shutdown":
+                await self.paid(app, store)
+            return {"type": f"lifespan.{phase}"}
+
+        async def send(message: Any) -> None:
+            assert message["type"].endswith(".complete")
+
+        async with asyncio.timeout(3):
+            await app({"type": "lifespan"}, receive, send)
+        assert "(1 of them, of which 1 have run)" in caplog.text
+        store.down = set()
+
+
+class Full(InProcessStore):
+    """A store that takes no task now and then."""
+
+    shared = True
+    full = False
+
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+        if self.full:
+            raise StoreUnavailable("no room for tasks")
+        return await super().add_task(row, seconds=seconds)
+
+
+class TestARoundThatBecomesATask:
+    """A task that the store does not take is no outcome: the client is told to try again, and that must help."""
+
+    @pytest.fixture
+    def full(self) -> Full:
+        return Full()
+
+    @pytest.fixture
+    def bank(self, full: Full) -> MRTRServer:
+        return MRTRServer("bank", keys=[KEY], store=full)
+
+    async def try_again(self, bank: MRTRServer, full: Full, target: str) -> AsyncFlow:
+        """Become a task while the store takes none, and once more when it does."""
+        capabilities: JSON = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+        flow = AsyncClient(bank, capabilities=capabilities).flow(target)
+        asked = (await flow.start()).asks
+        await self.refused(flow, full, {"confirm": yes} if asked else {})
+        return flow
+
+    async def refused(self, flow: AsyncFlow, full: Full, answers: Mapping[str, Answer]) -> None:
+        full.full = True
+        state = flow.state
+        for _ in range(2):
+            flow.state = state
+            error = (await flow.send(answers)).error
+            assert (error.code, list(error.data)) == (-32603, ["reference"])
+        full.full = False
+        flow.state = state
+        assert (await flow.send(answers, wait=False)).is_task
+
+    async def test_at_once_may_be_sent_again(self, bank: MRTRServer, full: Full) -> None:
+        @bank.tool(task="required", single_use=True)
+        async def run(ctx: Context) -> str:
+            return "ran"
+
+        await self.try_again(bank, full, "run")
+        await bank._parts.worker.close()
+
+    async def test_after_a_question_may_be_sent_again(self, bank: MRTRServer, full: Full) -> None:
+        @bank.tool(task="required")
+        async def run(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            await ctx.background()
+            return "ran"
+
+        await self.try_again(bank, full, "run")
+        await bank._parts.worker.close()
+
+    async def test_after_a_step_goes_on_from_there_when_it_is_sent_again(self, bank: MRTRServer, full: Full) -> None:
+        @bank.tool(task="required")
+        async def run(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            paid = await ctx.step(effect, "paid")
+            await ctx.background()
+            return paid
+
+        capabilities: JSON = {"elicitation": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+        flow = AsyncClient(bank, capabilities=capabilities).flow("run")
+        assert (await flow.start()).questions == {"confirm": "Sure?"}
+        repeated = again(bank, flow, flow.state, capabilities=capabilities)
+        full.full = True
+        assert is_state_only(await flow.send({"confirm": yes})), "what was done is in the state"
+        assert is_state_only(await repeated.send({"confirm": yes}))
+        assert repeated.state == flow.state
+        await self.refused(flow, full, {})
+        assert EFFECTS == ["paid"]
+        await bank._parts.worker.close()
+
+
+class TestALeaseThatHasEnded:
+    """Its holder may live, and be about to record what it did: it has a while for that."""
+
+    async def test_is_left_to_its_holder_for_a_while(
+        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.3)
+        monkeypatch.setattr(redemption, "RECORD_AGAIN", ())
+        add_pay(app)
+        other = MRTRServer("bank", keys=[KEY], store=store)
+        add_pay(other)
+        flow = await asked(app)
+        repeated = again(other, flow, flow.state)
+        store.down = {"record", "renew"}
+        assert (await flow.send({"confirm": yes})).text == "5 paid"
+        await asyncio.sleep(0.4)  # longer than the lease
+        waiting = asyncio.create_task(repeated.send({"confirm": yes}))
+        await asyncio.sleep(0.1)
+        store.down = set()  # as the holder finds out within that time
+        assert came(await waiting) == came(flow.last)
+        assert EFFECTS == ["5 paid"]
+
+    async def test_is_taken_when_that_is_over(
+        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.3)
+        add_pay(app)
+        flow = await asked(app)
+
+        async def dead(state: str, answers: str, **given: Any) -> Redemption:
+            return await store.store.redeem(state, answers, **given | {"lease": 0.01})
+
+        store.redeem = dead  # type: ignore[method-assign]
+        monkeypatch.setattr(app._parts.redeemer, "_run", lambda *_: asyncio.Event().wait())
+        lost = asyncio.create_task(again(app, flow, flow.state).send({"confirm": yes}))
+        await until(lambda: store.store._redeemed._items)
+        del store.redeem
+        other = MRTRServer("bank", keys=[KEY], store=store)
+        add_pay(other)
+        began = time.monotonic()
+        assert (await again(other, flow, flow.state).send({"confirm": yes})).text == "5 paid"
+        assert time.monotonic() - began >= 0.3
+        lost.cancel()
 
 
 class TestTheEndOfTheServer:
@@ -884,9 +1153,9 @@ class TakenOver(Watched):
         self.taken_over = asyncio.Event()
         self.asked: list[tuple[str, str]] = []
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         self.asked.append((state, answers))
-        return await super().redeem(state, answers, lease=lease, keep=keep)
+        return await super().redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
 
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
         if not self.taken_over.is_set():
@@ -1124,7 +1393,7 @@ class TestOfTwoReplicas:
         assert (first, second) == (fleet.pids[0], fleet.pids[1]), "the step that was cut in the middle ran again"
         assert key == other_key, "by its key the payment service tells that it is the same order"
         assert len(fleet.ledger("mailed")) == 1
-        assert "a replica stopped in the middle" in fleet.servers[1].text
+        assert "the lease of this round ended without an outcome" in fleet.servers[1].text
 
     def test_one_that_was_frozen_begins_nothing_more_and_gives_what_the_other_recorded(self, fleet: Fleet) -> None:
         state = fleet.ask()

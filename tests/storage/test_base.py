@@ -44,7 +44,7 @@ class Kept(Store):
         self.records: dict[str, tuple[str, bytes | None]] = {}
         self.values: dict[str, bytes] = {}
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         if state not in self.records:
             self.records[state] = (answers, None)
             return Redemption("granted", state)

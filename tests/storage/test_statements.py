@@ -16,7 +16,13 @@ SQLITE, POSTGRESQL = read_statements("sqlite"), read_statements("postgresql")
 
 def test_both_have_the_same_but_for_what_only_one_of_them_can() -> None:
     assert SQLITE.keys() - POSTGRESQL.keys() == {"write_notices", "read_notices", "last_notice_before", "sweep_notices"}
-    assert POSTGRESQL.keys() - SQLITE.keys() == {"notify", "find_tasks", "has_version_table", "lock_version"}
+    assert POSTGRESQL.keys() - SQLITE.keys() == {
+        "notify",
+        "find_tasks",
+        "has_version_table",
+        "lock_version",
+        "read_clock",
+    }
 
 
 def test_they_differ_in_lists_and_in_locks_only() -> None:

@@ -8,7 +8,7 @@ import sqlite3
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -20,7 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from mrtr_server import InProcessStore, Redemption, SQLStore, Store, StoreUnavailable
+from mrtr_server.errors import ClocksApart
+from mrtr_server.storage.sql import clocks
 from mrtr_server.storage.sql import store as module
+from mrtr_server.storage.watched import Outage, WatchedStore
 from mrtr_server.testing import Clock
 
 from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
@@ -102,6 +105,19 @@ class StoreContract:
         (second,) = (each for each in deliveries if each.verdict == "granted")
         assert (second.attempt, Counter(each.verdict for each in deliveries)["running"]) == (2, 19)
         assert second.token != first.token
+
+    async def test_a_lapsed_lease_can_be_left_to_its_holder(self, bench: Bench, state: str) -> None:
+        def deliver(answers: str = "answers") -> Awaitable[Redemption]:
+            return bench.another.redeem(state, answers, lease=LEASE, keep=KEEP, lapsed=False)
+
+        first = await bench.redeem(state, lease=5, keep=20)
+        await bench.pass_time(6)
+        assert await deliver() == Redemption("running")
+        assert await deliver("others") == Redemption("spent")
+        assert await bench.store.record(state, first.token, b"done")
+        assert await deliver() == Redemption("recorded", outcome=b"done")
+        await bench.pass_time(20)
+        assert (await deliver()).attempt == 1, "what has expired is absent"
 
     async def test_attempts_are_counted(self, bench: Bench, state: str) -> None:
         for attempt in range(1, 5):
@@ -547,10 +563,71 @@ class TestPostgreSQLStore(SQLContract):
         await another.close()
 
     async def test_its_own_clock_counts_and_not_the_replicas(self, postgresql: PostgreSQL, state: str) -> None:
-        ahead = SQLStore(postgresql.url(), clock=lambda: 9e9)
-        assert (await ahead.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "granted"
-        assert (await ahead.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "running"
-        await ahead.close()
+        behind = SQLStore(postgresql.url(), clock=lambda: time.time() - 20)
+        ahead = SQLStore(postgresql.url(), clock=lambda: time.time() + 20)
+        assert (await behind.redeem(state, "answers", lease=15, keep=30)).verdict == "granted"
+        assert (await ahead.redeem(state, "answers", lease=15, keep=30)).verdict == "running"
+        for store in (behind, ahead):
+            await store.close()
+
+    async def test_that_is_apart_from_this_machines_is_said_once(
+        self, postgresql: PostgreSQL, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        apart = [4.0]
+        store = SQLStore(postgresql.url(), clock=lambda: time.time() + apart[0])
+        assert await store.get("any") is None
+        assert caplog.messages == []
+        apart[0] = 20.0
+        for _ in range(3):
+            await store.database.compare_clocks()
+        apart[0] = -20.0
+        await store.database.compare_clocks()
+        (line,) = caplog.messages
+        assert "its clock is 20.0 s behind this machine's" in line
+        assert "Set both clocks by NTP" in line
+        assert "over 30 s apart, confirmations and single-use rounds are refused" in line
+        apart[0] = 0.0
+        await store.database.compare_clocks()
+        assert caplog.messages[1:] == [f"{store.database.name}: its clock and this machine's agree again"]
+        await store.close()
+
+    @pytest.mark.parametrize("ahead", [-120.0, 120.0])
+    async def test_that_is_far_from_this_machines_refuses_single_use_and_nothing_else(
+        self,
+        postgresql: PostgreSQL,
+        state: str,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+        ahead: float,
+    ) -> None:
+        monkeypatch.setattr(clocks, "COMPARE_AGAIN", 0.0)
+        apart = [ahead]
+        store = SQLStore(postgresql.url(), clock=lambda: time.time() + apart[0])
+        watched = WatchedStore(store, Outage("it"))
+        assert await watched.put(state, b"value", keep=60)
+        for _ in range(3):
+            with pytest.raises(ClocksApart, match="Set both clocks by NTP") as refused:
+                await watched.redeem(state, "answers", lease=LEASE, keep=KEEP)
+            assert refused.value.reference in caplog.text
+        assert await watched.get(state) == b"value"
+        (line,) = caplog.messages
+        assert f"its clock is 120.0 s {'behind' if ahead > 0 else 'ahead of'} this machine's" in line
+        apart[0] = 0.0  # as soon as it is set right
+        assert (await watched.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "granted"
+        await store.close()
+
+    async def test_is_looked_at_again_while_connections_live(
+        self, postgresql: PostgreSQL, state: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        apart = [0.0]
+        store = SQLStore(postgresql.url(), clock=lambda: time.time() + apart[0])
+        assert (await store.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "granted"
+        apart[0] = 120.0
+        assert (await store.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "running"
+        monkeypatch.setattr(store, "_swept", -module.SWEEP_EVERY)  # as half a minute later
+        with pytest.raises(ClocksApart):
+            await store.redeem(state, "answers", lease=LEASE, keep=KEEP)
+        await store.close()
 
 
 class Model(RuleBasedStateMachine):

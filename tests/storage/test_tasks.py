@@ -245,6 +245,25 @@ class TaskContract:
         assert await bench.store.renew_tasks("mine", [claimed.id], seconds=5) == {claimed.id}
         assert await bench.claim("other") == []
 
+    async def test_a_lapsed_lease_can_be_left_to_its_worker(self, bench: Bench) -> None:
+        async def claim(*, lapsed: bool) -> list[str]:
+            rows = await bench.another.claim_tasks("other", seconds=5, most=10, tools=TOOLS, lapsed=lapsed)
+            return sorted(row.id for row in rows)
+
+        ended, given_back = await bench.add(), await bench.add()
+        for row in await bench.claim("mine", seconds=5):
+            if row.id == given_back.id:
+                assert await bench.store.change_task(row, lease="", leased_until=0.0)
+        await bench.pass_time(6)
+        new = await bench.add()
+        await asyncio.sleep(0)  # the wake for it has come
+        assert await claim(lapsed=False) == sorted([given_back.id, new.id])
+        assert await claim(lapsed=False) == []
+        began = time.monotonic()
+        await bench.another.wait_for_tasks(0.6, tools=TOOLS, lapsed=False)
+        assert time.monotonic() - began >= 0.5
+        assert await claim(lapsed=True) == [ended.id]
+
     async def test_renewing_tells_which_are_still_to_be_run(self, bench: Bench) -> None:
         for _ in range(4):
             await bench.add()
@@ -679,6 +698,17 @@ class TestPostgreSQLTasks(SQLContract):
         ahead = SQLStore(url, clock=lambda: 9e9)
         assert await ahead.claim_tasks("ahead", seconds=5, most=5, tools=TOOLS) == []
         await ahead.close()
+
+    async def test_a_claim_that_was_held_up_takes_no_lease_that_ended_meanwhile(
+        self, bench: Bench, postgresql: PostgreSQL
+    ) -> None:
+        await bench.add()
+        assert len(await bench.claim("mine", seconds=1)) == 1
+        with postgresql.frozen():  # the worker can't renew, either
+            claiming = asyncio.create_task(bench.another.claim_tasks("other", seconds=5, most=5, tools=TOOLS))
+            await asyncio.sleep(1.5)
+        assert await claiming == []
+        assert len(await bench.another.claim_tasks("other", seconds=5, most=5, tools=TOOLS)) == 1
 
     async def test_a_server_that_goes_away_and_comes_back_loses_no_task(
         self, bench: Bench, postgresql: PostgreSQL

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from pydantic_core import from_json
 
 from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
+from mrtr_server.storage import contact
 from mrtr_server.storage import watched as watched_store
+from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.storage.watched import Outage, WatchedStore
 from mrtr_server.testing import AsyncClient, Reply, yes
 
@@ -272,3 +275,112 @@ class TestTheLog:
         assert await watched.put("key", b"", keep=60)
         assert await watched.is_usable()
         assert caplog.messages == []
+
+
+class Shared(InProcessStore):
+    """A store that replicas share, which can be away, or full."""
+
+    shared = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = self.full = False
+        self.claims: list[bool] = []
+
+    async def claim_tasks(
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
+    ) -> list[TaskRow]:
+        self.claims.append(lapsed)
+        if self.away or (self.full and lapsed):
+            raise StoreUnavailable("no claims")
+        return []
+
+    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+        if self.away or self.full:
+            raise StoreUnavailable("no put")
+        return await super().put(key, value, keep=keep)
+
+
+GRACE = 0.3
+"""In seconds."""
+
+
+class TestTakingTasksOver:
+    """Who holds a lease that has ended may have been cut off, as all were: it comes first."""
+
+    @pytest.fixture(autouse=True)
+    def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(watched_store, "GRACE_SECONDS", GRACE)
+
+    @pytest.fixture
+    def store(self) -> Shared:
+        return Shared()
+
+    @pytest.fixture
+    def watched(self, store: Shared) -> WatchedStore:
+        return WatchedStore(store, Outage("it"))
+
+    async def claim(self, watched: WatchedStore) -> None:
+        await watched.claim_tasks("lease", seconds=1, most=1, tools=["tool"])
+
+    async def waited(self, watched: WatchedStore, store: Shared) -> float:
+        """Claim until tasks are taken over; give how long that took, in seconds."""
+        began = time.monotonic()
+        store.claims.clear()
+        async with asyncio.timeout(10):
+            while not any(store.claims):
+                await self.claim(watched)
+                await asyncio.sleep(0.01)
+        return time.monotonic() - began
+
+    async def test_a_process_that_has_just_started_waits_since_it_can_not_know(
+        self, watched: WatchedStore, store: Shared
+    ) -> None:
+        assert await self.waited(watched, store) >= GRACE
+        assert await self.waited(watched, store) < GRACE, "and does so once"
+
+    async def test_one_that_saw_an_outage_waits_from_its_end_on(self, watched: WatchedStore, store: Shared) -> None:
+        await self.waited(watched, store)
+        store.away = True
+        with pytest.raises(StoreUnavailable):
+            await self.claim(watched)
+        await asyncio.sleep(2 * GRACE)
+        with pytest.raises(StoreUnavailable):
+            await self.claim(watched)
+        store.away = False
+        assert await self.waited(watched, store) >= GRACE
+
+    async def test_what_can_be_read_and_not_written_is_not_back(self, watched: WatchedStore, store: Shared) -> None:
+        """As on a full disk, where a claim that finds nothing works."""
+        await self.waited(watched, store)
+        store.full = True
+        with pytest.raises(StoreUnavailable):
+            await self.claim(watched)
+        store.claims.clear()
+        until = time.monotonic() + 2 * GRACE
+        while time.monotonic() < until:
+            await self.claim(watched)
+            await asyncio.sleep(0.01)
+        assert not any(store.claims)
+        store.full = False
+        assert await self.waited(watched, store) >= GRACE
+
+    async def test_one_that_was_suspended_waits_too(
+        self, watched: WatchedStore, store: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await self.waited(watched, store)
+        monkeypatch.setattr(contact, "LONGEST_GAP", 0.1)
+        await asyncio.sleep(0.2)
+        assert await self.waited(watched, store) >= GRACE
+
+    async def test_in_a_store_of_this_process_nobody_can_be_cut_off(self) -> None:
+        store = Shared()
+        store.shared = False
+        assert await self.waited(WatchedStore(store, Outage("it")), store) < GRACE

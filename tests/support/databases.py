@@ -145,7 +145,7 @@ async def _linger(url: str, state: str) -> None:
 
 async def explained(database: Database, statement: str) -> str:
     """Return how a database would run a statement, in its own words."""
-    given = {"seconds": 5.0, "most": 5, "ids": ["id"], "tools": ["tool"], "without": ["id"]}
+    given = {"seconds": 5.0, "lapsed_by": 5.0, "most": 5, "ids": ["id"], "tools": ["tool"], "without": ["id"]}
     sql, names = number_parameters(database.statements[statement], CLOCK)
     if isinstance(database, SQLiteDatabase):
         values = {name: given.get(name, "text") for name in names}

@@ -3,8 +3,10 @@
 import asyncio
 import importlib
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,13 @@ def test_no_task_is_lost_and_no_recorded_step_runs_again(database: str) -> None:
     assert report["tasks_lost"] == report["recorded_steps_run_twice"] == report["changed_keys"] == 0
 
 
+def test_no_step_runs_again_that_was_finished_while_the_database_was_away() -> None:
+    report = run("--tasks", str(2 * TASKS), "--database", "postgresql", "--outages")
+    assert report["outages"] > 0
+    assert report["finished_in_outages"] > 0
+    assert report["finished_in_outages_run_twice"] == report["tasks_lost"] == 0
+
+
 def load(name: str) -> Any:
     """Load a module of the scripts, and what it needs of the others."""
     with pytest.MonkeyPatch.context() as patch:
@@ -95,9 +104,10 @@ def test_what_a_task_repeats_is_counted(tmp_path: Path) -> None:
         return int(asyncio.run(ledger.run("a", "charge", key)))
 
     charge("key 1")  # its server is killed
-    ledger.keep("a", "charge", charge("key 1"))
-    assert ledger.receipts() == {"a": "2"}
-    ledger.keep("a", "charge", 2)  # the tool is re-run
+    receipt = charge("key 1")
+    for _ in range(2):  # the tool is re-run
+        ledger.keep("a", "charge", receipt)
+    assert ledger.receipts() == {"a": str(receipt)}
     counted = ledger.count()
     assert (counted.recorded_steps, counted.interrupted_steps) == (1, 1)
     assert (counted.recorded_steps_run_twice, counted.changed_keys) == (0, 0)
@@ -105,3 +115,22 @@ def test_what_a_task_repeats_is_counted(tmp_path: Path) -> None:
     counted = ledger.count()
     assert (counted.recorded_steps, counted.interrupted_steps) == (1, 1)
     assert (counted.recorded_steps_run_twice, counted.changed_keys) == (1, 1)
+
+
+def test_what_is_repeated_after_an_outage_is_counted(tmp_path: Path) -> None:
+    """A step counts that was finished meanwhile, by a worker that was neither stopped nor killed until all was well."""
+    ledger = load("chaos_task_ledger").TaskLedger(str(tmp_path / "ledger.db"))
+    outage = load("chaos_outage").Outage
+    ledger.create()
+    asyncio.run(ledger.run("a", "charge", "key"))  # before it
+    began = time.time()
+    for intent in ("a", "b", "c"):
+        asyncio.run(ledger.run(intent, "charge", "key"))
+    away = outage(began, time.time(), time.time() + 5)
+    counted = ledger.count_outages([away], {})
+    assert (counted.outages, counted.finished_in_outages, counted.finished_in_outages_run_twice) == (1, 3, 0)
+    asyncio.run(ledger.run("b", "charge", "key"))
+    counted = ledger.count_outages([away], {})
+    assert (counted.finished_in_outages, counted.finished_in_outages_run_twice) == (3, 1)
+    killed = ledger.count_outages([away], {os.getpid(): away.ended + 1})
+    assert (killed.finished_in_outages, killed.finished_in_outages_run_twice) == (0, 0)

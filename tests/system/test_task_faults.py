@@ -4,7 +4,7 @@ import resource
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -296,6 +296,96 @@ class TestADatabaseThatGoesAway:
             assert client.text(client.start("work", parts=1), SOON)
             assert all(server.process.poll() is None for server, _ in servers)
             assert parts(processes).count("1") == parts(processes).count("2") == 5
+
+
+class Outage:
+    """Takes a database away, whichever it is, and brings it back."""
+
+    def __init__(self, url: str, take: Callable[[], object], bring: Callable[[], object]) -> None:
+        self.url = url
+        self._take, self._bring = take, bring
+
+    @contextmanager
+    def lasts(self, seconds: float) -> Iterator[None]:
+        """Take it away, and bring it back when so many seconds have passed, whatever is done meanwhile."""
+        self._take()
+        end = time.monotonic() + seconds
+        try:
+            yield
+            time.sleep(max(end - time.monotonic(), 0.0))
+        finally:
+            self._bring()
+
+
+@pytest.fixture(params=["sqlite", "sqlite, locked", "postgresql", "postgresql, frozen"])
+def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
+    """A database that can be away for every process at once."""
+    with ExitStack() as stack:
+        if request.param.startswith("postgresql"):
+            postgresql: PostgreSQL = request.getfixturevalue("postgresql")
+            url = postgresql.url(anyio.run(postgresql.new_database))
+            if "frozen" in request.param:  # it closes nothing, and answers what was sent meanwhile
+                frozen = ExitStack()
+                stack.enter_context(frozen)
+                yield Outage(url, lambda: frozen.enter_context(postgresql.frozen()), frozen.close)
+            else:
+                stack.callback(postgresql.start)
+                yield Outage(url, postgresql.stop, postgresql.start)
+        elif "locked" in request.param:
+            locked = ExitStack()
+            stack.enter_context(locked)
+            file = tmp_path / "tasks.db"
+            yield Outage(f"sqlite:///{file}", lambda: locked.enter_context(write_lock(file)), locked.close)
+        else:
+            files, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+            files.mkdir()
+            yield Outage(
+                f"sqlite:///{files}/tasks.db", lambda: files.rename(elsewhere), lambda: elsewhere.rename(files)
+            )
+
+
+@contextmanager
+def write_lock(file: Path) -> Iterator[None]:
+    """Keep everybody else from writing to a SQLite file."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+AWAY = 13.0
+"""Longer than a statement may take, in seconds, so that every process has seen the outage."""
+
+
+class TestAnOutageThatIsLongerThanTheLease:
+    def test_repeats_no_step_that_a_worker_finished_which_lives(self, tmp_path: Path, outage: Outage) -> None:
+        with fleet(tmp_path, outage.url, lease=LEASE) as processes:
+            _, client = processes.serve(run_tasks=False)
+            owner, victim = processes.worker(), processes.worker()
+            tasks: list[str] = []
+            with ExitStack() as hold:
+                hold.enter_context(processes.held())
+                while len({pid for _, pid in processes.notes("part")}) < 2:  # until each of them has some
+                    tasks.append(client.start("work", parts=2))
+                    processes.wait_for("part", len(tasks))
+                idle = processes.worker()
+                with outage.lasts(AWAY):
+                    hold.close()  # the steps end while it is away
+                    time.sleep(LEASE)
+                    victim.process.kill()
+                    time.sleep(AWAY - LEASE - 1)
+                    fresh = processes.work()  # which knows nothing of the outage
+            texts = [client.text(task, 60) for task in tasks]
+            ran = [(number, int(pid)) for number, pid in processes.notes("part")]
+            finished, died = (ran.count(("0", each.process.pid)) for each in (owner, victim))
+            assert finished + died >= len(tasks)
+            assert min(finished, died) > 0
+            # What the owner had finished did not run again; what the other one had in hand did, elsewhere.
+            assert sorted(number for number, _ in ran) == ["0"] * (len(tasks) + died) + ["1"] * len(tasks)
+            assert sum(text.startswith(f"{owner.process.pid} ") for text in texts) >= len(tasks) - died
+            survivors = "".join(each.text for each in (owner, idle, fresh))
+            assert survivors.count(" is taken over: ") == died
+            assert "is dropped" not in survivors
 
 
 FULL = """

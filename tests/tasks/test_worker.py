@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import threading
 import time
 import weakref
@@ -64,10 +65,17 @@ class Flaky(InProcessStore):
         return changed
 
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]:
         await self._pass("claim")
-        return await super().claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
+        return await super().claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed)
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         await self._pass("renew")
@@ -456,7 +464,7 @@ class TestALease:
         assert (await browser.get(f"{page.path}?{page.query}")).status_code == 200
         assert (await flow.wait()).text == "paid"
 
-    async def test_that_was_taken_over_ends_the_run(self, tools: Tools) -> None:
+    async def test_that_was_taken_over_ends_the_run(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
         flow = await tools.start("steps")
         await tools.began.wait()
         row = await tools.row(flow)
@@ -465,6 +473,36 @@ class TestALease:
         await asyncio.sleep(0.3)
         assert tools.ran == ["first", "waits"]
         assert (await tools.row(flow)).lease == "another's"
+        (line,) = (each for each in caplog.messages if "is dropped" in each)
+        assert line.startswith(f"A task of 'steps' ({row.reference}): the result of a step is dropped, since another ")
+        assert flow.task not in caplog.text, "the id may be all that protects it"
+
+    async def test_of_a_cancelled_task_lets_no_warning_be_logged(
+        self, tools: Tools, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        caplog.clear()
+        caplog.set_level(logging.INFO)
+        await flow.cancel()
+        tools.gate.set()
+        await tools.until(lambda: caplog.messages, "the result to be dropped")
+        (record,) = caplog.records
+        assert record.levelno == logging.INFO
+        assert "is dropped, since the task was cancelled" in record.getMessage()
+
+    async def test_of_a_task_that_was_handed_back_before_its_step_ended_is_named(
+        self, tools: Tools, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        row = await tools.row(flow)
+        closing = asyncio.create_task(tools.app._parts.worker.close())
+        await tools.until(lambda: not tools.store._tasks[row.id].lease, "it to be handed back")
+        tools.gate.set()
+        await closing
+        await tools.until(lambda: "is dropped" in caplog.text, "its result to be dropped")
+        assert f"({row.reference}): the result of a step is dropped, since this worker has handed" in caplog.text
 
     async def test_that_was_found_again_holds_anew(self) -> None:
         """The run need not be given up, and its code not be run again, for an outage that is over."""
@@ -503,7 +541,9 @@ class TestALease:
         assert (await flow.wait()).text == "last"
         assert tools.ran == ["first", "waits", "between", "last"]
 
-    async def test_of_a_worker_that_died_passes_on_with_all_that_was_kept(self) -> None:
+    async def test_of_a_worker_that_died_passes_on_with_all_that_was_kept(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         clock = Clock()
         tools = Tools(Flaky(clock), clock=clock)
         flow = await tools.start("steps")
@@ -519,6 +559,8 @@ class TestALease:
         tools.gate.set()
         assert (await flow.wait()).text == "last"
         assert tools.ran.count("first") == 1
+        (line,) = (each for each in caplog.messages if "is taken over" in each)
+        assert line.startswith(f"A task of 'steps' ({flow.task[:8]}) is taken over: ")
         await other._parts.worker.close()
         await tools.app._parts.worker.close()
 
@@ -535,12 +577,15 @@ class TestALease:
 
     async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
         tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
-        flow = await tools.start("greet")
-        await flow.wait()
+        await (await tools.start("greet")).wait()
+        running = await tools.start("steps")
+        await tools.began.wait()
         assert "stood still" not in caplog.text
         time.sleep(0.5)  # noqa: ASYNC251  as a tool that should be a plain `def`
         await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
         assert "The event loop stood still for 0." in caplog.text
+        assert f"may have started its tasks again ({running.task[:8]})" in caplog.text
+        tools.gate.set()
         await tools.app._parts.worker.close()
 
 
@@ -737,7 +782,7 @@ class TestServersThatEnd:
             await tools.app._parts.worker.close()
         tools.store.away = set()
         row = await tools.row(flow)
-        assert (row.status, row.lease != "", row.attempts) == ("working", True, 0), "its lease runs out by itself"
+        assert (row.status, row.lease != "", row.attempts) == ("working", True, 1), "its lease runs out by itself"
         await tools.store.change_task(row, leased_until=0.0)
         other = replica(tools.app)
         flow.move_to(other)

@@ -84,6 +84,21 @@ class Database(ABC):
     async def check(self) -> None:
         """Connect, make the tables if they are not there, and check their version. Raises as `rows` does."""
 
+    async def compare_clocks(self) -> None:  # noqa: B027  not every database has one
+        """Compare its clock with this machine's, where it has one of its own. Raises as `rows` does."""
+
+    async def check_clock(self) -> None:  # noqa: B027  likewise
+        """Check that its clock is near enough to this machine's for single use.
+
+        Raises:
+            ClocksApart: it is not, and the log says so.
+            StoreUnavailable: as for `rows`.
+        """
+
+    @abstractmethod
+    def time(self) -> float:
+        """Return the time by the clock that its statements use, in seconds since the epoch, as far as it is known."""
+
     @abstractmethod
     async def upgrade(self) -> str | None:
         """Lead older tables to the present version, in one transaction, or make them if there are none.

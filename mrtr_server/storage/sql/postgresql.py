@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ...concurrency.threads import in_own_thread
 from ...extras import lacking
+from .clocks import ClockComparison
 from .database import CONNECT_TIMEOUT, TIMEOUT, Database
 from .statements import number_parameters
 
@@ -53,12 +55,14 @@ class PostgreSQLDatabase(Database):
         direct: the URL that leads past a pooler of transactions, as PgBouncer can be one: LISTEN needs a connection of
             its own. Where it is given, no statement is kept prepared on a connection, and each is sent within a
             transaction. None where there is no such pooler.
+        clock: returns the time of this machine, in seconds since the epoch, which the database's is compared with.
     """
 
     notifies = True
 
-    def __init__(self, url: str, name: str, direct: str | None = None) -> None:
+    def __init__(self, url: str, name: str, direct: str | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__("postgresql", name)
+        self._clocks = ClockComparison(name, clock)
         self._url = url
         self._direct = direct
         self._numbered: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -122,6 +126,29 @@ class PostgreSQLDatabase(Database):
 
         await self.run(nothing)
 
+    async def compare_clocks(self) -> None:
+        """Compare its clock with this machine's, as is done for each new connection; see `Database.compare_clocks`."""
+        await self.run(self._read_clock)
+
+    async def check_clock(self) -> None:
+        """Check that its clock is near enough to this machine's for single use; see `Database.check_clock`."""
+        if self._clocks.is_in_doubt:
+            await self.compare_clocks()
+        self._clocks.check()
+
+    def time(self) -> float:
+        """Return the database's time, as far as it is known here; see `Database.time`."""
+        return self._clocks.time()
+
+    async def _compare_clocks(self, connection: Any) -> None:
+        await self._work(connection, self._read_clock)
+
+    async def _read_clock(self, connection: Any) -> None:
+        statement, _ = number_parameters(self.statements["read_clock"], CLOCK)
+        before, began = self._clocks.clock(), time.monotonic()
+        theirs = await connection.fetchval(statement)
+        self._clocks.note(theirs, before, time.monotonic() - began)
+
     async def upgrade(self) -> str | None:
         """Lead older tables to the present version; see `Database.upgrade`."""
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
@@ -165,6 +192,7 @@ class PostgreSQLDatabase(Database):
             command_timeout=TIMEOUT,
             reset=_nothing_to_reset,
             connect=_connect,
+            init=self._compare_clocks,
             **options,
         )
         connected = _Connected(pool)

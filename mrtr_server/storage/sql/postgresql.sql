@@ -17,6 +17,7 @@ ON CONFLICT (state) DO UPDATE SET
 WHERE mrtr_redemptions.expires <= :now
     OR (
         mrtr_redemptions.outcome IS NULL
+        AND :lapsed
         AND mrtr_redemptions.leased_until <= :now
         AND mrtr_redemptions.answers = excluded.answers
     )
@@ -103,12 +104,15 @@ WHERE id = :id
 RETURNING leased_until;
 
 -- name: claim_tasks
+-- `:lapsed_by` is when the claim was sent, by this clock: a statement that is run later must not take what the others
+-- could not renew meanwhile. It is 0 where only tasks are claimed whose lease was given back.
 -- Not by the column `expires` itself, or its index might be chosen, which has all tasks but the expired ones.
 -- A table expression, since PostgreSQL may evaluate a plain subquery more than once, and so take more than the limit.
 WITH taken AS (
     SELECT id FROM mrtr_tasks
     WHERE status = 'working'
         AND leased_until <= :now
+        AND leased_until <= :lapsed_by
         AND deadline > :now
         AND expires + 0 > :now
         AND name = ANY(:tools::text[])
@@ -128,6 +132,7 @@ RETURNING
 SELECT id FROM mrtr_tasks
 WHERE status = 'working'
     AND leased_until <= :now
+    AND leased_until <= :lapsed_by
     AND deadline > :now
     AND expires + 0 > :now
     AND name = ANY(:tools::text[])
@@ -156,6 +161,11 @@ LIMIT :most;
 -- name: notify
 SELECT pg_notify(:channel, said) FROM unnest(:notices::text[]) AS said;
 
+-- The clock
+
+-- name: read_clock
+SELECT :now;
+
 -- Sweeping: remove some of what has expired, and return the keys
 
 -- name: sweep_redemptions
@@ -175,6 +185,42 @@ WITH removed AS (
     SELECT id FROM mrtr_tasks WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
 DELETE FROM mrtr_tasks WHERE id IN (SELECT id FROM removed) RETURNING id;
+
+-- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
+
+-- name: sealed_redemptions
+SELECT state, outcome FROM mrtr_redemptions
+WHERE state > :after AND outcome IS NOT NULL AND expires + 0 > :now
+ORDER BY state
+LIMIT :most;
+
+-- name: reseal_redemption
+UPDATE mrtr_redemptions SET outcome = :outcome WHERE state = :key AND outcome = :outcome_before RETURNING state;
+
+-- name: sealed_values
+SELECT key, value FROM mrtr_kept
+WHERE key > :after AND length(value) > 0 AND expires + 0 > :now
+ORDER BY key
+LIMIT :most;
+
+-- name: reseal_value
+UPDATE mrtr_kept SET value = :value WHERE key = :key AND value = :value_before RETURNING key;
+
+-- name: sealed_tasks
+SELECT id, call, journal, questions, outcome FROM mrtr_tasks
+WHERE id > :after AND expires + 0 > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: reseal_task
+-- Its version stays: a worker that runs it has the same journal in its hands.
+UPDATE mrtr_tasks SET call = :call, journal = :journal, questions = :questions, outcome = :outcome
+WHERE id = :key
+    AND call = :call_before
+    AND journal = :journal_before
+    AND questions = :questions_before
+    AND outcome = :outcome_before
+RETURNING id;
 
 -- The version of the tables
 

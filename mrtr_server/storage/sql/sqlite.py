@@ -81,6 +81,10 @@ class SQLiteDatabase(Database):
         self._users.add(asyncio.get_running_loop())
         await self._opened()
 
+    def time(self) -> float:
+        """Return the time of this machine, on which all processes of the file run; see `Database.time`."""
+        return self._clock()
+
     async def upgrade(self) -> str | None:
         """Lead older tables to the present version; see `Database.upgrade`."""
         return await self._in_thread(lambda: self._lead(self.steps_from))

@@ -17,6 +17,7 @@ ON CONFLICT (state) DO UPDATE SET
 WHERE mrtr_redemptions.expires <= :now
     OR (
         mrtr_redemptions.outcome IS NULL
+        AND :lapsed
         AND mrtr_redemptions.leased_until <= :now
         AND mrtr_redemptions.answers = excluded.answers
     )
@@ -96,6 +97,8 @@ WHERE id = :id
 RETURNING leased_until;
 
 -- name: claim_tasks
+-- `:lapsed_by` is when the claim was sent, by this clock: a statement that is run later must not take what the others
+-- could not renew meanwhile. It is 0 where only tasks are claimed whose lease was given back.
 -- Not by the column `expires` itself, or SQLite would look by its index: for all tasks but the expired ones.
 UPDATE mrtr_tasks
 SET lease = :lease, leased_until = :now + :seconds, attempts = attempts + 1, version = version + 1, writer = :writer
@@ -103,6 +106,7 @@ WHERE id IN (
     SELECT id FROM mrtr_tasks
     WHERE status = 'working'
         AND leased_until <= :now
+        AND leased_until <= :lapsed_by
         AND deadline > :now
         AND expires + 0 > :now
         AND name IN (SELECT value FROM json_each(:tools))
@@ -118,6 +122,7 @@ RETURNING
 SELECT id FROM mrtr_tasks
 WHERE status = 'working'
     AND leased_until <= :now
+    AND leased_until <= :lapsed_by
     AND deadline > :now
     AND expires + 0 > :now
     AND name IN (SELECT value FROM json_each(:tools))
@@ -174,6 +179,42 @@ RETURNING id;
 DELETE FROM mrtr_changes
 WHERE number IN (SELECT number FROM mrtr_changes WHERE expires <= :now ORDER BY expires LIMIT :most)
 RETURNING number;
+
+-- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
+
+-- name: sealed_redemptions
+SELECT state, outcome FROM mrtr_redemptions
+WHERE state > :after AND outcome IS NOT NULL AND expires + 0 > :now
+ORDER BY state
+LIMIT :most;
+
+-- name: reseal_redemption
+UPDATE mrtr_redemptions SET outcome = :outcome WHERE state = :key AND outcome = :outcome_before RETURNING state;
+
+-- name: sealed_values
+SELECT "key", value FROM mrtr_kept
+WHERE "key" > :after AND length(value) > 0 AND expires + 0 > :now
+ORDER BY "key"
+LIMIT :most;
+
+-- name: reseal_value
+UPDATE mrtr_kept SET value = :value WHERE "key" = :key AND value = :value_before RETURNING "key";
+
+-- name: sealed_tasks
+SELECT id, call, journal, questions, outcome FROM mrtr_tasks
+WHERE id > :after AND expires + 0 > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: reseal_task
+-- Its version stays: a worker that runs it has the same journal in its hands.
+UPDATE mrtr_tasks SET call = :call, journal = :journal, questions = :questions, outcome = :outcome
+WHERE id = :key
+    AND call = :call_before
+    AND journal = :journal_before
+    AND questions = :questions_before
+    AND outcome = :outcome_before
+RETURNING id;
 
 -- The version of the tables
 

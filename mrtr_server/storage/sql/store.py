@@ -31,7 +31,8 @@ class SQLStore(SQLTasks):
     Args:
         url: `sqlite:///file.db` (a path from the working directory, with four slashes an absolute one), or
             `postgresql://user:password@host/name` with libpq's options.
-        clock: returns the time in seconds since the epoch; for SQLite only.
+        clock: returns the time of this machine, in seconds since the epoch: that of a SQLite file, and what
+            PostgreSQL's own clock is compared with.
 
     Raises:
         SetupError: the URL can't be used, or the database's driver is not installed.
@@ -45,10 +46,11 @@ class SQLStore(SQLTasks):
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
         token = token_hex(16)
-        given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep}
+        given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep, "lapsed": lapsed}
         await self._sweep()
+        await self.database.check_clock()
         for _ in range(LOOKS):
             granted = await self.database.rows("grant", **given)
             if granted:
@@ -106,6 +108,7 @@ class SQLStore(SQLTasks):
         if time.monotonic() < self._swept + SWEEP_EVERY:
             return
         self._swept = time.monotonic()
+        await self.database.compare_clocks()  # a connection may live for days
         for statement in self._sweeps:
             if len(await self.database.rows(statement, most=SWEEP_BATCH)) == SWEEP_BATCH:
                 self._swept = -SWEEP_EVERY

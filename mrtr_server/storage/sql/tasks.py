@@ -1,6 +1,7 @@
 """Tasks in a database's table: every method is one statement, and one round trip."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from secrets import token_hex
@@ -78,10 +79,18 @@ class SQLTasks(TaskStore):
 
     @override
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        lapsed: bool = True,
     ) -> list[TaskRow]:
         self._wakes.clear()
         given = {"tools": list(tools), "without": list(without), "most": most, "writer": token_hex(8)}
+        given["lapsed_by"] = self._lapsed_by(lapsed)
         found = await self.database.rows("claim_tasks", lease=lease, seconds=seconds, **given)
         if found and len(found) == most:  # there may be more
             self._wakes.set()
@@ -102,7 +111,9 @@ class SQLTasks(TaskStore):
         return [TaskRow(*each) for each in await self.database.rows("overdue_tasks", most=most)]
 
     @override
-    async def wait_for_tasks(self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = ()) -> None:
+    async def wait_for_tasks(
+        self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
+    ) -> None:
         is_told = self.database.notifies
         if is_told:
             self.notices.start()
@@ -114,8 +125,13 @@ class SQLTasks(TaskStore):
                 return
             self._has_missed = False
             self._wakes.clear()
-            if await self.database.rows("any_free_task", tools=list(tools), without=list(without)):
+            given = {"tools": list(tools), "without": list(without), "lapsed_by": self._lapsed_by(lapsed)}
+            if await self.database.rows("any_free_task", **given):
                 return
+
+    def _lapsed_by(self, lapsed: bool) -> float:
+        """Return until when leases have ended that are taken over now; no lease ends at 0."""
+        return self.database.time() if lapsed else 0.0
 
     async def _find_tasks(self, ids: list[str]) -> dict[str, TaskRow]:
         found = await self.database.rows("find_tasks", ids=ids)
@@ -146,9 +162,9 @@ class SQLTasks(TaskStore):
             self._changes[fields, leases] = statement
         return statement
 
+    @abstractmethod
     async def _sweep(self) -> None:
         """Remove some of what has expired, now and then; the store does, from all of its tables."""
-        raise NotImplementedError
 
     def _on_gap(self) -> None:
         self._has_missed = True

@@ -23,7 +23,7 @@ def open_database(
 
     Args:
         url: `sqlite:///file.db`, a path from the working directory; or `postgresql://user@host/name`, as libpq has it.
-        clock: returns the time in seconds since the epoch; for SQLite only.
+        clock: returns the time of this machine, in seconds since the epoch.
         environment: where `MRTR_DATABASE_DIRECT_URL` is looked up.
 
     Raises:
@@ -42,7 +42,7 @@ def open_database(
         direct = f"postgresql:{rest_of_direct}"
     from .postgresql import PostgreSQLDatabase
 
-    return PostgreSQLDatabase(f"postgresql:{rest}", name, direct or None)
+    return PostgreSQLDatabase(f"postgresql:{rest}", name, direct or None, clock)
 
 
 def _kind(url: str) -> tuple[str, str]:

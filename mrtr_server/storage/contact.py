@@ -1,0 +1,49 @@
+"""How long a process has been in touch with its store: who holds a lease may be cut off, and not dead."""
+
+import time
+
+LONGEST_GAP = 5.0
+"""How long nothing may have come of the store before the contact counts as broken, in seconds."""
+
+
+class Contact:
+    """The time since which a process has reached its store without a break.
+
+    Where a store was away for all, every lease has ended, and those who hold them live. They come back as soon as they
+    can, so nobody takes anything over until the contact has lasted for a while. A process that has just started can't
+    know what was before, so its contact begins as one that was broken: with the first write, since a disk that is full
+    can be read.
+    """
+
+    __slots__ = ("_last", "_since")
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._last = 0.0
+
+    @property
+    def is_made(self) -> bool:
+        """Whether something was written since the last break."""
+        return self._since is not None
+
+    def failed(self) -> None:
+        """Note that the store could not do something."""
+        self._since = None
+
+    def worked(self, *, wrote: bool) -> None:
+        """Note that it did something.
+
+        Args:
+            wrote: whether that has changed anything.
+        """
+        now = time.monotonic()
+        if now > self._last + LONGEST_GAP:  # the process was suspended, or the store stood still
+            self._since = None
+        if self._since is None and wrote:
+            self._since = now
+        self._last = now
+
+    def has_lasted(self, seconds: float) -> bool:
+        """Return whether there was no break for so many seconds."""
+        now = time.monotonic()
+        return self._since is not None and now >= self._since + seconds and now <= self._last + LONGEST_GAP

@@ -1,0 +1,141 @@
+"""Seal what a database holds under the first key of the ring, so that the others can be dropped."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...crypto import purposes
+from ...crypto.bound_codec import BoundCodec
+from ...crypto.keys import KeyRing
+from ...errors import InvalidRequestState, SetupError
+from .database import Database
+from .urls import open_database
+
+BATCH = 50
+"""How many rows are read at once."""
+PASSES = 5
+"""How often all rows are looked at, at most: servers write rows meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table with sealed columns.
+
+    Args:
+        name: its name.
+        purpose: what its columns are sealed for.
+        columns: the sealed ones.
+        find: the statement that returns rows after a key: each the key and these columns.
+        change: the statement that changes these columns of a row where they are as they were found.
+    """
+
+    name: str
+    purpose: str
+    columns: tuple[str, ...]
+    find: str
+    change: str
+
+
+TABLES = (
+    _Table("mrtr_redemptions", purposes.OUTCOME, ("outcome",), "sealed_redemptions", "reseal_redemption"),
+    _Table("mrtr_kept", purposes.REPORT, ("value",), "sealed_values", "reseal_value"),
+    _Table("mrtr_tasks", purposes.TASK, ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
+)
+
+
+@dataclass(slots=True)
+class Resealed:
+    """What was done to a table.
+
+    Args:
+        table: its name.
+        rows: how many it has, but for those that have expired.
+        sealed: how many were sealed anew.
+        left: how many are still sealed under another key, since servers go on sealing under it.
+        unopened: how many do not open under the ring, by the reason.
+    """
+
+    table: str
+    rows: int = 0
+    sealed: int = 0
+    left: int = 0
+    unopened: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row is sealed under the first key."""
+        return not self.left and not self.unopened
+
+
+async def reseal(url: str, ring: KeyRing) -> list[Resealed]:
+    """Seal every row of a database under the first key of a ring, while servers work with it.
+
+    A row that is changed meanwhile is not overwritten, but looked at again. It may be ended at any time and run again:
+    rows that are sealed under the first key stay as they are.
+
+    Args:
+        url: as for `SQLStore`.
+        ring: has every key that rows are sealed under, the new one first.
+
+    Returns:
+        What was done, for each table.
+
+    Raises:
+        SetupError: the URL can't be used, or the database's driver is not installed, or there are no tables.
+        StoreUnavailable: it could not be done to its end.
+    """
+    database = open_database(url)
+    try:
+        if await database.found_version() is None:
+            raise SetupError(f"{database.name}: there are no tables; check the URL of the database")
+        return [await _reseal_table(database, table, BoundCodec(ring, table.purpose)) for table in TABLES]
+    finally:
+        await database.close()
+
+
+async def _reseal_table(database: Database, table: _Table, codec: BoundCodec) -> Resealed:
+    sealed = 0
+    for _ in range(PASSES):
+        found = await _pass(database, table, codec)
+        sealed += found.sealed
+        if not found.sealed and not found.left:
+            break
+    else:
+        found.left += found.sealed  # under the first key by now, but the next ones will not be
+    found.sealed = sealed
+    return found
+
+
+async def _pass(database: Database, table: _Table, codec: BoundCodec) -> Resealed:
+    """Look at all rows once, and seal anew what is under another key."""
+    done, after = Resealed(table.name), ""
+    while rows := await database.rows(table.find, after=after, most=BATCH):
+        after = rows[-1][0]
+        done.rows += len(rows)
+        await asyncio.gather(*(_reseal_row(database, table, codec, row, done) for row in rows))
+    return done
+
+
+async def _reseal_row(
+    database: Database, table: _Table, codec: BoundCodec, row: Sequence[object], done: Resealed
+) -> None:
+    key, *values = row
+    before = dict(zip(table.columns, map(_bytes, values), strict=True))
+    try:
+        anew = {column: codec.reseal(value) for column, value in before.items() if value}
+    except InvalidRequestState as refused:
+        done.unopened[refused.reason] += 1
+        return
+    changes = {column: token.encode() for column, token in anew.items() if token is not None}
+    if not changes:
+        return
+    given = {**before, **changes, **{f"{column}_before": value for column, value in before.items()}}
+    if await database.rows(table.change, key=key, **given):
+        done.sealed += 1
+    else:  # it was changed meanwhile
+        done.left += 1
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""

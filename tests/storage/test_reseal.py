@@ -1,0 +1,278 @@
+"""Sealing a database anew: an old key can be dropped before its tasks end, and servers work meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from starlette.requests import Request
+
+from mrtr_server import Context, KeyRing, Limits, MRTRServer, SQLStore, StoreUnavailable
+from mrtr_server.cli import main
+from mrtr_server.storage.sql import reseal as module
+from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql.reseal import TABLES, Resealed, reseal
+from mrtr_server.storage.sql.urls import open_database
+from mrtr_server.testing import AsyncClient, accept, yes
+
+pytestmark = pytest.mark.anyio
+
+OLD, NEW, OTHER = (bytes([number]) * 32 for number in range(3))
+
+
+class Bank:
+    """A server whose tools leave sealed rows of every kind."""
+
+    def __init__(self, url: str, *keys: bytes, run_tasks: bool = True) -> None:
+        self.app = MRTRServer(
+            "bank", keys=keys, store=SQLStore(url), run_tasks=run_tasks, limits=Limits(lease_seconds=2)
+        )
+        self.began, self.gate = asyncio.Event(), asyncio.Event()
+        self.ran: list[str] = []
+
+        @self.app.callback("paid")
+        async def paid(request: Request) -> str:
+            return "paid"
+
+        @self.app.tool(task="required", poll=0.05)
+        async def approve(ctx: Context) -> str:
+            await ctx.confirm("Go on?")
+            return "approved"
+
+        @self.app.tool(task="required", poll=0.05)
+        async def at_once() -> str:
+            return "done"
+
+        @self.app.tool(task="required", poll=0.05)
+        async def work(ctx: Context) -> str:
+            first = await ctx.step(self._wait, key="first")
+            return f"{first} and {await ctx.step(self._do, key='second')}"
+
+        @self.app.tool(single_use=True)
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Pay?")
+            return "paid"
+
+        @self.app.tool
+        async def pays(ctx: Context) -> str:
+            return await ctx.elicit_url("Please pay", callback=paid)
+
+    async def _wait(self) -> str:
+        self.began.set()
+        await self.gate.wait()
+        return await self._do()
+
+    async def _do(self) -> str:
+        self.ran.append("did")
+        return f"did {len(self.ran)}"
+
+    async def start(self, tool: str) -> Any:
+        flow = AsyncClient(self.app, tasks=True, log_level=None).flow(tool)
+        await flow.start()
+        return flow
+
+    async def fill(self) -> tuple[Any, Any]:
+        """Leave rows of every kind; return a task that waits, and one that has ended."""
+        parked, ended = await self.start("approve"), await self.start("at_once")
+        await parked.wait()
+        assert (await ended.wait()).text == "done"
+        paying, page = await self.start("pay"), await self.start("pays")
+        assert (await paying.answer(confirm=yes)).text == "paid"
+        link = urlsplit(page.last.asked["paid"].url)
+        browser = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1")
+        assert (await browser.get(f"{link.path}?{link.query}")).status_code == 200
+        assert (await page.send({"paid": accept()})).text == "paid"
+        return parked, ended
+
+    async def close(self) -> None:
+        await self.app._parts.worker.close()
+        await self.app._parts.shared.store.close()
+
+
+@asynccontextmanager
+async def bank(url: str, *keys: bytes, run_tasks: bool = True) -> AsyncIterator[Bank]:
+    made = Bank(url, *keys, run_tasks=run_tasks)
+    try:
+        yield made
+    finally:
+        made.gate.set()
+        await made.close()
+
+
+def counted(done: list[Resealed]) -> dict[str, tuple[int, int]]:
+    return {each.table: (each.rows, each.sealed) for each in done}
+
+
+async def test_every_sealed_row_is_sealed_under_the_first_key_and_the_others_can_be_dropped(url: str) -> None:
+    async with bank(url, OLD) as old:
+        parked, ended = await old.fill()
+    done = await reseal(url, KeyRing([NEW, OLD]))
+    assert counted(done) == {"mrtr_redemptions": (1, 1), "mrtr_kept": (1, 1), "mrtr_tasks": (2, 2)}
+    assert all(each.is_done for each in done)
+    assert all(each.is_done for each in await reseal(url, KeyRing([NEW]))), "every column opens without the old one"
+    async with bank(url, NEW) as new:
+        for flow in (parked, ended):
+            flow.move_to(new.app)
+        assert (await ended.look()).text == "done"
+        assert (await parked.answer(confirm=yes)).text == "approved"
+
+
+def test_every_sealed_column_of_the_tables_is_known() -> None:
+    """A table with a column of bytes has sealed rows."""
+    statements = [sql for version in open_database("sqlite:///none.db").migrations.values() for sql in version]
+    found = set()
+    for statement in statements:
+        words = statement.split()
+        if words[:2] == ["CREATE", "TABLE"]:
+            found |= {(words[2], line.split()[0]) for line in statement.splitlines() if " BLOB" in line}
+    assert found == {(table.name, column) for table in TABLES for column in table.columns}
+
+
+async def test_a_second_run_has_nothing_to_do(url: str) -> None:
+    async with bank(url, OLD) as old:
+        await old.fill()
+    await reseal(url, KeyRing([NEW, OLD]))
+    assert {sealed for _, sealed in counted(await reseal(url, KeyRing([NEW, OLD]))).values()} == {0}
+
+
+class Scripted:
+    """A database beside which something happens just before a statement is run for the first time.
+
+    Args:
+        database: the database.
+        statement: which one.
+        happens: what happens.
+    """
+
+    def __init__(self, database: Database, statement: str, happens: Callable[[], Awaitable[None]]) -> None:
+        self._database = database
+        self._statement = statement
+        self._happens = happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def rows(self, statement: str, **given: Any) -> Any:
+        if statement == self._statement:
+            self._statement = ""
+            await self._happens()
+        return await self._database.rows(statement, **given)
+
+
+async def test_a_row_that_changes_meanwhile_is_not_overwritten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bank(url, OLD) as old:
+        parked, _ = await old.fill()
+    async with bank(url, NEW, OLD) as now:
+
+        async def answer() -> None:
+            parked.move_to(now.app)
+            assert (await parked.answer(confirm=yes)).text == "approved"
+
+        monkeypatch.setattr(module, "open_database", lambda url: Scripted(open_database(url), "reseal_task", answer))
+        done = await reseal(url, KeyRing([NEW, OLD]))
+    assert all(each.is_done for each in done)
+    async with bank(url, NEW) as new:
+        parked.move_to(new.app)
+        assert (await parked.look()).text == "approved"
+
+
+async def test_a_run_that_is_cut_off_goes_on_where_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 3)
+    async with bank(url, OLD) as old:
+        flows = [await old.start("approve") for _ in range(10)]
+        for flow in flows:
+            await flow.wait()
+    left = [5]
+
+    class CutOff(Scripted):
+        async def rows(self, statement: str, **given: Any) -> Any:
+            if statement == "reseal_task":
+                if not left[0]:
+                    raise StoreUnavailable("it is away")
+                left[0] -= 1
+            return await self._database.rows(statement, **given)
+
+    async def nothing() -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "open_database", lambda url: CutOff(open_database(url), "", nothing))
+        with pytest.raises(StoreUnavailable):
+            await reseal(url, KeyRing([NEW, OLD]))
+    assert counted(await reseal(url, KeyRing([NEW, OLD])))["mrtr_tasks"] == (10, 5)
+    async with bank(url, NEW) as new:
+        for flow in flows:
+            flow.move_to(new.app)
+            assert (await flow.answer(confirm=yes)).text == "approved"
+
+
+async def test_a_task_that_runs_goes_on_and_repeats_no_step(url: str) -> None:
+    async with bank(url, OLD, NEW) as first:
+        flow = await first.start("work")
+        await first.began.wait()
+        before = await first.app._parts.shared.store.find_task(flow.task)
+        assert before is not None
+        done = await reseal(url, KeyRing([NEW, OLD]))
+        assert counted(done)["mrtr_tasks"] == (1, 1)
+        # Somebody else changes the row as well, so its worker has to look whether others have recorded anything.
+        row = await first.app._parts.shared.store.find_task(flow.task)
+        assert row is not None
+        assert row.journal != before.journal
+        assert await first.app._parts.shared.store.change_task(row, message="changed")
+        first.gate.set()
+        assert (await flow.wait()).text == "did 1 and did 2"
+        assert first.ran == ["did", "did"]
+
+
+def command(url: str, keys: str | None) -> Any:
+    environment = {"MRTR_DATABASE_URL": url, "MRTR_KEYS": keys}
+    return CliRunner().invoke(main, ["db", "reseal"], env=environment, prog_name="mrtr-server")
+
+
+def test_the_command_says_what_it_needs(tmp_path: Path) -> None:
+    without_keys = command(f"sqlite:///{tmp_path}/none.db", None)
+    assert (without_keys.exit_code, "MRTR_KEYS is not set" in without_keys.output) == (1, True)
+    without_tables = command(f"sqlite:///{tmp_path}/none.db", NEW.hex())
+    assert (without_tables.exit_code, "there are no tables" in without_tables.output) == (1, True)
+
+
+async def test_the_command_keeps_the_old_keys_where_a_row_does_not_open(url: str) -> None:
+    async with bank(url, OLD) as old:
+        await old.fill()
+    missing = await asyncio.to_thread(command, url, f"{NEW.hex()},{OTHER.hex()}")
+    assert missing.exit_code == 1
+    assert "mrtr_tasks: 2 rows, 0 sealed anew\n  2 of them do not open: sealed under a key" in missing.output
+    assert "keep the other keys" in missing.output
+    given = await asyncio.to_thread(command, url, f"{NEW.hex()},{OLD.hex()}")
+    assert given.exit_code == 0, given.output
+    assert given.output.splitlines() == [
+        "mrtr_redemptions: 1 rows, 1 sealed anew",
+        "mrtr_kept: 1 rows, 1 sealed anew",
+        "mrtr_tasks: 2 rows, 2 sealed anew",
+    ]
+
+
+async def test_the_command_says_so_where_servers_still_seal_under_an_old_key(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bank(url, OLD) as old:
+        await old.fill()
+
+        class Busy(Scripted):
+            async def rows(self, statement: str, **given: Any) -> Any:
+                if statement == "sealed_tasks" and not given["after"]:
+                    await (await old.start("approve")).wait()
+                return await self._database.rows(statement, **given)
+
+        async def nothing() -> None:
+            pass
+
+        monkeypatch.setattr(module, "open_database", lambda url: Busy(open_database(url), "", nothing))
+        done = {each.table: each for each in await reseal(url, KeyRing([NEW, OLD]))}
+        assert not done["mrtr_tasks"].is_done
+        assert done["mrtr_tasks"].left > 0
