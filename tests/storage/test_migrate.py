@@ -164,6 +164,23 @@ class TestUpgrade:
         assert "nothing to do, the tables are at version 2" in await upgrade(url)
         assert await works(url)
 
+    async def test_that_another_process_finished_first_runs_nothing(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await upgrade(url)
+        steps = Database.steps_from
+        asked: list[str | None] = []
+
+        def too_late(database: Database, found: str | None) -> list[str]:
+            asked.append(found)
+            return steps(database, "1" if len(asked) == 1 else found)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "steps_from", too_late)
+            await upgrade(url)
+        assert asked == [NEWEST, NEWEST]
+        assert await works(url)
+
     async def test_makes_the_tables_where_there_are_none(self, url: str) -> None:
         assert (await upgrade(url)).endswith("created the tables, at version 2")
         assert await works(url)
