@@ -37,7 +37,8 @@ def test_every_file_is_there_once(folder: str) -> None:
 def test_every_rule_of_a_flow_names_its_class_and_its_file() -> None:
     classes = {
         (node.name, path.relative_to(TESTS).as_posix())
-        for path in (TESTS / "flow").glob("test_*.py")
+        for folder in ("flow", "tasks")
+        for path in (TESTS / folder).glob("test_*.py")
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef) and node.name.startswith("TestRule")
     }

@@ -251,9 +251,9 @@ async def drafts(app: MRTRServer, method: str, params: dict[str, Any]) -> dict[s
     return answer
 
 
-class TestAnAnswer:
+class TestRule5AnAskOfATaskReturns:
     @pytest.mark.parametrize("where", ["here", "on another replica"])
-    async def test_continues_its_own_branch_at_once_in_the_running_round(
+    async def test_lets_its_own_branch_continue_at_once_in_the_running_round(
         self, tools: Tools, other: MRTRServer, where: str
     ) -> None:
         flow = await tools.start("beside")
