@@ -37,6 +37,7 @@ from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
+from ..storage.quotas import Quotas
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
 from ..tasks.worker import Worker
@@ -85,8 +86,13 @@ class ServerParts:
             limits=limits,
             clock=clock,
         )
+        quotas = Quotas(ring, limits)
         self.redeemer = Redeemer(
-            self.shared.watched, BoundCodec(ring, "outcome"), lease=limits.lease_seconds, clock=clock
+            self.shared.watched,
+            BoundCodec(ring, "outcome"),
+            quotas,
+            lease=limits.lease_seconds,
+            clock=clock,
         )
         flows = RoundService(
             settings.codec or SealedCodec(ring),

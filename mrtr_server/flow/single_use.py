@@ -15,6 +15,7 @@ from ..logs.failures import report_failure
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.lease import Lease
+from ..storage.quotas import Quotas
 from ..storage.watched import not_executed
 from .journal import CLOCK_SKEW_SECONDS
 from .outcomes import dump_outcome, load_outcome
@@ -66,12 +67,16 @@ class Redeemer:
     Args:
         store: knows what has been redeemed.
         codec: seals the outcomes that are recorded; of a purpose of its own.
+        quotas: how many states a caller may redeem while they are remembered.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
         clock: returns the time, in seconds since the epoch.
     """
 
-    def __init__(self, store: Store, codec: BoundCodec, *, lease: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, codec: BoundCodec, quotas: Quotas, *, lease: float, clock: Callable[[], float]
+    ) -> None:
         self._store = store
+        self._quotas = quotas
         self._codec = codec
         self._lease = lease
         self._clock = clock
@@ -89,7 +94,7 @@ class Redeemer:
 
         Raises:
             RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or the store
-                can't say whether it was.
+                can't say whether it was, or remembers as many as it may.
         """
         state = str(call.state).encode()
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
@@ -155,7 +160,8 @@ class Redeemer:
     async def _redeem(self, delivery: _Delivery) -> Redemption:
         # Kept for as long as any replica may take the state for good.
         keep = max(delivery.expires - self._clock(), 0.0) + CLOCK_SKEW_SECONDS
-        return await self._store.redeem(delivery.state, delivery.answers, lease=self._lease, keep=keep)
+        quota = self._quotas.of(delivery.call.principal)
+        return await self._store.redeem(delivery.state, delivery.answers, lease=self._lease, keep=keep, quota=quota)
 
     async def _release(self, delivery: _Delivery, redemption: Redemption) -> None:
         if redemption.verdict == "granted":

@@ -12,7 +12,8 @@ from typing_extensions import override
 from ..errors import NotExecuted, StoreUnavailable
 from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
-from .tasks import TaskRow
+from .quotas import ANY, Quota
+from .tasks import FREE, Places, TaskRow
 
 logger = logging.getLogger("mrtr_server")
 
@@ -123,8 +124,8 @@ class WatchedStore(Store):
         outage.look = self._look_soon
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
-        work = self._store.redeem(state, answers, lease=lease, keep=keep)
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, quota: Quota = ANY) -> Redemption:
+        work = self._store.redeem(state, answers, lease=lease, keep=keep, quota=quota)
         return await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
 
     @override
@@ -140,20 +141,25 @@ class WatchedStore(Store):
         await _watched(self._outage, "release", self._store.release(state, token), _nothing)
 
     @override
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        return await _watched(self._outage, "put", self._store.put(key, value, keep=keep), bool)
+    async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
+        return await _watched(self._outage, "put", self._store.put(key, value, keep=keep, quota=quota), bool)
 
     @override
     async def get(self, key: str) -> bytes | None:
         return await _watched(self._outage, "get", self._store.get(key), _nothing)
 
     @override
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        return await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
+        work = self._store.add_task(row, seconds=seconds, quota=quota)
+        return await _watched(self._outage, "add_task", work, bool)
 
     @override
     async def find_task(self, id: str) -> TaskRow | None:
         return await _watched(self._outage, "find_task", self._store.find_task(id), _nothing)
+
+    @override
+    async def find_tasks(self, ids: Sequence[str], *, most_bytes: int) -> list[TaskRow]:
+        return await _watched(self._outage, "find_tasks", self._store.find_tasks(ids, most_bytes=most_bytes), _nothing)
 
     @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
@@ -162,9 +168,16 @@ class WatchedStore(Store):
 
     @override
     async def claim_tasks(
-        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = ()
+        self,
+        lease: str,
+        *,
+        seconds: float,
+        most: int,
+        tools: Sequence[str],
+        without: Sequence[str] = (),
+        places: Places = FREE,
     ) -> list[TaskRow]:
-        work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without)
+        work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without, places=places)
         return await _watched(self._outage, "claim_tasks", work, bool)
 
     @override

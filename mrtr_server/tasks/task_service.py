@@ -17,6 +17,7 @@ from ..flow.journal import Journal
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
+from ..storage.quotas import Quota
 from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
 from .records import NOTHING_LEFT, TaskRecords, place_of
@@ -67,8 +68,8 @@ class Tasks:
         if self._worker is not None:
             self._worker.wake()
 
-    def _reserve(self, tool: str) -> AbstractContextManager[Reservation | None]:
-        return nullcontext() if self._worker is None else self._worker.reserve(tool)
+    def _reserve(self, row: TaskRow) -> AbstractContextManager[Reservation | None]:
+        return nullcontext() if self._worker is None else self._worker.reserve(row)
 
     # What clients do
 
@@ -84,6 +85,7 @@ class Tasks:
         Raises:
             StoreUnavailable: it could not be stored.
             OverBudget: its journal is too large, or what comes with its request.
+            Full: too much is stored, by all callers or (`OverShare`) by this one.
         """
         if call.principal is None and not self._told:
             self._told = True
@@ -95,7 +97,7 @@ class Tasks:
         journal = journal or Journal(now)
         names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FIRST_ASK_PREFIX if offer.first_ask else "") + name for name in names]
-        binding = RowBinding(ids[0], _owner(call.principal))
+        binding, quota = RowBinding(ids[0], _owner(call.principal)), self._records.quotas.of(call.principal)
         most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
@@ -112,25 +114,26 @@ class Tasks:
             expires=now + ttl + RETENTION,
             call=self._sealed.seal_call(binding, call),
             journal=self._sealed.seal_journal(binding, journal, now),
+            caller=quota.caller,
         )
         # A replica whose ring begins with another key may have started the same one.
         found = [found for id in ids[1:] if (found := await self.store.find_task(id))]
         if found:
             (row,) = found
         else:
-            row = await self._add(row)
+            row = await self._add(row, quota)
         if offer.first_ask:
             row = await self._settled(row)
         return self.view(row)
 
-    async def _add(self, row: TaskRow) -> TaskRow:
+    async def _add(self, row: TaskRow, quota: Quota) -> TaskRow:
         """Store a new task, and return it; or the one that is there already."""
-        with self._reserve(row.name) as reservation:
+        with self._reserve(row) as reservation:
             if reservation is None:
-                is_new = await self.store.add_task(row)
+                is_new = await self.store.add_task(row, quota=quota)
             else:
                 row = replace(row, lease=reservation.lease, attempts=1)
-                is_new = await self.store.add_task(row, seconds=reservation.seconds)
+                is_new = await self.store.add_task(row, seconds=reservation.seconds, quota=quota)
                 if is_new:
                     reservation.run(row)
         return row if is_new else await self.store.find_task(row.id) or row
@@ -229,7 +232,7 @@ class Tasks:
 
     async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
         """Change a task that was answered, so that it works again."""
-        with self._reserve(row.name) as reservation:
+        with self._reserve(row) as reservation:
             if reservation is None:
                 return await self._records.change(row, **changes)
             leased = {"lease": reservation.lease, "seconds": reservation.seconds, "attempts": row.attempts + 1}

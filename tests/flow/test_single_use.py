@@ -85,9 +85,9 @@ class Watched(Store):
             self.failures += 1
             raise StoreUnavailable(f"no {what} today")
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, **more: Any) -> Redemption:
         self._fail("redeem")
-        found = await self.store.redeem(state, answers, lease=lease, keep=keep)
+        found = await self.store.redeem(state, answers, lease=lease, keep=keep, **more)
         self.redeemed.append(found)
         if found.verdict == "recorded" and state in self.swap:
             return Redemption("recorded", outcome=self.swap[state])
@@ -106,8 +106,8 @@ class Watched(Store):
         self.released += 1
         await self.store.release(state, token)
 
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        return await self.store.put(key, value, keep=keep)
+    async def put(self, key: str, value: bytes, *, keep: float, **more: Any) -> bool:
+        return await self.store.put(key, value, keep=keep, **more)
 
     async def get(self, key: str) -> bytes | None:
         return await self.store.get(key)
@@ -864,9 +864,9 @@ class TakenOver(Watched):
         self.taken_over = asyncio.Event()
         self.asked: list[tuple[str, str]] = []
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, **more: Any) -> Redemption:
         self.asked.append((state, answers))
-        return await super().redeem(state, answers, lease=lease, keep=keep)
+        return await super().redeem(state, answers, lease=lease, keep=keep, **more)
 
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
         if not self.taken_over.is_set():

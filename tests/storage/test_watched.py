@@ -232,10 +232,10 @@ class Partly(InProcessStore):
             raise StoreUnavailable("no get")
         return await super().get(key)
 
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+    async def put(self, key: str, value: bytes, *, keep: float, **more: Any) -> bool:
         if "put" in self.failing:
             raise StoreUnavailable("no put")
-        return await super().put(key, value, keep=keep)
+        return await super().put(key, value, keep=keep, **more)
 
     async def release(self, state: str, token: str) -> None:
         if "release" in self.failing:
