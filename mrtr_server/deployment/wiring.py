@@ -125,7 +125,7 @@ class ServerParts:
                 scope=scope,
                 registers_later=frozenset(settings.registers_later),
             ),
-            Subscriptions(registry, self.tasks, self.fanout, errors, authorizer),
+            Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits),
             TaskRequests(self.tasks, errors),
         )
         endpoint = Endpoint(

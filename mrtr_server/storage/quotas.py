@@ -145,7 +145,7 @@ class Quotas:
         """Return what a caller may store, whatever application acts for them."""
         if principal is None:
             return self._nobody
-        person = canonical([principal.issuer, principal.subject])
+        person = canonical(list(principal.person))
         return self._quota(hmac.digest(self._key, person, "sha256")[:16].hex())
 
     def _quota(self, caller: str) -> Quota:

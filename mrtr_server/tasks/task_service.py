@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from hmac import compare_digest
@@ -19,6 +19,7 @@ from ..protocol.messages import JSON, Call, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
 from ..storage.tasks import ENDED, TaskRow
+from .notifications import Looked
 from .questions import Questions
 from .records import NOTHING_LEFT, TaskRecords, place_of
 from .sealing import ID_BYTES, RowBinding
@@ -37,6 +38,8 @@ _FIRST_ASK_PREFIX = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
 
 _LONGEST_ID = 128
+_MOST_LOOKED_UP = 256 * 1024
+"""Bytes of tasks that are looked up at once, about."""
 
 AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
 """Returns answers by the keys of the task, where they come by others."""
@@ -60,7 +63,7 @@ class Tasks:
         self._sealed = records.sealed
         self._limits = records.limits
         self._worker = worker
-        self._waiting = TaskWaiting(fanout, admission, records.limits.task_waits)
+        self._waiting = TaskWaiting(fanout, admission, records.limits)
         self._told = False
 
     def wake_worker(self) -> None:
@@ -171,7 +174,7 @@ class Tasks:
             Busy: there is no room to wait.
         """
         row = await self._find(call.target, _owner(call.principal))
-        if row.status == "working" and not self._waiting.has_room:
+        if row.status == "working" and not self._waiting.has_room(row):
             raise Busy(AGAIN_AFTER)
         row = await self._until_settled(row, self._limits.result_wait_seconds)
         return TaskResult(self.view(row), self._sealed.seal_wait(place_of(row)) if row.status == "working" else "")
@@ -187,12 +190,28 @@ class Tasks:
     async def _until_settled(self, row: TaskRow, seconds: float) -> TaskRow:
         return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds)
 
-    async def peek(self, id: str, principal: Principal | None) -> Task | None:
-        """Return a task; None if there is none, or none of this principal."""
-        try:
-            return self.view(await self._find(id, _owner(principal)))
-        except UnknownTarget:
-            return None
+    async def peek(self, ids: Sequence[str], principal: Principal | None) -> Looked:
+        """Look up tasks of a principal, in one go unless they are large.
+
+        Args:
+            ids: sorted, each once.
+            principal: whose they are; those of others do not exist for it.
+
+        Raises:
+            StoreUnavailable: they can't be read.
+        """
+        owner, now = _owner(principal), self._records.now()
+        rows = await self.store.find_tasks([id for id in ids if len(id) <= _LONGEST_ID], most_bytes=_MOST_LOOKED_UP)
+        tasks: dict[str, Task] = {}
+        for row in rows:
+            if not compare_digest(row.owner.encode(), owner.encode()):
+                continue
+            in_time = row.status in ENDED or row.deadline > now
+            try:
+                tasks[row.id] = self.view(row if in_time else await self._records.expire(row))
+            except InvalidRequestState as refused:
+                logger.error("The listeners of a task are not notified, since it can't be unsealed: %s", refused.reason)
+        return Looked(tasks, [id for id in ids if id > rows[-1].id] if rows else [])
 
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
         """Keep answers to what a task has open; others are ignored.

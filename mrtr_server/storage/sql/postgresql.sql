@@ -136,12 +136,12 @@ SELECT
     version, lease, leased_until, attempts, caller
 FROM (
     SELECT *, sum(octet_length(questions) + octet_length(outcome) + octet_length(message)) OVER (
-        ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ORDER BY id COLLATE "C" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS before
     FROM mrtr_tasks WHERE id = ANY(:ids::text[]) AND expires > :now
 ) AS found
 WHERE coalesce(before, 0) < :most_bytes
-ORDER BY id;
+ORDER BY id COLLATE "C";
 
 -- name: change_task
 -- The writer of the next version comes again where the first reply was lost with its connection.
@@ -181,14 +181,19 @@ queues (name, caller) AS (
     LIMIT :queues
 ),
 free AS MATERIALIZED (
-    SELECT found.id, queues.caller, found.updated FROM queues CROSS JOIN LATERAL (
+    SELECT found.id, queues.caller, found.updated
+    FROM queues
+    LEFT JOIN unnest(:callers::text[], :held::bigint[]) AS here (holder, tasks) ON here.holder = queues.caller
+    CROSS JOIN LATERAL (
         SELECT id, updated FROM mrtr_tasks
         WHERE status = 'working' AND lease = '' AND name = queues.name AND caller = queues.caller
             AND leased_until <= :now
             AND expires + 0 > :now
             AND id <> ALL(:without::text[])
         ORDER BY updated
-        LIMIT :most
+        -- To lock a row is to write it, so none is that its caller can't have now.
+        LIMIT CASE WHEN queues.caller = '' THEN :most
+            ELSE least(:most, greatest(:share - coalesce(here.tasks, 0), 0) + :spare) END
         FOR UPDATE SKIP LOCKED
     ) AS found
     UNION ALL
