@@ -30,6 +30,8 @@
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
     │       ├── Declined            the user said no, where no tool result can say so
     │       ├── Busy                draining or overloaded, and the client can't continue elsewhere
+    │       │   ├── Full            all callers together have used up a limit of the server
+    │       │   │   └── OverShare   one caller has used up its share of a limit; others have not
     │       │   └── Unavailable     the shared store is away
     │       │       └── NotExecuted  since before anything was done, so the same request may be sent again
     │       ├── CutOff              the server had to end before the request did
@@ -310,6 +312,46 @@ class Busy(RequestError):
     def __init__(self, retry_after: float) -> None:
         super().__init__("The server can't take this request now; send it again later")
         self.retry_after = retry_after
+
+
+class Full(Busy):
+    """All callers together have used up a limit of the server, so nothing was done.
+
+    Args:
+        limit: its name in `Limits`.
+        value: how much may be used.
+    """
+
+    retry_after = 30.0
+    WHAT: ClassVar = {
+        "stored_tasks": "tasks are stored",
+        "stored_states": "answered requests are remembered",
+        "stored_bytes": "bytes are stored",
+        "listeners": "subscriptions are open",
+        "task_waits": "requests wait for tasks",
+    }
+    """What is counted by each limit, for the message."""
+
+    _SAYS = "The server is full: {value} {what}, and no more are taken. Nothing was done; send the request again later"
+
+    def __init__(self, limit: str, value: int) -> None:
+        message = self._SAYS.format(value=value, what=self.WHAT[limit])
+        RequestError.__init__(self, message, {"limit": limit, "value": value})
+        self.limit = limit
+
+
+class OverShare(Full):
+    """One caller has used up its share of a limit, so nothing was done for it; others are served.
+
+    Args:
+        limit: its name in `Limits`.
+        value: how much the caller may use.
+    """
+
+    _SAYS = (
+        "You have used up your share: {value} {what} for you, as many as one caller may have. Nothing was done; send "
+        "the request again when there are fewer"
+    )
 
 
 class Unavailable(Busy):

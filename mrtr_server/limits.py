@@ -44,6 +44,11 @@ def too_long(what: str, longest: int) -> OverBudget:
     return OverBudget(f"{what} is longer than {longest} characters", what, longest)
 
 
+def share_of(total: int, part: float) -> int:
+    """Return how much a part of a total is, in whole numbers and at least 1."""
+    return max(1, int(total * part))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of requests and flows. Every default is safe to keep.
@@ -74,6 +79,14 @@ class Limits:
         task_waits: how many requests wait for tasks at once in a process.
         tasks: how many tasks run at once in a process.
         task_attempts: how often a task may end its worker before it is failed.
+        stored_tasks: how many tasks are stored at once, from their creation until they expire.
+        stored_states: how many states that were redeemed, and reports of callbacks, are stored at once. They are never
+            removed before they expire, so new ones are refused.
+        stored_bytes: how large tasks, outcomes and reports may be together for new ones to be stored, in bytes.
+        listeners: how many `subscriptions/listen` streams are open at once in a process.
+        caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners` and `task_waits` one
+            authenticated caller may use, above 0 and at most 1; and which part of `tasks` is kept for callers that use
+            less than it. Callers without authentication may use all.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
             turn. None for any number.
         shed_above: how many such calls, running or waiting, a process takes before it hands calls to other replicas. A
@@ -81,7 +94,7 @@ class Limits:
             calls are handed back at their next step or `ctx.checkpoint()`. None for never.
 
     Raises:
-        SetupError: a limit is not positive, or `json_depth` is over what the parser accepts.
+        SetupError: a limit is not positive, `json_depth` is over what the parser accepts, or `caller_share` is over 1.
     """
 
     body_bytes: int = 4 * 1024 * 1024
@@ -104,6 +117,11 @@ class Limits:
     task_waits: int = 1000
     tasks: int = 100
     task_attempts: int = 5
+    stored_tasks: int = 1_000_000
+    stored_states: int = 1_000_000
+    stored_bytes: int = 4 * 1024 * 1024 * 1024
+    listeners: int = 1000
+    caller_share: float = 0.1
     max_concurrency: int | None = None
     shed_above: int | None = None
 
@@ -114,3 +132,9 @@ class Limits:
                 raise SetupError(f"Limits({name}=...) must be positive")
         if self.json_depth > 200:
             raise SetupError("Limits(json_depth=...) can be 200 at most: the JSON parser stops there")
+        if self.caller_share > 1:
+            raise SetupError("Limits(caller_share=...) can be 1 at most: the whole")
+
+    def share_of(self, total: int) -> int:
+        """Return how much of a total one authenticated caller may use; at least 1."""
+        return share_of(total, self.caller_share)

@@ -30,6 +30,11 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "task_waits": 1000,
         "tasks": 100,
         "task_attempts": 5,
+        "stored_tasks": 1_000_000,
+        "stored_states": 1_000_000,
+        "stored_bytes": 4 * 1024 * 1024 * 1024,
+        "listeners": 1000,
+        "caller_share": 0.1,
         "max_concurrency": None,
         "shed_above": None,
     }

@@ -38,6 +38,7 @@ from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
+from ..storage.quotas import Quotas
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
 from ..tasks.worker import Worker
@@ -86,8 +87,13 @@ class ServerParts:
             limits=limits,
             clock=clock,
         )
+        quotas = Quotas(ring, limits)
         self.redeemer = Redeemer(
-            self.shared.watched, BoundCodec(ring, OUTCOME), lease=limits.lease_seconds, clock=clock
+            self.shared.watched,
+            BoundCodec(ring, OUTCOME),
+            quotas,
+            lease=limits.lease_seconds,
+            clock=clock,
         )
         flows = RoundService(
             settings.codec or SealedCodec(ring),
@@ -120,7 +126,7 @@ class ServerParts:
                 scope=scope,
                 registers_later=frozenset(settings.registers_later),
             ),
-            Subscriptions(registry, self.tasks, self.fanout, errors, authorizer),
+            Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits),
             TaskRequests(self.tasks, errors),
         )
         endpoint = Endpoint(

@@ -16,6 +16,7 @@ from ..logs.failures import report_failure
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.lease import GRACE_SECONDS, Lease
+from ..storage.quotas import Quotas
 from ..storage.watched import not_executed
 from .journal import CLOCK_SKEW_SECONDS
 from .outcomes import dump_outcome, load_outcome
@@ -86,12 +87,16 @@ class Redeemer:
     Args:
         store: knows what has been redeemed.
         codec: seals the outcomes that are recorded; of a purpose of its own.
+        quotas: how many states a caller may redeem while they are remembered.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
         clock: returns the time, in seconds since the epoch.
     """
 
-    def __init__(self, store: Store, codec: BoundCodec, *, lease: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, codec: BoundCodec, quotas: Quotas, *, lease: float, clock: Callable[[], float]
+    ) -> None:
         self._store = store
+        self._quotas = quotas
         self._codec = codec
         self._lease = lease
         self._clock = clock
@@ -111,7 +116,7 @@ class Redeemer:
 
         Raises:
             RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or the store
-                can't say whether it was.
+                can't say whether it was, or remembers as many as it may.
         """
         state = str(call.state).encode()
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
@@ -229,7 +234,14 @@ class Redeemer:
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
         # Kept for as long as any replica may take the state for good.
         keep = max(delivery.expires - self._clock(), 0.0) + CLOCK_SKEW_SECONDS
-        return await self._store.redeem(delivery.state, delivery.answers, lease=self._lease, keep=keep, lapsed=lapsed)
+        return await self._store.redeem(
+            delivery.state,
+            delivery.answers,
+            lease=self._lease,
+            keep=keep,
+            lapsed=lapsed,
+            quota=self._quotas.of(delivery.call.principal),
+        )
 
     def _has_expired(self, delivery: _Delivery) -> bool:
         """Return whether no replica takes the state any more."""

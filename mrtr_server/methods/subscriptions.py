@@ -1,11 +1,12 @@
 """`subscriptions/listen`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from ..errors import InvalidParams, InvalidRequestState, MissingCapability, OverBudget, StoreUnavailable
+from ..concurrency.places import PlacesByCaller
+from ..errors import InvalidParams, MissingCapability, OverBudget, StoreUnavailable
 from ..flow.authorization import Authorizer
-from ..limits import LONGEST_NAME, check_length
+from ..limits import LONGEST_NAME, Limits, check_length
 from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, Outlet, Subscription
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
@@ -35,11 +36,19 @@ class Subscriptions:
         fanout: carries the changes.
         errors: logs what goes wrong on our side.
         authorizer: knows who may hear of what.
+        limits: how many may listen.
     """
 
     def __init__(
-        self, registry: Registry, tasks: Tasks, fanout: Fanout, errors: ErrorReporter, authorizer: Authorizer
+        self,
+        registry: Registry,
+        tasks: Tasks,
+        fanout: Fanout,
+        errors: ErrorReporter,
+        authorizer: Authorizer,
+        limits: Limits,
     ) -> None:
+        self._places = PlacesByCaller("listeners", limits.listeners, limits.share_of(limits.listeners))
         self._registry = registry
         self._tasks = tasks
         self._fanout = fanout
@@ -52,17 +61,21 @@ class Subscriptions:
         has_tasks = any(change.kind == "task" for change in wanted)
         if has_tasks and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
-        changes = await self._subscribe(call, wanted)
-        if not has_tasks:
-            return Listening(changes)
         principal = call.principal
+        give_back = self._places.take(None if principal is None else principal.person)
+        changes: Subscription | None = None
         try:
-            return Listening(await with_tasks(changes, lambda id: self._tasks.peek(id, principal)))
+            changes = await self._subscribe(call, wanted)
+            if has_tasks:
+                changes = await with_tasks(changes, lambda ids: self._tasks.peek(ids, principal))
         except BaseException as error:
-            changes.close()
-            if isinstance(error, StoreUnavailable | InvalidRequestState):
+            if changes is not None:
+                changes.close()
+            give_back()
+            if isinstance(error, StoreUnavailable):
                 raise self._errors.report_task(call, error) from None
             raise
+        return Listening(_Counted(changes, give_back))
 
     async def _subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:
         """Start to listen to what the caller may hear of."""
@@ -83,6 +96,20 @@ class Subscriptions:
 
         agreed = frozenset(await select(wanted))
         return AuthorizedChanges(self._fanout.subscribe(agreed), select)
+
+
+class _Counted:
+    """A subscription that gives its place back when it is closed."""
+
+    def __init__(self, changes: Subscription, give_back: Callable[[], None]) -> None:
+        self.wanted = changes.wanted
+        self.next = changes.next
+        self._changes = changes
+        self._give_back = give_back
+
+    def close(self) -> None:
+        self._changes.close()
+        self._give_back()
 
 
 def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:

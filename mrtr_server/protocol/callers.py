@@ -18,6 +18,11 @@ class Principal:
     issuer: str = ""
     client_id: str = ""
 
+    @property
+    def person(self) -> tuple[str, str]:
+        """Who it is, whatever application acts for them."""
+        return self.issuer, self.subject
+
 
 NO_SCOPES: frozenset[str] = frozenset()
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from .pubsub import Fanout, InProcessFanout
-from .tasks import TaskRow
+from .quotas import ANY, Quota
+from .tasks import FREE, Places, TaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,9 @@ class Store(ABC):
     # Redeemed states
 
     @abstractmethod
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
+    async def redeem(
+        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+    ) -> Redemption:
         """Grant a delivery of a sealed state, or return why it is not granted; atomically.
 
         Args:
@@ -66,11 +69,14 @@ class Store(ABC):
                 can be opened.
             lapsed: whether it is granted anew where a lease ended without an outcome. Otherwise the verdict is
                 `"running"`, and the former holder may still renew it.
+            quota: who delivers it, and how much may be stored before a state that is new is refused. No state is
+                removed early to make room, or it could be redeemed again.
 
         Returns:
             Whether it may run, and if not, why; see `Redemption`.
 
         Raises:
+            Full: the state is new, and the quota is used up. See `OverShare`, too.
             StoreUnavailable: it could not be done, or its reply was lost.
         """
 
@@ -127,18 +133,20 @@ class Store(ABC):
     # Values
 
     @abstractmethod
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+    async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
         """Keep a value, if there is none for the key; atomically.
 
         Args:
             key: a digest.
             value: sealed.
             keep: how long it is kept, in seconds.
+            quota: who it is kept for, and how much may be stored before a value that is new is refused.
 
         Returns:
             Whether it was kept.
 
         Raises:
+            Full: as for `redeem`.
             StoreUnavailable: as for `redeem`.
         """
 
@@ -177,17 +185,19 @@ class Store(ABC):
 
     # Tasks: none, unless a subclass keeps some
 
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
         """Keep a new task. When this returns, every replica finds it, and it survives a crash.
 
         Args:
             row: the task.
             seconds: how long its lease holds, if it has one, in seconds.
+            quota: how much may be stored before a task that is new is refused; of the row's `caller`.
 
         Returns:
             Whether it is new. If there is one of that id already, that one stays as it is.
 
         Raises:
+            Full: as for `redeem`.
             StoreUnavailable: it could not be done, or its reply was lost.
         """
         # What has a default answers for a store that is empty. This has none: a server whose tools have tasks refuses
@@ -207,6 +217,30 @@ class Store(ABC):
             StoreUnavailable: as for `add_task`.
         """
         return None
+
+    async def find_tasks(self, ids: Sequence[str], *, most_bytes: int) -> list[TaskRow]:
+        """Return tasks as their clients may see them, in one go.
+
+        Args:
+            ids: sorted, each once.
+            most_bytes: about how large they may be together; the first is returned however large it is.
+
+        Returns:
+            Those of the first ids that exist, in the order of the ids, without request and journal. If there may be
+            more, ask again with the ids after the last one.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        found: list[TaskRow] = []
+        for id in ids:
+            row = await self.find_task(id)
+            if row is not None and found and most_bytes < row.visible_bytes:
+                break
+            if row is not None:
+                most_bytes -= row.visible_bytes
+                found.append(row)
+        return found
 
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         """Change fields of a task, atomically, if it still has the version of `row`.
@@ -235,11 +269,14 @@ class Store(ABC):
         tools: Sequence[str],
         without: Sequence[str] = (),
         lapsed: bool = True,
+        places: Places = FREE,
     ) -> list[TaskRow]:
-        """Lease tasks of some tools that are working and that nobody runs, those first that wait longest.
+        """Lease tasks of some tools that are working and that nobody runs.
 
-        Each gets the lease, its end, one attempt more, and its next version. No other claim gets it before the lease
-        has ended.
+        The next task is always of the caller that has the fewest, counting those that it has already and those that it
+        gets with this claim; and of callers that have as many, the task that waits longest. Each task gets the lease,
+        its end, one attempt more, and its next version. No other claim gets it before the lease has ended. Its deadline
+        may have passed.
 
         Args:
             lease: names who takes them.
@@ -249,6 +286,7 @@ class Store(ABC):
             without: the ids of tasks to leave.
             lapsed: whether to take tasks over whose lease has ended. Otherwise those are left to their workers, which
                 may live and have been unable to renew it.
+            places: how many tasks each caller has already, and how many it may have.
 
         Returns:
             The tasks as they are now; none if there is nothing to do.
@@ -337,7 +375,7 @@ class TaskStore(Store):
 
     @override
     @abstractmethod
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool: ...
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool: ...
 
     @override
     @abstractmethod
@@ -358,6 +396,7 @@ class TaskStore(Store):
         tools: Sequence[str],
         without: Sequence[str] = (),
         lapsed: bool = True,
+        places: Places = FREE,
     ) -> list[TaskRow]: ...
 
     @override

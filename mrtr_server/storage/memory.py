@@ -13,17 +13,28 @@ from typing_extensions import override
 from ..concurrency.wakes import Wakes
 from ..errors import StoreUnavailable
 from .base import Redemption, TaskStore
-from .tasks import ENDED, TaskRow
+from .quotas import ANY, UNLIMITED, Quota, Usage, UsageByCaller
+from .tasks import ENDED, FREE, Places, TaskRow
+from .waiting_tasks import WaitingTasks
 
 T = TypeVar("T")
 
 
 class _ExpiringDict(Generic[T]):
-    """A dictionary of items that expire. Those that have are removed when one is added, so that there is no timer."""
+    """A dictionary of items that expire. Those that have are removed when one is added, so that there is no timer.
 
-    def __init__(self, most: int, most_bytes: int) -> None:
+    Args:
+        most, most_bytes: how many items it holds, and how large they may be for a new one to be added.
+        usage: counts what each caller keeps, here and elsewhere.
+    """
+
+    def __init__(self, most: int, most_bytes: int, usage: UsageByCaller) -> None:
         self._most = most
         self._most_bytes = most_bytes
+        self._room = Usage(UNLIMITED, most, most_bytes)
+        self._usage = usage
+        self._callers: dict[str, str] = {}
+        """Whose the items are that have an authenticated caller."""
         self._sizes: dict[str, int] = {}
         self._bytes = 0
         self._items: dict[str, tuple[T, float]] = {}
@@ -34,9 +45,10 @@ class _ExpiringDict(Generic[T]):
         item, expires = self._items.get(key, (None, now))
         return item if expires > now else None
 
-    def add(self, key: str, item: T, now: float, expires: float) -> None:
+    def add(self, key: str, item: T, now: float, expires: float, quota: Quota) -> None:
         while self._expiring and self._expiring[0][0] <= now:
             self._drop(heapq.heappop(self._expiring))
+        quota.check_state(self._usage, self._room)
         if len(self._items) >= self._most:
             raise StoreUnavailable(
                 f"The in-process store is full: {self._most} records have not expired; give it a larger most_records, "
@@ -49,6 +61,9 @@ class _ExpiringDict(Generic[T]):
             )
         self.remove(key)
         self._items[key] = (item, expires)
+        if quota.caller:
+            self._callers[key] = quota.caller
+        self._usage.add(quota.caller, states=1)
         heapq.heappush(self._expiring, (expires, key))
         if len(self._expiring) > 2 * len(self._items) + 100:
             self._expiring = [(expires, key) for key, (_, expires) in self._items.items()]
@@ -58,10 +73,14 @@ class _ExpiringDict(Generic[T]):
         """Note that what is there for a key holds that many bytes."""
         self._sizes[key] = size
         self._bytes += size
+        self._usage.add(self._callers.get(key, ""), bytes=size)
 
     def remove(self, key: str) -> None:
-        self._items.pop(key, None)
-        self._bytes -= self._sizes.pop(key, 0)
+        if self._items.pop(key, None) is None:
+            return
+        size = self._sizes.pop(key, 0)
+        self._bytes -= size
+        self._usage.add(self._callers.pop(key, ""), states=-1, bytes=-size)
 
     def _drop(self, entry: tuple[float, str]) -> None:
         expires, key = entry
@@ -70,14 +89,24 @@ class _ExpiringDict(Generic[T]):
 
 
 class _InProcessTasks(TaskStore):
-    """The half of the store that keeps tasks."""
+    """The half of the store that keeps tasks.
 
-    def __init__(self, clock: Callable[[], float], most_bytes: int) -> None:
+    Args:
+        clock: returns the time in seconds since the epoch.
+        most_bytes: how large all tasks may be together, in bytes.
+        usage: counts what each caller keeps, here and elsewhere.
+    """
+
+    def __init__(self, clock: Callable[[], float], most_bytes: int, usage: UsageByCaller) -> None:
         self._now = clock
         self._most_bytes = most_bytes
+        self._room = Usage(UNLIMITED, UNLIMITED, most_bytes)
+        self._usage = usage
         self._bytes = 0
         self._tasks: dict[str, TaskRow] = {}
-        self._working: set[str] = set()
+        self._waiting = WaitingTasks(self._tasks)
+        self._leased: set[str] = set()
+        """The ids of those that work under a lease, whether it has ended or not."""
         self._deadlines: list[tuple[float, str]] = []
         self._expiring: list[tuple[float, str]] = []
         """Heaps. They may hold more than there is: what has ended meanwhile stays in them until its time."""
@@ -85,12 +114,13 @@ class _InProcessTasks(TaskStore):
         self._wakes = Wakes()
 
     @override
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
         now = self._now()
         with self._guard:
             self._forget(now)
             if row.id in self._tasks:
                 return False
+            quota.check_task(self._usage, self._room)
             if self._bytes + _size(row) > self._most_bytes:
                 raise StoreUnavailable(
                     f"The in-process store is full: its tasks hold {self._bytes} bytes; give it a larger most_bytes, "
@@ -98,6 +128,7 @@ class _InProcessTasks(TaskStore):
                 )
             heapq.heappush(self._expiring, (row.expires, row.id))
             heapq.heappush(self._deadlines, (row.deadline, row.id))
+            self._usage.add(row.caller, tasks=1)
             self._put(replace(row, leased_until=now + seconds) if row.lease else row)
         if not row.lease:
             self._wakes.set()
@@ -140,17 +171,16 @@ class _InProcessTasks(TaskStore):
         tools: Sequence[str],
         without: Sequence[str] = (),
         lapsed: bool = True,
+        places: Places = FREE,
     ) -> list[TaskRow]:
         self._wakes.clear()
-        names = frozenset(tools)
         now = self._now()
         claimed: list[TaskRow] = []
         with self._guard:
             self._forget(now)
-            working = (self._tasks[id] for id in self._working.difference(without))
-            ended_by = now if lapsed else 0.0
-            free = (row for row in working if row.leased_until <= ended_by and now < row.deadline and row.name in names)
-            for row in heapq.nsmallest(most, free, key=lambda row: row.updated):
+            if lapsed:
+                self._free_lapsed(now)
+            for row in self._waiting.next(most, tools, frozenset(without), places, now):
                 taken = replace(
                     row,
                     lease=lease,
@@ -158,11 +188,11 @@ class _InProcessTasks(TaskStore):
                     attempts=row.attempts + 1,
                     version=row.version + 1,
                 )
-                self._tasks[row.id] = taken
+                self._put(taken)
                 claimed.append(taken)
         if claimed and len(claimed) == most:  # there may be more
             self._wakes.set()
-        return claimed
+        return sorted(claimed, key=lambda row: row.updated)
 
     @override
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
@@ -174,7 +204,7 @@ class _InProcessTasks(TaskStore):
                 if row is None or row.lease != lease or row.expires <= now:
                     continue
                 if row.status in ("working", "cancelled"):
-                    self._tasks[id] = replace(row, leased_until=now + seconds)
+                    self._put(replace(row, leased_until=now + seconds))
                 if row.status == "working":
                     held.add(id)
         return held
@@ -202,12 +232,25 @@ class _InProcessTasks(TaskStore):
 
     def _put(self, row: TaskRow) -> None:
         present = self._tasks.get(row.id)
-        self._bytes += _size(row) - (0 if present is None else _size(present))
+        more = _size(row) - (0 if present is None else _size(present))
+        if more:
+            self._bytes += more
+            self._usage.add(row.caller, bytes=more)
         self._tasks[row.id] = row
+        if row.status == "working" and row.lease:
+            self._leased.add(row.id)
+            return
+        self._leased.discard(row.id)
         if row.status == "working":
-            self._working.add(row.id)
-        else:
-            self._working.discard(row.id)
+            self._waiting.add(row)
+
+    def _free_lapsed(self, now: float) -> None:
+        """Let tasks wait again whose lease has ended. Only those that run are looked at, never those that wait."""
+        for id in list(self._leased):
+            row = self._tasks[id]
+            if row.leased_until <= now:
+                self._leased.discard(id)
+                self._waiting.add(row)
 
     def _forget(self, now: float) -> None:
         while self._expiring and self._expiring[0][0] <= now:
@@ -215,7 +258,8 @@ class _InProcessTasks(TaskStore):
             expired = self._tasks.pop(id, None)
             if expired is not None:
                 self._bytes -= _size(expired)
-            self._working.discard(id)
+                self._usage.add(expired.caller, tasks=-1, bytes=-_size(expired))
+            self._leased.discard(id)
 
 
 def _size(row: TaskRow) -> int:
@@ -253,20 +297,23 @@ class InProcessStore(_InProcessTasks):
         most_records: int = 100_000,
         most_bytes: int = 256 * 1024 * 1024,
     ) -> None:
-        super().__init__(clock, most_bytes)
+        usage = UsageByCaller()
+        super().__init__(clock, most_bytes, usage)
         self._clock = clock
         self._lock = Lock()
-        self._redeemed: _ExpiringDict[_Record] = _ExpiringDict(most_records, most_bytes)
-        self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes)
+        self._redeemed: _ExpiringDict[_Record] = _ExpiringDict(most_records, most_bytes, usage)
+        self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes, usage)
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
+    async def redeem(
+        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+    ) -> Redemption:
         now = self._clock()
         with self._lock:
             record = self._redeemed.get(state, now)
             if record is None:
                 record = _Record(answers, token_hex(16), 1, now + lease)
-                self._redeemed.add(state, record, now, now + keep)
+                self._redeemed.add(state, record, now, now + keep, quota)
             elif record.answers != answers:
                 return Redemption("spent")
             elif record.outcome is not None:
@@ -306,12 +353,12 @@ class InProcessStore(_InProcessTasks):
                 self._redeemed.remove(state)
 
     @override
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+    async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
         now = self._clock()
         with self._lock:
             if self._values.get(key, now) is not None:
                 return False
-            self._values.add(key, value, now, now + keep)
+            self._values.add(key, value, now, now + keep, quota)
             self._values.grow(key, len(value))
             return True
 

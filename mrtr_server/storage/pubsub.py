@@ -1,11 +1,12 @@
 """Change notifications: from whoever publishes a change to whoever listens."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import RLock
 from typing import Protocol
 
+from ..crypto.digests import digest_bytes
 from ..protocol.messages import Change, Subscription
 
 
@@ -36,18 +37,37 @@ class Fanout(Protocol):
         ...
 
 
+LONG_URI = 600
+"""Characters beyond which a URI is known by its digest: notices between processes are short."""
+
+_NOBODY: "Mapping[_Listener, Change]" = {}
+
+
+def topic_of(change: Change) -> Change:
+    """Return what a change is known by among listeners: itself, or the digest of a URI that is long."""
+    return change if len(change.uri) <= LONG_URI else Change(change.kind, digest_of(change.uri))
+
+
+def digest_of(uri: str) -> str:
+    """Return the digest of a URI, which no URI of a listener can be mistaken for."""
+    return "\0" + digest_bytes(uri.encode(errors="surrogatepass"))
+
+
 class InProcessFanout:
     """The fan-out within one process."""
 
     def __init__(self) -> None:
         self._listeners: set[_Listener] = set()
-        self._listeners_to: dict[Change, set[_Listener]] = {}
-        """The same by what they want, so that a change costs what its own listeners take, however many others wait."""
+        self._listeners_to: dict[Change, dict[_Listener, Change]] = {}
+        """The same by topic, so that a change costs what its own listeners take, however many others wait."""
         self._guard = RLock()
 
     def publish(self, change: Change) -> None:
         """Notify every listener that wants a change; see `Fanout.publish`."""
-        for listener in tuple(self._listeners_to.get(change, ())):
+        self._publish_topic(topic_of(change))
+
+    def _publish_topic(self, topic: Change) -> None:
+        for listener, change in tuple(self._listeners_to.get(topic, _NOBODY).items()):
             listener.notify(change)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
@@ -56,7 +76,7 @@ class InProcessFanout:
         with self._guard:
             self._listeners.add(listener)
             for change in wanted:
-                self._listeners_to.setdefault(change, set()).add(listener)
+                self._listeners_to.setdefault(topic_of(change), {})[listener] = change
         return listener
 
     def _forget(self, listener: "_Listener") -> None:
@@ -65,10 +85,11 @@ class InProcessFanout:
                 return
             self._listeners.discard(listener)
             for change in listener.wanted:
-                listeners = self._listeners_to[change]
-                listeners.discard(listener)
+                topic = topic_of(change)
+                listeners = self._listeners_to[topic]
+                listeners.pop(listener, None)
                 if not listeners:
-                    del self._listeners_to[change]
+                    del self._listeners_to[topic]
 
 
 class _Listener:

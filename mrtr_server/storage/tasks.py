@@ -1,5 +1,6 @@
 """Tasks as rows: what a store keeps of a flow that goes on in the background."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..protocol.messages import TaskStatus
@@ -28,6 +29,7 @@ class TaskRow:
         lease: names the worker's right to run it; empty if nobody runs it.
         leased_until: when that right ends, in seconds since the epoch.
         attempts: how many workers have had it since anything of it was last kept, with the one that has it now.
+        caller: keyed digest of the person that it counts for; empty for callers who are not authenticated.
     """
 
     id: str
@@ -49,11 +51,41 @@ class TaskRow:
     lease: str = ""
     leased_until: float = 0.0
     attempts: int = 0
+    caller: str = ""
+
+    @property
+    def visible_bytes(self) -> int:
+        """About how many bytes its client may see of it."""
+        return len(self.questions) + len(self.outcome) + len(self.message)
 
     @property
     def reference(self) -> str:
         """What the log calls it: the first digits of its id. They find it, and are too few to ask for it."""
         return self.id.rpartition("-")[2][:_REFERENCE_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How the places of a worker are divided among callers.
+
+    Args:
+        held: how many tasks of each caller it runs.
+        share: how many of one caller it runs before that caller has its share.
+        spare: how many more places callers may get that have their share; the others are kept for those that have not.
+            What has no authenticated caller is not held to a share.
+    """
+
+    held: Mapping[str, int]
+    share: int
+    spare: int
+
+    def has_share(self, caller: str) -> bool:
+        """Whether a caller runs as many tasks as it may while others wait."""
+        return caller != "" and self.held.get(caller, 0) >= self.share
+
+
+FREE = Places({}, 2**31 - 1, 2**31 - 1)
+"""Places that nobody has yet, and that one caller may have all of."""
 
 
 ENDED = frozenset({"completed", "failed", "cancelled"})

@@ -14,7 +14,8 @@ from ..logs.failures import report_failure, report_outage
 from .base import Redemption, Store
 from .contact import Contact
 from .lease import GRACE_SECONDS
-from .tasks import TaskRow
+from .quotas import ANY, Quota
+from .tasks import FREE, Places, TaskRow
 
 logger = logging.getLogger("mrtr_server")
 
@@ -131,8 +132,10 @@ class WatchedStore(Store):
         outage.look = self._look_soon
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
-        work = self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
+    async def redeem(
+        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+    ) -> Redemption:
+        work = self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota)
         return await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
 
     @override
@@ -148,8 +151,8 @@ class WatchedStore(Store):
         await _watched(self._outage, "release", self._store.release(state, token), _nothing)
 
     @override
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        kept = await _watched(self._outage, "put", self._store.put(key, value, keep=keep), bool)
+    async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
+        kept = await _watched(self._outage, "put", self._store.put(key, value, keep=keep, quota=quota), bool)
         self._contact.worked(wrote=kept)
         return kept
 
@@ -158,14 +161,19 @@ class WatchedStore(Store):
         return await _watched(self._outage, "get", self._store.get(key), _nothing)
 
     @override
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
-        added = await _watched(self._outage, "add_task", self._store.add_task(row, seconds=seconds), bool)
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
+        work = self._store.add_task(row, seconds=seconds, quota=quota)
+        added = await _watched(self._outage, "add_task", work, bool)
         self._contact.worked(wrote=added)
         return added
 
     @override
     async def find_task(self, id: str) -> TaskRow | None:
         return await _watched(self._outage, "find_task", self._store.find_task(id), _nothing)
+
+    @override
+    async def find_tasks(self, ids: Sequence[str], *, most_bytes: int) -> list[TaskRow]:
+        return await _watched(self._outage, "find_tasks", self._store.find_tasks(ids, most_bytes=most_bytes), _nothing)
 
     @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
@@ -182,9 +190,12 @@ class WatchedStore(Store):
         tools: Sequence[str],
         without: Sequence[str] = (),
         lapsed: bool = True,
+        places: Places = FREE,
     ) -> list[TaskRow]:
         lapsed = lapsed and self._may_take_over()
-        work = self._store.claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed)
+        work = self._store.claim_tasks(
+            lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed, places=places
+        )
         claimed = await self._in_touch("claim_tasks", work, bool)
         if self.shared and not self._contact.is_made:
             self._look_soon(writes=True)

@@ -1,21 +1,30 @@
 """Changes of tasks, each with what its client would see if it asked."""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ..errors import InvalidRequestState, StoreUnavailable
+from ..errors import StoreUnavailable
 from ..protocol.messages import Change, Subscription, Task
-
-logger = logging.getLogger("mrtr_server")
 
 AGAIN_AFTER = 0.5
 """How long to wait before looking again at a task that could not be read, in seconds."""
 
-Look = Callable[[str], Awaitable[Task | None]]
-"""Returns a task by its id; None if there is none, or none for this listener."""
+
+class Looked(NamedTuple):
+    """What was found of some tasks.
+
+    Args:
+        tasks: those that their listener may see, by id.
+        left: the ids that have not been looked up yet, since what was found is large.
+    """
+
+    tasks: Mapping[str, Task]
+    left: Sequence[str]
+
+
+Look = Callable[[Sequence[str]], Awaitable[Looked]]
+"""Looks up tasks by their sorted ids."""
 
 
 async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
@@ -23,10 +32,15 @@ async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
 
     Args:
         changes: the subscription; it runs already, so that nothing is missed meanwhile.
-        look: returns a task.
+        look: returns tasks.
     """
-    wanted = [each for each in changes.wanted if each.kind != "task" or await look(each.uri) is not None]
-    return TaskChanges(changes, frozenset(wanted), look)
+    left: Sequence[str] = sorted(change.uri for change in changes.wanted if change.kind == "task")
+    seen: set[str] = set()
+    while left:
+        tasks, left = await look(left)
+        seen |= tasks.keys()
+    wanted = frozenset(each for each in changes.wanted if each.kind != "task" or each.uri in seen)
+    return TaskChanges(changes, wanted, look)
 
 
 class TaskChanges:
@@ -54,28 +68,17 @@ class TaskChanges:
 
     async def _told(self) -> list[Change]:
         # What is waited for stays until it is told: whoever waits may be cancelled, and come again.
-        told: list[Change] = []
-        late: list[Change] = []
-        left = list(self._waiting)
-        while left:
-            change = left.pop(0)
-            if change.kind != "task":
-                told.append(change)
-                continue
+        told = [change for change in self._waiting if change.kind != "task"]
+        left: Sequence[str] = sorted(change.uri for change in self._waiting if change.kind == "task")
+        if left:
             try:
-                task = await self._look(change.uri)
+                tasks, left = await self._look(left)  # the others wait until these are sent: each may be large
             except StoreUnavailable:  # of which the log has a line; who listens is told later
-                late.append(change)
-                continue
-            except InvalidRequestState as refused:
-                logger.error("The listeners of a task are not notified, since it can't be unsealed: %s", refused.reason)
-                continue
-            if task is not None and self._last.get(task.id) != _seen(task):
-                told.append(replace(change, task=task))
-                break  # the others stay where they are until this one is sent: each may have a large result
-        if late and not told:
-            await asyncio.sleep(AGAIN_AFTER)
-        self._waiting = dict.fromkeys((*left, *late))
+                if not told:
+                    await asyncio.sleep(AGAIN_AFTER)
+            else:
+                told += [Change("task", id, task) for id, task in tasks.items() if self._last.get(id) != _seen(task)]
+        self._waiting = dict.fromkeys(Change("task", id) for id in left)
         self._last |= {change.uri: _seen(change.task) for change in told if change.task is not None}
         return told
 

@@ -13,6 +13,7 @@ from ..logs.failures import report_failure
 from ..protocol.messages import Change, Complete, Subscription, TaskStatus
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
+from ..storage.quotas import Quotas
 from ..storage.tasks import TaskRow
 from .questions import Questions
 from .sealing import RowBinding, SealedTasks
@@ -47,6 +48,7 @@ class TaskRecords:
         self.limits = limits
         self.now = clock
         self.sealed = SealedTasks(ring, limits)
+        self.quotas = Quotas(ring, limits)
         self._fanout = fanout
 
     async def expire(self, row: TaskRow) -> TaskRow:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from hmac import compare_digest
@@ -17,7 +17,9 @@ from ..flow.journal import Journal
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
+from ..storage.quotas import Quota
 from ..storage.tasks import ENDED, TaskRow
+from .notifications import Looked
 from .questions import Questions
 from .records import NOTHING_LEFT, TaskRecords, place_of
 from .sealing import ID_BYTES, RowBinding
@@ -39,6 +41,8 @@ _FIRST_ASK_PREFIX = "task-"
 """What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
 
 _LONGEST_ID = 128
+_MOST_LOOKED_UP = 256 * 1024
+"""Bytes of tasks that are looked up at once, about."""
 
 AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
 """Returns answers by the keys of the task, where they come by others."""
@@ -62,7 +66,7 @@ class Tasks:
         self._sealed = records.sealed
         self._limits = records.limits
         self._worker = worker
-        self._waiting = TaskWaiting(fanout, admission, records.limits.task_waits, records.status)
+        self._waiting = TaskWaiting(fanout, admission, records.limits, records.status)
         self._told = False
 
     def wake_worker(self) -> None:
@@ -70,8 +74,8 @@ class Tasks:
         if self._worker is not None:
             self._worker.wake()
 
-    def _reserve(self, tool: str) -> AbstractContextManager[Reservation | None]:
-        return nullcontext() if self._worker is None else self._worker.reserve(tool)
+    def _reserve(self, row: TaskRow) -> AbstractContextManager[Reservation | None]:
+        return nullcontext() if self._worker is None else self._worker.reserve(row)
 
     # What clients do
 
@@ -87,6 +91,7 @@ class Tasks:
         Raises:
             StoreUnavailable: it could not be stored.
             OverBudget: its journal is too large, or what comes with its request.
+            Full: too much is stored, by all callers or (`OverShare`) by this one.
         """
         if call.principal is None and not self._told:
             self._told = True
@@ -98,7 +103,7 @@ class Tasks:
         journal = journal or Journal(now)
         names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FIRST_ASK_PREFIX if offer.first_ask else "") + name for name in names]
-        binding = RowBinding(ids[0], _owner(call.principal))
+        binding, quota = RowBinding(ids[0], _owner(call.principal)), self._records.quotas.of(call.principal)
         most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
@@ -115,25 +120,26 @@ class Tasks:
             expires=now + ttl + RETENTION,
             call=self._sealed.seal_call(binding, call),
             journal=self._sealed.seal_journal(binding, journal, now),
+            caller=quota.caller,
         )
         # A replica whose ring begins with another key may have started the same one.
         found = [found for id in ids[1:] if (found := await self.store.find_task(id))]
         if found:
             (row,) = found
         else:
-            row = await self._add(row)
+            row = await self._add(row, quota)
         if offer.first_ask:
             row = await self._settled(row)
         return self.view(row)
 
-    async def _add(self, row: TaskRow) -> TaskRow:
+    async def _add(self, row: TaskRow, quota: Quota) -> TaskRow:
         """Store a new task, and return it; or the one that is there already."""
-        with self._reserve(row.name) as reservation:
+        with self._reserve(row) as reservation:
             if reservation is None:
-                is_new = await self.store.add_task(row)
+                is_new = await self.store.add_task(row, quota=quota)
             else:
                 row = replace(row, lease=reservation.lease, attempts=1)
-                is_new = await self.store.add_task(row, seconds=reservation.seconds)
+                is_new = await self.store.add_task(row, seconds=reservation.seconds, quota=quota)
                 if is_new:
                     reservation.run(row)
         return row if is_new else await self.store.find_task(row.id) or row
@@ -171,7 +177,7 @@ class Tasks:
             Busy: there is no room to wait.
         """
         row = await self._find(call.target, _owner(call.principal))
-        if not self._waiting.has_room and self._records.status(row) == "working":
+        if not self._waiting.has_room(row) and self._records.status(row) == "working":
             raise Busy(AGAIN_AFTER)
         task = self.view(await self._until_settled(row, self._limits.result_wait_seconds))
         return TaskResult(task, self._sealed.seal_wait(place_of(row)) if task.status == "working" else "")
@@ -187,12 +193,28 @@ class Tasks:
     async def _until_settled(self, row: TaskRow, seconds: float) -> TaskRow:
         return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds)
 
-    async def peek(self, id: str, principal: Principal | None) -> Task | None:
-        """Return a task; None if there is none, or none of this principal."""
-        try:
-            return self.view(await self._find(id, _owner(principal)))
-        except UnknownTarget:
-            return None
+    async def peek(self, ids: Sequence[str], principal: Principal | None) -> Looked:
+        """Look up tasks of a principal, in one go unless they are large.
+
+        Args:
+            ids: sorted, each once.
+            principal: whose they are; those of others do not exist for it.
+
+        Raises:
+            StoreUnavailable: they can't be read.
+        """
+        owner, now = _owner(principal), self._records.now()
+        rows = await self.store.find_tasks([id for id in ids if len(id) <= _LONGEST_ID], most_bytes=_MOST_LOOKED_UP)
+        tasks: dict[str, Task] = {}
+        for row in rows:
+            if not compare_digest(row.owner.encode(), owner.encode()):
+                continue
+            in_time = row.status in ENDED or row.deadline > now
+            try:
+                tasks[row.id] = self.view(row if in_time else await self._records.expire(row))
+            except InvalidRequestState as refused:
+                logger.error("The listeners of a task are not notified, since it can't be unsealed: %s", refused.reason)
+        return Looked(tasks, [id for id in ids if id > rows[-1].id] if rows else [])
 
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
         """Keep answers to what a task has open; others are ignored.
@@ -228,7 +250,7 @@ class Tasks:
 
     async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
         """Change a task that was answered, so that it works again."""
-        with self._reserve(row.name) as reservation:
+        with self._reserve(row) as reservation:
             if reservation is None:
                 return await self._records.change(row, **changes)
             leased = {"lease": reservation.lease, "seconds": reservation.seconds, "attempts": row.attempts + 1}

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 
+from ..concurrency.places import PlacesByCaller
 from ..flow.admission import Admission
+from ..limits import Limits
 from ..protocol.messages import Change, TaskStatus
 from ..storage.pubsub import Fanout
 from ..storage.tasks import TaskRow
@@ -26,23 +28,21 @@ class TaskWaiting:
     Args:
         fanout: tells of changes.
         admission: says whether the server is draining.
-        most: how many requests may wait at once.
+        limits: how many requests may wait at once.
         status: returns a task's status for its client.
     """
 
     def __init__(
-        self, fanout: Fanout, admission: Admission, most: int, status: Callable[[TaskRow], TaskStatus]
+        self, fanout: Fanout, admission: Admission, limits: Limits, status: Callable[[TaskRow], TaskStatus]
     ) -> None:
         self._status = status
         self._fanout = fanout
         self._admission = admission
-        self._most = most
-        self._waiting = 0
+        self._places = PlacesByCaller("task_waits", limits.task_waits, limits.share_of(limits.task_waits))
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more request may wait."""
-        return self._waiting < self._most
+    def has_room(self, row: TaskRow) -> bool:
+        """Return whether one more request may wait for a task of its caller."""
+        return self._places.has_room(row.caller or None)
 
     async def until_settled(self, row: TaskRow, find: Callable[[], Awaitable[TaskRow]], seconds: float) -> TaskRow:
         """Wait until a task asks or ends; or until the time is over, or the server begins to drain.
@@ -58,7 +58,7 @@ class TaskWaiting:
         Raises:
             Exception: whatever `find` raises.
         """
-        if not self.has_room or self._status(row) != "working":
+        if not self.has_room(row) or self._status(row) != "working":
             return row
         loop = asyncio.get_running_loop()
         draining = self._admission.draining
@@ -72,7 +72,7 @@ class TaskWaiting:
                 with suppress(RuntimeError):  # it has just run out
                     patience.reschedule(ends)
 
-        self._waiting += 1
+        give_back = self._places.take(row.caller or None)
         changes = self._fanout.subscribe(frozenset({Change("task", row.id)}))
         try:
             with nullcontext() if draining else self._admission.on_drain(end):
@@ -84,6 +84,6 @@ class TaskWaiting:
                                 await loop.create_future()
                     row, pause = await find(), min(pause * 2, LAST_LOOK)
         finally:
-            self._waiting -= 1
+            give_back()
             changes.close()
         return row

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import Context
@@ -14,7 +15,8 @@ from ..errors import StoreUnavailable
 from ..flow.admission import Admission
 from ..flow.endings import YieldReason
 from ..storage.lease import Lease
-from ..storage.tasks import TaskRow
+from ..storage.quotas import NOBODY
+from ..storage.tasks import Places, TaskRow
 from .client_changes import ClientChanges
 from .execution import AGAIN_AFTER, TaskRun
 from .executor import Executor, TaskTools
@@ -72,10 +74,10 @@ class Worker:
             del self._loop_workers[other]
         self._loop_workers[loop] = self._start()
 
-    def reserve(self, tool: str) -> AbstractContextManager["Reservation | None"]:
-        """Keep a place for a task of a tool that is about to be stored, if there is one on this event loop."""
+    def reserve(self, row: TaskRow) -> AbstractContextManager["Reservation | None"]:
+        """Keep a place for a task that is about to be stored, if there is one for its caller on this event loop."""
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
-        return nullcontext() if loop_worker is None else loop_worker.reserve(tool)
+        return nullcontext() if loop_worker is None else loop_worker.reserve(row)
 
     def hear(self, row: TaskRow) -> bool:
         """Hear of what a client has just done to a task; return whether that runs on this event loop.
@@ -129,8 +131,11 @@ class _LoopWorker:
         self._limits = records.limits
         self._executor = Executor(records, tools, self._leave_to_others)
         self._name = token_hex(16)
-        self._reserved: list[str] = []
-        """The tools of the tasks that places are kept for."""
+        self._reserved: list[TaskRow] = []
+        """The tasks that places are kept for."""
+        self._share = self._limits.share_of(self._limits.tasks)
+        self._kept = min(self._share, self._limits.tasks - 1)
+        """How many places are kept for callers that have less than their share."""
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
         self._ended = asyncio.Event()
@@ -194,9 +199,26 @@ class _LoopWorker:
 
     def _room(self, tools: list[str]) -> int:
         """Return how many tasks of some tools, which are claimed together, may begin now."""
-        all_here = [*self._reserved, *(run.row.name for run, _ in self._running.values())]
-        of_tool = self._at_once(tools[0]) - all_here.count(tools[0]) if len(tools) == 1 else self._limits.tasks
-        return min(of_tool, self._limits.tasks - len(all_here))
+        free = self._limits.tasks - len(self._reserved) - len(self._running)
+        if len(tools) > 1 or free <= 0:
+            return free
+        here = sum(row.name == tools[0] for row in self._here())
+        return min(self._at_once(tools[0]) - here, free)
+
+    def _here(self) -> Iterator[TaskRow]:
+        """Return the tasks that run here, or are about to."""
+        yield from self._reserved
+        for run, _ in self._running.values():
+            yield run.row
+
+    def _places(self) -> Places:
+        """Return how the places that are left are divided among callers.
+
+        A caller that has its share already gets one more only while enough are left for callers that have less.
+        """
+        spare = self._limits.tasks - len(self._reserved) - len(self._running) - self._kept
+        held = Counter(row.caller for row in self._here())
+        return Places(held, self._share, max(0, spare))
 
     def _queues(self) -> list[list[str]]:
         """Return the tools whose tasks are claimed together: each with a limit of its own, then all the others."""
@@ -216,16 +238,21 @@ class _LoopWorker:
                 is_all &= await self._claim_of(tools, room) < room
         if is_all and not self._should_yield():
             open_ = [tools for tools in queues if self._room(tools) > 0]
-            await self._wait_for_more([tool for tools in open_ for tool in tools], full=len(open_) < len(queues))
+            places = self._places()
+            full = len(open_) < len(queues) or any(map(places.has_share, places.held))
+            await self._wait_for_more([tool for tools in open_ for tool in tools], full=full)
 
     async def _claim_of(self, tools: list[str], most: int) -> int:
         since, seconds = time.monotonic(), self._limits.lease_seconds
         self._claiming = True
         try:
             rows = await self._records.store.claim_tasks(
-                self._name, seconds=seconds, most=most, tools=tools, without=list(self._left)
+                self._name, seconds=seconds, most=most, tools=tools, without=list(self._left), places=self._places()
             )
-            for row in await self._beginning(rows):
+            now = self._records.now()
+            late = [row for row in rows if row.deadline <= now]  # they had to wait for too long
+            await asyncio.gather(*map(self._records.expire, late))
+            for row in await self._beginning([row for row in rows if row.deadline > now] if late else rows):
                 if self._should_yield():
                     await TaskRun(self._records, row, Lease(seconds, since)).leave()
                 else:
@@ -269,16 +296,22 @@ class _LoopWorker:
         return [row for row in rows if row not in waiting]
 
     @contextmanager
-    def reserve(self, tool: str) -> Iterator[Reservation | None]:
+    def reserve(self, row: TaskRow) -> Iterator[Reservation | None]:
         """See `Worker.reserve`."""
-        if self._should_yield() or self._room([tool]) <= 0:
+        if self._should_yield() or self._room([row.name]) <= 0 or not self._may_have_one_more(row.caller):
             yield None
             return
-        self._reserved.append(tool)
+        self._reserved.append(row)
         try:
             yield Reservation(self._name, min(RESERVED_LEASE_SECONDS, self._limits.lease_seconds), self._take)
         finally:
-            self._reserved.remove(tool)
+            self._reserved.remove(row)
+
+    def _may_have_one_more(self, caller: str) -> bool:
+        if caller == NOBODY:
+            return True
+        places = self._places()
+        return places.spare > 0 or not places.has_share(caller)
 
     def _take(self, row: TaskRow, until: float) -> None:
         if not self._closing:  # or it is for others when its lease ends
@@ -362,8 +395,19 @@ class _LoopWorker:
             for run, _ in self._running.values():
                 if run.journal.asked:  # a notice of an answer may have been lost
                     run.look_soon()
+            if not await self._fail_overdue():
+                self._looked = 0.0
+
+    async def _fail_overdue(self) -> bool:
+        """Fail tasks whose time is over, for half a second at most; return whether that was all of them."""
+        until = time.monotonic() + HEARTBEAT_INTERVAL
+        while True:
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._records.expire, overdue))  # at once, or who is cancelled waits for them
+            if len(overdue) < _MOST_OVERDUE:
+                return True
+            if time.monotonic() > until:
+                return False
 
     async def _renew(self, ids: list[str]) -> None:
         since = time.monotonic()

@@ -1153,7 +1153,7 @@ class OpenStore(InProcessStore):
         super().__init__()
         self.kept: dict[str, bytes] = {}
 
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+    async def put(self, key: str, value: bytes, *, keep: float, **more: Any) -> bool:
         return self.kept.setdefault(key, value) is value
 
     async def get(self, key: str) -> bytes | None:
@@ -1197,9 +1197,9 @@ class TestWhatIsKept:
         kept: list[float] = []
 
         class Watched(InProcessStore):
-            async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+            async def put(self, key: str, value: bytes, *, keep: float, **more: Any) -> bool:
                 kept.append(keep)
-                return await super().put(key, value, keep=keep)
+                return await super().put(key, value, keep=keep, **more)
 
         server = calendar(store=Watched(), limits=Limits(flow_seconds=500))
         asking = flow(server.app)

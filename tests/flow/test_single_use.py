@@ -88,9 +88,9 @@ class Watched(Store):
             self.failures += 1
             raise StoreUnavailable(f"no {what} today")
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, **more: Any) -> Redemption:
         self._fail("redeem")
-        found = await self.store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
+        found = await self.store.redeem(state, answers, lease=lease, keep=keep, **more)
         self.redeemed.append(found)
         if found.verdict == "recorded" and state in self.swap:
             return Redemption("recorded", outcome=self.swap[state])
@@ -109,8 +109,8 @@ class Watched(Store):
         self.released += 1
         await self.store.release(state, token)
 
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
-        return await self.store.put(key, value, keep=keep)
+    async def put(self, key: str, value: bytes, *, keep: float, **more: Any) -> bool:
+        return await self.store.put(key, value, keep=keep, **more)
 
     async def get(self, key: str) -> bytes | None:
         return await self.store.get(key)
@@ -800,10 +800,10 @@ class Full(InProcessStore):
     shared = True
     full = False
 
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, **more: Any) -> bool:
         if self.full:
             raise StoreUnavailable("no room for tasks")
-        return await super().add_task(row, seconds=seconds)
+        return await super().add_task(row, seconds=seconds, **more)
 
 
 class TestARoundThatBecomesATask:
@@ -1153,9 +1153,9 @@ class TakenOver(Watched):
         self.taken_over = asyncio.Event()
         self.asked: list[tuple[str, str]] = []
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, **more: Any) -> Redemption:
         self.asked.append((state, answers))
-        return await super().redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed)
+        return await super().redeem(state, answers, lease=lease, keep=keep, **more)
 
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
         if not self.taken_over.is_set():

@@ -62,11 +62,8 @@ class Faulty(SQLStore):
             raise StoreUnavailable(f"the reply of {method} was lost")
         return came
 
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
-        def redeem() -> Awaitable[Redemption]:
-            return SQLStore.redeem(self, state, answers, lease=lease, keep=keep, lapsed=lapsed)
-
-        return await self._meet("redeem", redeem)
+    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, **more: Any) -> Redemption:
+        return await self._meet("redeem", lambda: SQLStore.redeem(self, state, answers, lease=lease, keep=keep, **more))
 
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
         return await self._meet("renew", lambda: SQLStore.renew(self, state, token, lease=lease))
@@ -81,19 +78,10 @@ class Faulty(SQLStore):
         return await self._meet("change_task", lambda: SQLStore.change_task(self, row, seconds=seconds, **changes))
 
     async def claim_tasks(
-        self,
-        lease: str,
-        *,
-        seconds: float,
-        most: int,
-        tools: Sequence[str],
-        without: Sequence[str] = (),
-        lapsed: bool = True,
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = (), **more: Any
     ) -> list[TaskRow]:
         def claim() -> Awaitable[list[TaskRow]]:
-            return SQLStore.claim_tasks(
-                self, lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed
-            )
+            return SQLStore.claim_tasks(self, lease, seconds=seconds, most=most, tools=tools, without=without, **more)
 
         return await self._meet("claim_tasks", claim)
 

@@ -25,7 +25,7 @@ from ..support.serving import KEYS, in_process
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = "2"
+NEWEST = "3"
 
 
 async def on(url: str, *statements: str) -> Any:
@@ -85,7 +85,7 @@ async def works(url: str) -> bool:
 class TestVersions:
     def test_each_has_a_migration_that_leads_to_it(self) -> None:
         for kind in ("sqlite", "postgresql"):
-            assert list(read_migrations(kind)) == ["1", "2"]
+            assert list(read_migrations(kind)) == ["1", "2", "3"]
 
     async def test_word_for_word_on_sqlite(self, tmp_path: Path) -> None:
         made, upgraded = tmp_path / "made.db", tmp_path / "upgraded.db"
@@ -126,7 +126,9 @@ class TestFirstUse:
 
     async def test_an_older_one_is_refused_with_the_way_out_and_left_as_it_is(self, url: str) -> None:
         await old(url)
-        assert "tables are of version 1, and this release of mrtr_server works with version 2" in await refusal(url)
+        assert f"tables are of version 1, and this release of mrtr_server works with version {NEWEST}" in await refusal(
+            url
+        )
         assert "`mrtr-server db upgrade`" in await refusal(url)
         assert await version(url) == "1"
         assert not await has_tasks(url)
@@ -151,7 +153,7 @@ class TestFirstUse:
 class TestUpgrade:
     async def test_leads_from_every_version_and_keeps_what_is_there(self, url: str) -> None:
         await old(url)
-        assert (await upgrade(url)).endswith("upgraded from version 1 to version 2")
+        assert (await upgrade(url)).endswith(f"upgraded from version 1 to version {NEWEST}")
         assert await version(url) == NEWEST
         store = SQLStore(url)
         assert await store.get("key") == b"kept"
@@ -161,7 +163,7 @@ class TestUpgrade:
     async def test_may_be_run_again(self, url: str) -> None:
         await old(url)
         await upgrade(url)
-        assert "nothing to do, the tables are at version 2" in await upgrade(url)
+        assert f"nothing to do, the tables are at version {NEWEST}" in await upgrade(url)
         assert await works(url)
 
     async def test_that_another_process_finished_first_runs_nothing(
@@ -182,7 +184,7 @@ class TestUpgrade:
         assert await works(url)
 
     async def test_makes_the_tables_where_there_are_none(self, url: str) -> None:
-        assert (await upgrade(url)).endswith("created the tables, at version 2")
+        assert (await upgrade(url)).endswith(f"created the tables, at version {NEWEST}")
         assert await works(url)
 
     async def test_of_a_newer_one_is_refused(self, url: str) -> None:
@@ -202,7 +204,7 @@ class TestUpgrade:
                 await upgrade(url)
         assert await version(url) == "1"
         assert not await has_tasks(url)
-        assert (await upgrade(url)).endswith("to version 2")
+        assert (await upgrade(url)).endswith(f"to version {NEWEST}")
 
     async def test_many_at_once_do_it_once(self, url: str) -> None:
         await old(url)
@@ -221,11 +223,20 @@ class TestUpgrade:
         """Whose store has looked at the version before."""
         await old(url)
         older = SQLStore(url)
-        del older.database.migrations["2"]
+        for later in list(older.database.migrations)[1:]:
+            del older.database.migrations[later]
         assert await older.get("key") == b"kept"
         await upgrade(url)
         assert await older.get("key") == b"kept"
-        assert (await older.redeem("state", "answers", lease=5, keep=60)).verdict == "granted"
+        await on(
+            url,  # as that release wrote it
+            "INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires) "
+            "VALUES ('state', 'answers', 'token', 1, 1, 9e9)",
+        )
+        assert [tuple(each) for each in await on(url, "SELECT tasks, states FROM mrtr_usage")] in (
+            [(0, 2)],
+            [(0, 1), (0, 1)],
+        ), "what it writes is counted, and what was there before"
         await older.close()
 
     async def test_waits_for_no_lock_for_ever(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,12 +258,12 @@ class TestCommand:
 
     def test_says_what_it_did(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/store.db"
-        assert self.run("--database", url).output == f"{url}: created the tables, at version 2\n"
-        assert self.run("--database", url).output == f"{url}: nothing to do, the tables are at version 2\n"
+        assert self.run("--database", url).output == f"{url}: created the tables, at version {NEWEST}\n"
+        assert self.run("--database", url).output == f"{url}: nothing to do, the tables are at version {NEWEST}\n"
 
     def test_takes_the_database_of_the_environment(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/store.db"
-        assert self.run(MRTR_DATABASE_URL=f" {url}\n").output == f"{url}: created the tables, at version 2\n"
+        assert self.run(MRTR_DATABASE_URL=f" {url}\n").output == f"{url}: created the tables, at version {NEWEST}\n"
 
     def test_needs_a_database(self) -> None:
         result = self.run()
@@ -272,7 +283,7 @@ class TestCommand:
         asyncio.run(old(url))
         printed = self.run("--sql", "--database", url).output
         assert printed.startswith("BEGIN;\nCREATE TABLE mrtr_tasks")
-        assert printed.endswith("UPDATE mrtr_schema SET version_num = '2';\nCOMMIT;\n")
+        assert printed.endswith(f"UPDATE mrtr_schema SET version_num = '{NEWEST}';\nCOMMIT;\n")  # noqa: S608
         assert asyncio.run(version(url)) == "1"
         connection = sqlite3.connect(tmp_path / "store.db")
         connection.executescript(printed)
@@ -287,7 +298,14 @@ class TestCommand:
         assert not await has_tasks(url)
         if url.startswith("sqlite"):
             make_private(url.removeprefix("sqlite:///"))
-        await on(url, *(statement for statement in printed.split(";\n") if statement))
+        if url.startswith("sqlite"):
+            connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+            connection.executescript(printed)
+            connection.close()
+        else:
+            other = await asyncpg.connect(url)
+            await other.execute(printed)
+            await other.close()
         assert await version(url) == NEWEST
         assert await works(url)
 

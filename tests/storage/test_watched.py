@@ -225,10 +225,10 @@ class Partly(InProcessStore):
             raise StoreUnavailable("no get")
         return await super().get(key)
 
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+    async def put(self, key: str, value: bytes, *, keep: float, **more: Any) -> bool:
         if "put" in self.failing:
             raise StoreUnavailable("no put")
-        return await super().put(key, value, keep=keep)
+        return await super().put(key, value, keep=keep, **more)
 
     async def release(self, state: str, token: str) -> None:
         if "release" in self.failing:
@@ -296,16 +296,17 @@ class Shared(InProcessStore):
         tools: Sequence[str],
         without: Sequence[str] = (),
         lapsed: bool = True,
+        **more: Any,
     ) -> list[TaskRow]:
         self.claims.append(lapsed)
         if self.away or (self.full and lapsed):
             raise StoreUnavailable("no claims")
         return []
 
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+    async def put(self, key: str, value: bytes, *, keep: float, **more: Any) -> bool:
         if self.away or self.full:
             raise StoreUnavailable("no put")
-        return await super().put(key, value, keep=keep)
+        return await super().put(key, value, keep=keep, **more)
 
 
 GRACE = 0.3

@@ -138,14 +138,19 @@ async def _linger(url: str, state: str) -> None:
     await SQLStore(url).check()
     connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
-    connection.execute("INSERT INTO mrtr_redemptions VALUES (?, 'answers', 'token', 1, 9e9, 9e9, NULL)", (state,))
+    connection.execute(
+        "INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires) "
+        "VALUES (?, 'answers', 'token', 1, 9e9, 9e9)",
+        (state,),
+    )
     print("writing", flush=True)
     await asyncio.sleep(60)
 
 
 async def explained(database: Database, statement: str) -> str:
     """Return how a database would run a statement, in its own words."""
-    given = {"seconds": 5.0, "lapsed_by": 5.0, "most": 5, "ids": ["id"], "tools": ["tool"], "without": ["id"]}
+    given = {"seconds": 5.0, "most": 5, "ids": ["id"], "tools": ["tool"], "without": ["id"], "most_bytes": 5}
+    given |= {"callers": ["caller"], "held": [1], "share": 5, "spare": 5, "queues": 5, "lapsed_by": 5.0}
     sql, names = number_parameters(database.statements[statement], CLOCK)
     if isinstance(database, SQLiteDatabase):
         values = {name: given.get(name, "text") for name in names}

@@ -1,7 +1,7 @@
 """What listeners hear of tasks: each as it is by then, none lost, and nothing of those that are gone."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,7 +9,7 @@ from mrtr_server import StoreUnavailable
 from mrtr_server.protocol.messages import Change, Task, TaskStatus
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tasks import notifications as task_changes
-from mrtr_server.tasks.notifications import TaskChanges
+from mrtr_server.tasks.notifications import Look, Looked, TaskChanges, with_tasks
 
 pytestmark = pytest.mark.anyio
 
@@ -21,19 +21,22 @@ class Known:
 
     def __init__(self, **statuses: TaskStatus) -> None:
         self.statuses: dict[str, TaskStatus] = statuses
-        self.looks: list[str] = []
+        self.looks: list[list[str]] = []
         self.away = 0
+        self.at_once = 1000
 
-    async def look(self, id: str) -> Task | None:
-        self.looks.append(id)
+    async def look(self, ids: Sequence[str]) -> Looked:
+        self.looks.append(list(ids))
         await asyncio.sleep(0)
         if self.away:
             self.away -= 1
             raise StoreUnavailable("it is away")
-        return Task(id, self.statuses[id], 1.0, 2.0, 3.0, 4.0) if id in self.statuses else None
+        seen = ids[: self.at_once]
+        tasks = {id: Task(id, self.statuses[id], 1.0, 2.0, 3.0, 4.0) for id in seen if id in self.statuses}
+        return Looked(tasks, ids[self.at_once :])
 
 
-def listen(fanout: InProcessFanout, look: Callable[[str], Awaitable[Task | None]], *ids: str) -> TaskChanges:
+def listen(fanout: InProcessFanout, look: Look, *ids: str) -> TaskChanges:
     wanted = frozenset({TOOLS, *(Change("task", id) for id in ids)})
     return TaskChanges(fanout.subscribe(wanted), wanted, look)
 
@@ -45,24 +48,37 @@ def told(changes: list[Change]) -> dict[str, str]:
 async def test_a_listener_first_hears_how_its_tasks_are_doing() -> None:
     """One may have ended before it came to listen, and would never change again."""
     changes = listen(InProcessFanout(), Known(a="completed", b="working").look, "b", "a")
-    assert told(await changes.next()) == {"a": "completed"}
-    assert told(await changes.next()) == {"b": "working"}
+    assert told(await changes.next()) == {"a": "completed", "b": "working"}
 
 
-async def test_a_task_is_looked_at_when_the_one_before_has_been_sent() -> None:
-    """Each may have a large result, and a listener may name a thousand of them."""
+async def test_tasks_are_looked_up_all_at_once() -> None:
+    known = Known()
+    known.statuses |= {f"task{number}": "working" for number in range(1000)}
+    changes = await with_tasks(listen(InProcessFanout(), known.look, *known.statuses), known.look)
+    assert len(known.looks) == 1
+    assert len(told(await changes.next())) == 1000
+    assert len(known.looks) == 2
+
+
+async def test_large_ones_are_looked_up_when_those_before_have_been_sent() -> None:
     known = Known(a="completed", b="completed", c="completed")
+    known.at_once = 1
     changes = listen(InProcessFanout(), known.look, "a", "b", "c")
-    for looked in (["a"], ["a", "b"], ["a", "b", "c"]):
-        assert len(await changes.next()) == 1
-        assert known.looks == looked
+    for left in (["a", "b", "c"], ["b", "c"], ["c"]):
+        assert told(await changes.next()) == {left[0]: "completed"}
+        assert known.looks[-1] == left
 
 
-async def test_a_task_that_can_not_be_looked_at_does_not_hold_up_the_others() -> None:
-    known = Known(a="completed", b="completed", c="completed")
-    known.away = 1
-    changes = listen(InProcessFanout(), known.look, "a", "b", "c")
-    assert [told(await changes.next()) for _ in range(3)] == [{id: "completed"} for id in ("b", "c", "a")]
+async def test_a_store_that_can_not_tell_of_tasks_does_not_hold_up_other_changes() -> None:
+    fanout, known = InProcessFanout(), Known(a="completed")
+    changes = listen(fanout, known.look, "a")
+    await changes.next()
+    known.away, known.statuses["a"] = 1, "failed"
+    fanout.publish(TOOLS)
+    fanout.publish(Change("task", "a"))
+    await asyncio.sleep(0)
+    assert await changes.next() == [TOOLS]
+    assert told(await changes.next()) == {"a": "failed"}
 
 
 async def test_a_change_carries_the_task_as_it_is_by_then() -> None:
@@ -100,14 +116,14 @@ async def test_what_was_heard_when_the_waiting_was_given_up_is_told_next_time() 
     changes = listen(fanout, known.look, "a")
     await changes.next()
     stuck = asyncio.Event()
-    changes._look = lambda id: stuck.wait()  # type: ignore[assignment, return-value]
+    changes._look = lambda ids: stuck.wait()  # type: ignore[assignment, return-value]
     fanout.publish(Change("task", "a"))
     fanout.publish(TOOLS)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
             await changes.next()
     changes._look, known.statuses["a"] = known.look, "completed"
-    assert {*await changes.next(), *await changes.next()} == {Change("task", "a"), TOOLS}
+    assert {*await changes.next()} == {Change("task", "a"), TOOLS}
 
 
 async def test_a_store_that_is_away_is_waited_for(

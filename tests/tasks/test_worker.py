@@ -50,9 +50,9 @@ class Flaky(InProcessStore):
         if what in self.broken:
             raise RuntimeError("it is broken")
 
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, **more: Any) -> bool:
         await self._pass("add")
-        return await super().add_task(row, seconds=seconds)
+        return await super().add_task(row, seconds=seconds, **more)
 
     async def find_task(self, id: str) -> TaskRow | None:
         await self._pass("find")
@@ -65,17 +65,10 @@ class Flaky(InProcessStore):
         return changed
 
     async def claim_tasks(
-        self,
-        lease: str,
-        *,
-        seconds: float,
-        most: int,
-        tools: Sequence[str],
-        without: Sequence[str] = (),
-        lapsed: bool = True,
+        self, lease: str, *, seconds: float, most: int, tools: Sequence[str], without: Sequence[str] = (), **more: Any
     ) -> list[TaskRow]:
         await self._pass("claim")
-        return await super().claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed)
+        return await super().claim_tasks(lease, seconds=seconds, most=most, tools=tools, without=without, **more)
 
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
         await self._pass("renew")

@@ -3,15 +3,12 @@
 import json
 from collections.abc import Sequence
 
-from ...crypto.digests import digest_bytes
 from ...protocol.messages import Change, Subscription
-from ..pubsub import InProcessFanout
+from ..pubsub import InProcessFanout, digest_of, topic_of
 from .notify import LONGEST, Notices
 
 CHANGED = "changed "
 """How a notice of a change begins."""
-ESCAPED = 12
-"""Bytes that one character takes in JSON, at most."""
 
 
 class SQLFanout(InProcessFanout):
@@ -51,12 +48,7 @@ class SQLFanout(InProcessFanout):
 
     def _publish_here(self, written: str) -> None:
         kind, uri, digest = json.loads(written)
-        if not digest:
-            super().publish(Change(kind, uri))
-            return
-        for change in tuple(self._listeners_to):
-            if change.kind == kind and len(change.uri) > LONGEST // ESCAPED and _digest(change.uri) == digest:
-                super().publish(change)
+        self._publish_topic(Change(kind, digest) if digest else topic_of(Change(kind, uri)))
 
     def _on_gap(self) -> None:
         for listener in tuple(self._listeners):
@@ -67,8 +59,4 @@ class SQLFanout(InProcessFanout):
 def _written(change: Change) -> str:
     written = json.dumps([change.kind, change.uri, ""])
     # A URI that is too long for a notice is recognized by those who wait for it.
-    return written if len(written) <= LONGEST else json.dumps([change.kind, "", _digest(change.uri)])
-
-
-def _digest(uri: str) -> str:
-    return digest_bytes(uri.encode(errors="surrogatepass"))
+    return written if len(written) <= LONGEST else json.dumps([change.kind, "", digest_of(change.uri)])

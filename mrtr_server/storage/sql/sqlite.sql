@@ -5,15 +5,26 @@
 -- Redeemed states
 
 -- name: grant
-INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires)
-VALUES (:state, :answers, :token, 1, :now + :lease, :now + :keep)
+-- A state that is there already is not counted again.
+INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires, caller)
+SELECT :state, :answers, :token, 1, :now + :lease, :now + :keep, :caller
+WHERE EXISTS (SELECT 1 FROM mrtr_redemptions WHERE state = :state)
+    OR (
+        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+        FROM mrtr_usage WHERE caller = '*'
+    )
+    AND (
+        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+        FROM mrtr_usage WHERE caller = :caller
+    )
 ON CONFLICT (state) DO UPDATE SET
     answers = excluded.answers,
     token = excluded.token,
     attempt = CASE WHEN mrtr_redemptions.expires <= :now THEN 1 ELSE mrtr_redemptions.attempt + 1 END,
     leased_until = excluded.leased_until,
     expires = CASE WHEN mrtr_redemptions.expires <= :now THEN excluded.expires ELSE mrtr_redemptions.expires END,
-    outcome = NULL
+    outcome = NULL,
+    caller = excluded.caller
 WHERE mrtr_redemptions.expires <= :now
     OR (
         mrtr_redemptions.outcome IS NULL
@@ -45,9 +56,19 @@ RETURNING state;
 
 -- name: put_value
 -- The same writer comes twice where the first reply was lost with its connection.
-INSERT INTO mrtr_kept ("key", value, writer, expires)
-VALUES (:key, :value, :writer, :now + :keep)
-ON CONFLICT ("key") DO UPDATE SET value = excluded.value, writer = excluded.writer, expires = excluded.expires
+INSERT INTO mrtr_kept ("key", value, writer, expires, caller)
+SELECT :key, :value, :writer, :now + :keep, :caller
+WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
+    OR (
+        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+        FROM mrtr_usage WHERE caller = '*'
+    )
+    AND (
+        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+        FROM mrtr_usage WHERE caller = :caller
+    )
+ON CONFLICT ("key") DO UPDATE
+SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller
 WHERE mrtr_kept.expires <= :now OR mrtr_kept.writer = excluded.writer
 RETURNING "key";
 
@@ -60,33 +81,61 @@ SELECT value FROM mrtr_kept WHERE "key" = :key AND expires > :now;
 -- It is there already where the first reply was lost with its connection; ids are never used twice.
 INSERT INTO mrtr_tasks (
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
-    version, lease, leased_until, attempts, writer
+    version, lease, leased_until, attempts, caller, writer
 )
-VALUES (
+SELECT
     :id, :owner, :name, :status, :message, :created, :updated, :ttl, :poll, :deadline, :expires, :call, :journal,
-    :questions, :outcome, :version, :lease, :leased_until, :attempts, :writer
-)
+    :questions, :outcome, :version, :lease, :leased_until, :attempts, :caller, :writer
+WHERE (
+        SELECT coalesce(sum(tasks), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+        FROM mrtr_usage WHERE caller = '*'
+    )
+    AND (
+        SELECT coalesce(sum(tasks), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+        FROM mrtr_usage WHERE caller = :caller
+    )
 ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
 -- name: add_leased_task
 INSERT INTO mrtr_tasks (
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
-    version, lease, leased_until, attempts, writer
+    version, lease, leased_until, attempts, caller, writer
 )
-VALUES (
+SELECT
     :id, :owner, :name, :status, :message, :created, :updated, :ttl, :poll, :deadline, :expires, :call, :journal,
-    :questions, :outcome, :version, :lease, :now + :seconds, :attempts, :writer
-)
+    :questions, :outcome, :version, :lease, :now + :seconds, :attempts, :caller, :writer
+WHERE (
+        SELECT coalesce(sum(tasks), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+        FROM mrtr_usage WHERE caller = '*'
+    )
+    AND (
+        SELECT coalesce(sum(tasks), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+        FROM mrtr_usage WHERE caller = :caller
+    )
 ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
 -- name: find_task
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
-    version, lease, leased_until, attempts
+    version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
 WHERE id = :id AND expires > :now;
+
+-- name: look_at_tasks
+-- The sum is of those before this one, so the first is there however large it is.
+SELECT
+    id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, x'', x'', questions, outcome,
+    version, lease, leased_until, attempts, caller
+FROM (
+    SELECT *, sum(length(questions) + length(outcome) + length(message)) OVER (
+        ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before
+    FROM mrtr_tasks WHERE id IN (SELECT value FROM json_each(:ids)) AND expires > :now
+) AS found
+WHERE coalesce(before, 0) < :most_bytes
+ORDER BY id;
 
 -- name: change_task
 -- The writer of the next version comes again where the first reply was lost with its connection.
@@ -97,36 +146,100 @@ WHERE id = :id
 RETURNING leased_until;
 
 -- name: claim_tasks
+-- One look in the index for each tool and caller that has tasks waiting, from a caller on that is drawn by lot, and at most
+-- for so many of them: however many tasks wait, those of others are found as fast. Then the tasks of each queue are put in
+-- turn, with those that run here before them, so that the next place goes to the caller that has the fewest.
 -- `:lapsed_by` is when the claim was sent, by this clock: a statement that is run later must not take what the others
 -- could not renew meanwhile. It is 0 where only tasks are claimed whose lease was given back.
--- Not by the column `expires` itself, or SQLite would look by its index: for all tasks but the expired ones.
-UPDATE mrtr_tasks
-SET lease = :lease, leased_until = :now + :seconds, attempts = attempts + 1, version = version + 1, writer = :writer
-WHERE id IN (
-    SELECT id FROM mrtr_tasks
-    WHERE status = 'working'
+-- Not by the column `expires` itself, or its index might be chosen, which has all tasks but the expired ones.
+WITH RECURSIVE later (name, caller) AS (
+    SELECT value, :start FROM json_each(:tools)
+    UNION ALL
+    SELECT name, (
+        SELECT min(caller) FROM mrtr_tasks
+        WHERE status = 'working' AND lease = '' AND name = later.name AND caller > later.caller
+    )
+    FROM later WHERE caller IS NOT NULL
+),
+earlier (name, caller) AS (
+    SELECT value, '' FROM json_each(:tools)
+    UNION ALL
+    SELECT name, (
+        SELECT min(caller) FROM mrtr_tasks
+        WHERE status = 'working' AND lease = '' AND name = earlier.name AND caller > earlier.caller AND caller <= :start
+    )
+    FROM earlier WHERE caller IS NOT NULL
+),
+queues (name, caller) AS (
+    SELECT value, '' FROM json_each(:tools)
+    UNION ALL SELECT name, caller FROM later WHERE caller <> :start
+    UNION ALL SELECT name, caller FROM earlier WHERE caller <> ''
+    LIMIT :queues
+),
+free AS (
+    SELECT task.id, task.caller, task.updated
+    FROM queues
+    JOIN json_each((
+        SELECT json_group_array(found.id) FROM (
+            SELECT id FROM mrtr_tasks
+            WHERE status = 'working' AND lease = '' AND name = queues.name AND caller = queues.caller
+                AND leased_until <= :now
+                AND expires + 0 > :now
+                AND id NOT IN (SELECT value FROM json_each(:without))
+            ORDER BY updated
+            LIMIT :most
+        ) AS found
+    )) AS first
+    JOIN mrtr_tasks AS task ON task.id = first.value
+    UNION ALL
+    SELECT id, caller, updated FROM mrtr_tasks
+    WHERE status = 'working' AND lease <> '' AND name IN (SELECT value FROM json_each(:tools))
         AND leased_until <= :now
         AND leased_until <= :lapsed_by
-        AND deadline > :now
         AND expires + 0 > :now
-        AND name IN (SELECT value FROM json_each(:tools))
         AND id NOT IN (SELECT value FROM json_each(:without))
-    ORDER BY updated
+),
+ranked AS (
+    SELECT id, caller, updated, coalesce((
+        SELECT held.value FROM json_each(:callers) AS holder JOIN json_each(:held) AS held ON held."key" = holder."key"
+        WHERE holder.value = free.caller
+    ), 0)
+        + row_number() OVER (PARTITION BY caller ORDER BY updated) AS rank
+    FROM free
+),
+taken AS (
+    SELECT id FROM (SELECT *, row_number() OVER (ORDER BY rank, updated) AS place FROM ranked)
+    WHERE caller = '' OR rank <= :share OR place <= :spare
+    ORDER BY place
     LIMIT :most
 )
+UPDATE mrtr_tasks
+SET lease = :lease, leased_until = :now + :seconds, attempts = attempts + 1, version = version + 1, writer = :writer
+WHERE id IN (SELECT id FROM taken)
 RETURNING
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
-    version, lease, leased_until, attempts;
+    version, lease, leased_until, attempts, caller;
 
 -- name: any_free_task
-SELECT id FROM mrtr_tasks
-WHERE status = 'working'
-    AND leased_until <= :now
-    AND leased_until <= :lapsed_by
-    AND deadline > :now
-    AND expires + 0 > :now
-    AND name IN (SELECT value FROM json_each(:tools))
-    AND id NOT IN (SELECT value FROM json_each(:without))
+-- Whether its caller may have one more is for the claim to find out.
+SELECT id FROM (
+    SELECT id FROM mrtr_tasks
+    WHERE status = 'working' AND lease = '' AND name IN (SELECT value FROM json_each(:tools))
+        AND leased_until <= :now
+        AND expires + 0 > :now
+        AND id NOT IN (SELECT value FROM json_each(:without))
+    LIMIT 1
+) AS waiting
+UNION ALL
+SELECT id FROM (
+    SELECT id FROM mrtr_tasks
+    WHERE status = 'working' AND lease <> '' AND name IN (SELECT value FROM json_each(:tools))
+        AND leased_until <= :now
+        AND leased_until <= :lapsed_by
+        AND expires + 0 > :now
+        AND id NOT IN (SELECT value FROM json_each(:without))
+    LIMIT 1
+) AS lapsed
 LIMIT 1;
 
 -- name: renew_tasks
@@ -140,11 +253,16 @@ SELECT id FROM mrtr_tasks WHERE id = :id AND lease = :lease AND status = 'workin
 -- name: overdue_tasks
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
-    version, lease, leased_until, attempts
+    version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
 WHERE status IN ('working', 'input_required') AND deadline <= :now AND expires + 0 > :now
 ORDER BY deadline
 LIMIT :most;
+
+-- How much is stored
+
+-- name: find_usage
+SELECT caller, sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller IN ('*', :caller) GROUP BY caller;
 
 -- What processes tell each other: SQLite has no NOTIFY
 

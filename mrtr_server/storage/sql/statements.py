@@ -6,6 +6,7 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_END = re.compile(r";(?:\n(?! )|\s*$)")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
@@ -55,4 +56,5 @@ def number_parameters(statement: str, clock: str) -> tuple[str, tuple[str, ...]]
 
 
 def _split(script: str) -> list[str]:
-    return [statement.strip() for statement in _COMMENT.sub("", script).split(";") if statement.strip()]
+    # What is within a statement, such as the body of a trigger, is indented.
+    return [statement.strip() for statement in _END.split(_COMMENT.sub("", script)) if statement.strip()]

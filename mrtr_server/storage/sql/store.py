@@ -9,8 +9,9 @@ from typing_extensions import override
 
 from ...concurrency.threads import in_own_thread
 from ..base import Redemption
+from ..quotas import ANY, ENDLESS, Quota
 from .pubsub import SQLFanout
-from .tasks import SQLTasks
+from .tasks import SQLTasks, budget
 from .urls import open_database
 
 SWEEP_EVERY = 30.0
@@ -46,9 +47,12 @@ class SQLStore(SQLTasks):
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
     @override
-    async def redeem(self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True) -> Redemption:
+    async def redeem(
+        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+    ) -> Redemption:
         token = token_hex(16)
         given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep, "lapsed": lapsed}
+        given |= budget(quota, quota.states)
         await self._sweep()
         await self.database.check_clock()
         for _ in range(LOOKS):
@@ -58,6 +62,7 @@ class SQLStore(SQLTasks):
             found = await self.database.find("find_redemption", state=state)
             if found:
                 return _verdict(*found[0], answers=answers, token=token)
+            quota.check_state(await self.usage(quota), ENDLESS)
         return Redemption("running")  # by others, who take it and give it back faster than one can look
 
     @override
@@ -73,9 +78,13 @@ class SQLStore(SQLTasks):
         await self._changed("release_grant", state=state, token=token)
 
     @override
-    async def put(self, key: str, value: bytes, *, keep: float) -> bool:
+    async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
         await self._sweep()
-        return await self._changed("put_value", key=key, value=value, writer=token_hex(16), keep=keep)
+        given = {"key": key, "value": value, "writer": token_hex(16), "keep": keep, **budget(quota, quota.states)}
+        kept = await self._changed("put_value", **given)
+        if not kept and await self.get(key) is None:
+            quota.check_state(await self.usage(quota), ENDLESS)
+        return kept
 
     @override
     async def get(self, key: str) -> bytes | None:

@@ -12,7 +12,8 @@ from typing_extensions import override
 from ...concurrency.batching import BatchLoader
 from ...concurrency.wakes import Wakes
 from ..base import TaskStore
-from ..tasks import TaskRow
+from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
+from ..tasks import FREE, Places, TaskRow
 from .database import Database
 from .notify import Notices
 
@@ -22,6 +23,13 @@ QUIET = 5.0
 """Polling interval where notifications arrive, in seconds: a lease that ends notifies nobody."""
 WORK = "work"
 """The notice that there may be something to claim."""
+
+QUEUES = 200
+"""How many queues one claim looks at; there is one for each tool and caller that has tasks waiting."""
+BLOCK = 4096
+"""Bytes that are counted as one."""
+ALL = "*"
+"""The caller that stands for all of them."""
 
 FIELDS = tuple(each.name for each in fields(TaskRow))
 FREEING = frozenset({"status", "lease", "leased_until"})
@@ -45,13 +53,27 @@ class SQLTasks(TaskStore):
         self._has_missed = False
 
     @override
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0) -> bool:
+    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
         given = {**_fields(row), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
+        given |= budget(quota, quota.tasks) | {"caller": row.caller}
         await self._sweep()
         added = await self.database.rows("add_leased_task" if row.lease else "add_task", **given)
+        if not added and await self.find_task(row.id) is None:
+            quota.check_task(await self.usage(quota), ENDLESS)
         if not row.lease:
             self._wake()
         return bool(added)
+
+    async def usage(self, quota: Quota) -> UsageByCaller:
+        """Return what is stored, in all and of a caller."""
+        usage = UsageByCaller()
+        for caller, tasks, states, blocks in await self.database.rows("find_usage", caller=quota.caller):
+            found = Usage(int(tasks), int(states), int(blocks) * BLOCK)
+            if caller == ALL:
+                usage.all = found
+            else:
+                usage.set(caller, found)
+        return usage
 
     @override
     async def find_task(self, id: str) -> TaskRow | None:
@@ -61,6 +83,12 @@ class SQLTasks(TaskStore):
             return await self._finding.get(id)
         found = await self.database.find("find_task", id=id)
         return TaskRow(*found[0]) if found else None
+
+    @override
+    async def find_tasks(self, ids: Sequence[str], *, most_bytes: int) -> list[TaskRow]:
+        asked = [id for id in ids if _may_be_id(id)]
+        found = await self.database.rows("look_at_tasks", ids=asked, most_bytes=most_bytes)
+        return [TaskRow(*each) for each in found]
 
     @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
@@ -87,11 +115,25 @@ class SQLTasks(TaskStore):
         tools: Sequence[str],
         without: Sequence[str] = (),
         lapsed: bool = True,
+        places: Places = FREE,
     ) -> list[TaskRow]:
         self._wakes.clear()
-        given = {"tools": list(tools), "without": list(without), "most": most, "writer": token_hex(8)}
-        given["lapsed_by"] = self._lapsed_by(lapsed)
-        found = await self.database.rows("claim_tasks", lease=lease, seconds=seconds, **given)
+        found = await self.database.rows(
+            "claim_tasks",
+            lease=lease,
+            seconds=seconds,
+            most=most,
+            tools=list(tools),
+            without=list(without),
+            lapsed_by=self._lapsed_by(lapsed),
+            callers=list(places.held),
+            held=list(places.held.values()),
+            share=places.share,
+            spare=places.spare,
+            start=token_hex(16),
+            queues=QUEUES,
+            writer=token_hex(8),
+        )
         if found and len(found) == most:  # there may be more
             self._wakes.set()
         return sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
@@ -173,6 +215,22 @@ class SQLTasks(TaskStore):
 
 def _fields(row: TaskRow) -> dict[str, Any]:
     return {field: getattr(row, field) for field in FIELDS}
+
+
+def budget(quota: Quota, most: int) -> dict[str, Any]:
+    """Return the parameters of a statement that stores something new while there is room for it.
+
+    Args:
+        quota: what may be stored.
+        most: how many of its kind.
+    """
+    return {
+        "caller": quota.caller,
+        "most": most,
+        "share": quota.share_of(most),
+        "most_blocks": quota.bytes // BLOCK + 1,
+        "share_blocks": quota.share_of(quota.bytes) // BLOCK + 1,
+    }
 
 
 def _may_be_id(id: str) -> bool:

@@ -1,0 +1,153 @@
+"""How much one caller may keep in a store, and how much all callers together."""
+
+import hmac
+from dataclasses import dataclass
+from threading import Lock
+
+from ..crypto.digests import canonical
+from ..crypto.keys import KeyRing
+from ..errors import Full, OverShare
+from ..limits import Limits, share_of
+from ..protocol.callers import Principal
+
+UNLIMITED = 2**53
+"""More than any store holds."""
+
+NOBODY = ""
+"""The caller of what has no authenticated caller; all of them together may use the whole."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What is stored: of one caller, or in all.
+
+    Args:
+        tasks: how many tasks.
+        states: how many redeemed states and reports.
+        bytes: how large they are together. A store may count in coarser steps.
+    """
+
+    tasks: int = 0
+    states: int = 0
+    bytes: int = 0
+
+    def add(self, tasks: int, states: int, bytes: int) -> None:
+        """Count what has come, or with negative numbers what has gone."""
+        self.tasks += tasks
+        self.states += states
+        self.bytes += bytes
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing is stored."""
+        return not (self.tasks or self.states or self.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What may be stored before a store refuses more of a caller.
+
+    Args:
+        caller: keyed digest of who stores it; empty for callers who are not authenticated, who may use the whole.
+        tasks: how many tasks are stored in all.
+        states: how many redeemed states and reports.
+        bytes: how large they may be together.
+        share: which part of each one authenticated caller may use.
+    """
+
+    caller: str = NOBODY
+    tasks: int = UNLIMITED
+    states: int = UNLIMITED
+    bytes: int = UNLIMITED
+    share: float = 1.0
+
+    def share_of(self, total: int) -> int:
+        """Return how much of a total this caller may use."""
+        return share_of(total, self.share) if self.caller else total
+
+    def check_task(self, usage: "UsageByCaller", room: Usage) -> None:
+        """Check that one more task may be stored.
+
+        Args:
+            usage: what is stored.
+            room: how much the store itself holds: where that is less than the totals, the shares are parts of it.
+
+        Raises:
+            OverShare: the caller has used up its share.
+            Full: all callers together have used up the total.
+        """
+        own = usage.of(self.caller)
+        self._check("stored_tasks", self.tasks, usage.all.tasks, own.tasks, room.tasks)
+        self._check("stored_bytes", self.bytes, usage.all.bytes, own.bytes, room.bytes)
+
+    def check_state(self, usage: "UsageByCaller", room: Usage) -> None:
+        """Check that one more redeemed state, or report, may be stored; as `check_task`."""
+        own = usage.of(self.caller)
+        self._check("stored_states", self.states, usage.all.states, own.states, room.states)
+        self._check("stored_bytes", self.bytes, usage.all.bytes, own.bytes, room.bytes)
+
+    def _check(self, limit: str, total: int, all_: int, own: int, room: int) -> None:
+        share = self.share_of(min(total, room))
+        if self.caller and own >= share:
+            raise OverShare(limit, share)
+        if all_ >= total:
+            raise Full(limit, total)
+
+
+class UsageByCaller:
+    """What is stored, counted as it comes and goes: in all, and of each caller that stores anything."""
+
+    def __init__(self) -> None:
+        self.all = Usage()
+        self._own: dict[str, Usage] = {}
+        self._guard = Lock()
+
+    def of(self, caller: str) -> Usage:
+        """Return what is stored of a caller."""
+        return self._own.get(caller, NOTHING)
+
+    def set(self, caller: str, usage: Usage) -> None:
+        """Note what is stored of a caller, as it was found."""
+        self._own[caller] = usage
+
+    def add(self, caller: str, *, tasks: int = 0, states: int = 0, bytes: int = 0) -> None:
+        """Count what has come, or with negative numbers what has gone."""
+        with self._guard:
+            self.all.add(tasks, states, bytes)
+            if caller == NOBODY:  # there is no share to compare it with
+                return
+            own = self._own.setdefault(caller, Usage())
+            own.add(tasks, states, bytes)
+            if own.is_nothing:
+                del self._own[caller]
+
+
+NOTHING = Usage()
+ENDLESS = Usage(UNLIMITED, UNLIMITED, UNLIMITED)
+ANY = Quota()
+"""The quota of what is not limited."""
+
+
+class Quotas:
+    """Returns the quota of each caller.
+
+    Args:
+        ring: makes the digests of callers, so that nobody who can read the store can tell who they are.
+        limits: the totals, and the share of one caller.
+    """
+
+    def __init__(self, ring: KeyRing, limits: Limits) -> None:
+        self._key = ring.derive("caller")[0][1]
+        self._limits = limits
+        self._nobody = self._quota(NOBODY)
+
+    def of(self, principal: Principal | None) -> Quota:
+        """Return what a caller may store, whatever application acts for them."""
+        if principal is None:
+            return self._nobody
+        person = canonical(list(principal.person))
+        return self._quota(hmac.digest(self._key, person, "sha256")[:16].hex())
+
+    def _quota(self, caller: str) -> Quota:
+        limits = self._limits
+        return Quota(caller, limits.stored_tasks, limits.stored_states, limits.stored_bytes, limits.caller_share)

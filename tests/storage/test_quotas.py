@@ -1,0 +1,299 @@
+"""What one caller may keep in a store, and how the tasks of callers are claimed: one contract for every store."""
+
+import asyncio
+import gc
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
+
+import pytest
+
+from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, TaskStore
+from mrtr_server.errors import Full, OverShare
+from mrtr_server.protocol.callers import Principal
+from mrtr_server.storage.quotas import Quota, Quotas
+from mrtr_server.storage.sql import store as module
+from mrtr_server.storage.tasks import FREE, Places, TaskRow
+from mrtr_server.testing import Clock
+
+from ..support.databases import TOOLS, PostgreSQL, task_row
+
+pytestmark = pytest.mark.anyio
+
+ANN, BOB, CAT = (character * 32 for character in "abc")
+MANY = 50_000
+"""Tasks that one caller leaves; a walk through them takes far longer than what is allowed."""
+
+
+@dataclass
+class Bench:
+    """A store, and a way to let its time pass without waiting."""
+
+    store: TaskStore
+    another: TaskStore
+    pass_time: Callable[[float], Awaitable[None]]
+
+    async def add(self, quota: Quota | None = None, **given: Any) -> TaskRow:
+        """Keep a new task of a caller."""
+        quota = quota or Quota(given.pop("caller", ""))
+        row = task_row(caller=quota.caller, **given)
+        assert await self.store.add_task(row, quota=quota)
+        return row
+
+    async def redeem(self, quota: Quota, state: str = "", **given: Any) -> str:
+        """Deliver a state."""
+        times = {"lease": 5.0, "keep": 60.0} | given
+        return (await self.store.redeem(state or token_hex(16), "answers", quota=quota, **times)).verdict
+
+    async def claim(self, most: int = 10, places: Places = FREE) -> dict[str, int]:
+        """Claim tasks, and count whose they are."""
+        claimed = await self.store.claim_tasks("lease", seconds=30, most=most, tools=TOOLS, places=places)
+        return dict(Counter(row.caller for row in claimed))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+async def bench(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[Bench]:
+    clock = Clock()
+    if request.param == "memory":
+        store: TaskStore = InProcessStore(clock)
+        another = store
+    elif request.param == "sqlite":
+        store, another = (SQLStore(f"sqlite:///{tmp_path}/store.db", clock=clock) for _ in range(2))
+    else:
+        postgresql: PostgreSQL = request.getfixturevalue("postgresql")
+        name = await postgresql.new_database()
+        store, another = SQLStore(postgresql.url(name)), SQLStore(postgresql.url(name))
+
+    async def pass_time(seconds: float) -> None:
+        clock.now += seconds
+        if request.param == "postgresql":  # whose own clock counts: what is in it grows older instead
+            for table in ("mrtr_tasks", "mrtr_redemptions"):
+                earlier = f"expires = expires - {seconds}, leased_until = leased_until - {seconds}"
+                await postgresql.fetch(f"UPDATE {table} SET {earlier}", name)  # noqa: S608
+
+    yield Bench(store, another, pass_time)
+    await store.close()
+    if another is not store:
+        await another.close()
+
+
+class TestTasks:
+    async def test_of_one_caller_are_refused_beyond_its_share_and_those_of_others_are_not(self, bench: Bench) -> None:
+        limits: dict[str, Any] = {"tasks": 30, "share": 0.1}
+        for _ in range(3):
+            await bench.add(Quota(ANN, **limits))
+        with pytest.raises(OverShare) as refused:
+            await bench.add(Quota(ANN, **limits))
+        assert refused.value.data == {"limit": "stored_tasks", "value": 3}
+        await bench.add(Quota(BOB, **limits))
+        await bench.add(Quota(**limits))
+
+    async def test_of_all_callers_are_refused_beyond_the_total(self, bench: Bench) -> None:
+        for _ in range(3):
+            await bench.add(Quota(tasks=4, share=0.1))
+        await bench.add(Quota(ANN, tasks=4, share=0.5))
+        for caller in ("", ANN, BOB):
+            with pytest.raises(Full) as refused:
+                await bench.add(Quota(caller, tasks=4, share=0.5))
+            assert type(refused.value) is Full
+            assert refused.value.data == {"limit": "stored_tasks", "value": 4}
+
+    async def test_that_are_there_already_are_no_new_ones(self, bench: Bench) -> None:
+        row = await bench.add(Quota(ANN, tasks=1))
+        assert await bench.another.add_task(row, quota=Quota(ANN, tasks=1)) is False
+
+    async def test_that_have_expired_make_room(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        quota = Quota(ANN, tasks=20, share=0.1)
+        for _ in range(2):
+            await bench.add(quota, expires=time.time() + 10)
+        with pytest.raises(OverShare):
+            await bench.add(quota)
+        await bench.pass_time(11)
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        for _ in range(2):
+            await bench.add(quota)
+        with pytest.raises(OverShare):
+            await bench.add(quota)
+
+    async def test_count_for_their_caller_on_every_replica(self, bench: Bench) -> None:
+        await bench.add(Quota(ANN, tasks=1))
+        with pytest.raises(OverShare):
+            await bench.another.add_task(task_row(caller=ANN), quota=Quota(ANN, tasks=1))
+
+    async def test_are_refused_by_what_they_hold_as_well(self, bench: Bench) -> None:
+        quota = Quota(ANN, bytes=10_000_000, share=0.1)
+        refused = 0
+        for _ in range(7):
+            try:
+                await bench.add(quota, call=bytes(200_000))
+            except OverShare:
+                refused += 1
+        assert refused in (1, 2)
+        with pytest.raises(OverShare) as refusal:
+            await bench.add(quota)
+        assert refusal.value.data == {"limit": "stored_bytes", "value": 1_000_000}
+        await bench.add(Quota(BOB, bytes=10_000_000, share=0.1), call=bytes(200_000))
+
+    async def test_that_shrink_make_room(self, bench: Bench) -> None:
+        quota = Quota(ANN, bytes=100_000)
+        row = await bench.add(quota, call=bytes(110_000))
+        with pytest.raises(OverShare):
+            await bench.add(quota)
+        assert await bench.store.change_task(row, status="completed", call=b"")
+        await bench.add(quota)
+
+
+class TestStates:
+    async def test_of_one_caller_are_refused_beyond_its_share_and_those_of_others_are_not(self, bench: Bench) -> None:
+        limits: dict[str, Any] = {"states": 30, "share": 0.1}
+        ann = Quota(ANN, **limits)
+        assert [await bench.redeem(ann, state) for state in ("first", "second")] == ["granted"] * 2
+        assert await bench.store.put("report", b"value", keep=60, quota=ann)
+        for _ in range(2):
+            with pytest.raises(OverShare) as refused:
+                await bench.redeem(ann)
+            assert refused.value.data == {"limit": "stored_states", "value": 3}
+            with pytest.raises(OverShare):
+                await bench.store.put("another report", b"value", keep=60, quota=ann)
+        assert await bench.redeem(Quota(BOB, **limits)) == "granted"
+        assert await bench.redeem(Quota(**limits)) == "granted"
+
+    async def test_that_are_used_up_are_never_removed_early_and_can_still_be_looked_up(self, bench: Bench) -> None:
+        quota = Quota(ANN, states=1)
+        granted = await bench.store.redeem("state", "answers", lease=5, keep=60, quota=quota)
+        for _ in range(3):
+            with pytest.raises(OverShare):
+                await bench.redeem(quota)
+        assert await bench.redeem(quota, "state") == "running"
+        assert await bench.store.record("state", granted.token, b"done")
+        assert await bench.redeem(quota, "state") == "recorded"
+        await bench.pass_time(30)
+        assert await bench.redeem(quota, "state") == "recorded"
+
+    async def test_whose_lease_has_ended_are_granted_again_however_full_it_is(self, bench: Bench) -> None:
+        quota = Quota(ANN, states=1)
+        assert await bench.redeem(quota, "state", lease=5) == "granted"
+        await bench.pass_time(6)
+        assert await bench.redeem(quota, "state") == "granted"
+
+    async def test_that_are_given_back_make_room(self, bench: Bench) -> None:
+        quota = Quota(ANN, states=1)
+        granted = await bench.store.redeem("state", "answers", lease=5, keep=60, quota=quota)
+        await bench.store.release("state", granted.token)
+        assert await bench.redeem(quota) == "granted"
+
+    async def test_that_have_expired_make_room(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        quota = Quota(ANN, states=1)
+        await bench.redeem(quota, keep=10)
+        await bench.pass_time(11)
+        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        assert await bench.redeem(quota) == "granted"
+
+    async def test_of_many_at_once_are_refused_but_for_a_few(self, bench: Bench) -> None:
+        quota = Quota(ANN, states=100, share=0.1)
+        came = await asyncio.gather(*(bench.redeem(quota) for _ in range(60)), return_exceptions=True)
+        granted = sum(each == "granted" for each in came)
+        assert 10 <= granted <= 15, "at most as many more as there are connections"
+        assert all(isinstance(each, OverShare) for each in came if each != "granted")
+
+
+class TestClaims:
+    async def test_give_the_next_place_to_the_caller_that_has_the_fewest(self, bench: Bench) -> None:
+        now = time.time()
+        for number in range(20):
+            await bench.add(caller=ANN, updated=now - 100 + number)
+        for _ in range(3):
+            await bench.add(caller=BOB)
+        await bench.add(caller=CAT)
+        assert await bench.claim(6) == {ANN: 3, BOB: 2, CAT: 1}
+        held = Places({ANN: 10}, 100, 100)
+        assert await bench.claim(2, held) == {BOB: 1, ANN: 1}
+
+    async def test_leave_the_last_places_to_callers_that_have_less_than_their_share(self, bench: Bench) -> None:
+        for caller in [ANN] * 10 + [BOB] * 3:
+            await bench.add(caller=caller)
+        places = Places({ANN: 8, BOB: 1}, share=2, spare=0)
+        assert await bench.claim(10, places) == {BOB: 1}
+        assert await bench.claim(10, Places({ANN: 8, BOB: 2}, share=2, spare=3)) == {BOB: 2, ANN: 1}
+
+    async def test_let_callers_who_are_not_authenticated_take_all(self, bench: Bench) -> None:
+        for _ in range(5):
+            await bench.add()
+        assert await bench.claim(10, Places({"": 50}, share=1, spare=0)) == {"": 5}
+
+    async def test_find_the_tasks_of_many_callers_and_tools(self, bench: Bench) -> None:
+        tools = [f"tool {number}" for number in range(4)]
+        rows = [await bench.add(caller=f"{number:032x}", name=tools[number % 4]) for number in range(60)]
+        taken: list[str] = []
+        while claimed := await bench.store.claim_tasks("lease", seconds=30, most=7, tools=tools):
+            taken += [row.id for row in claimed]
+        assert sorted(taken) == sorted(row.id for row in rows)
+
+    async def test_find_those_of_more_callers_than_one_claim_looks_at(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mrtr_server.storage.sql.tasks.QUEUES", 5)
+        monkeypatch.setattr("mrtr_server.storage.waiting_tasks.CALLERS_IN_VIEW", 5)
+        rows = [await bench.add(caller=token_hex(16)) for _ in range(40)]
+        taken: list[str] = []
+        async with asyncio.timeout(20):
+            while len(taken) < len(rows):
+                taken += [row.id for row in await bench.store.claim_tasks("lease", seconds=30, most=3, tools=TOOLS)]
+        assert sorted(taken) == sorted(row.id for row in rows)
+
+
+class TestABacklog:
+    """Of one caller costs others nothing: what is looked at does not grow with it."""
+
+    @pytest.fixture
+    async def backlog(self, bench: Bench) -> int:
+        for start in range(0, MANY, 2000):
+            rows = [task_row(caller=ANN) for _ in range(min(2000, MANY - start))]
+            await asyncio.gather(*(bench.store.add_task(row) for row in rows))
+        return MANY
+
+    @pytest.mark.alone
+    async def test_of_tasks_that_wait_is_not_walked_through(self, bench: Bench, backlog: int) -> None:
+        places = Places({ANN: 100}, share=10, spare=0)
+
+        async def took(work: Callable[[], Awaitable[object]]) -> float:
+            times = []
+            for _ in range(20):
+                gc.collect()
+                start = time.perf_counter()
+                await work()
+                times.append(time.perf_counter() - start)
+            return sorted(times)[len(times) // 2]
+
+        async def add_and_claim() -> None:
+            await bench.add(caller=BOB)
+            assert await bench.claim(10, places) == {BOB: 1}
+
+        async def claim_nothing() -> None:
+            assert await bench.claim(10, places) == {}
+
+        most = 0.02  # of which commits to the disk take a part; a walk takes ten times as long
+        assert await took(claim_nothing) < most
+        assert await took(add_and_claim) < 2 * most
+        assert await took(lambda: bench.store.overdue_tasks(most=100)) < most
+
+
+class TestQuotas:
+    RING = KeyRing([bytes(32)])
+
+    def test_are_those_of_the_limits_for_a_person_whatever_the_application(self) -> None:
+        quotas = Quotas(self.RING, Limits(stored_tasks=7, stored_states=8, stored_bytes=9, caller_share=0.5))
+        quota = quotas.of(Principal("ann", "issuer", "client"))
+        assert (quota.tasks, quota.states, quota.bytes, quota.share) == (7, 8, 9, 0.5)
+        assert quota == quotas.of(Principal("ann", "issuer", "another"))
+        assert quota.caller != quotas.of(Principal("ann", "another")).caller
+        assert quotas.of(None).caller == ""
+
+    def test_name_a_caller_by_a_digest_that_nobody_makes_without_the_key(self) -> None:
+        principal = Principal("ann")
+        callers = {Quotas(KeyRing([bytes([key]) * 32]), Limits()).of(principal).caller for key in range(3)}
+        assert len(callers) == 3
+        assert all(len(caller) == 32 for caller in callers)
