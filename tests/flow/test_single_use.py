@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -1410,6 +1411,26 @@ class TestOfTwoReplicas:
         assert frozen.result().text == text
         assert fleet.ledger("mailed") == [[fleet.pids[1]]]
         assert "silent for longer than its lease" in fleet.servers[0].text
+
+    def test_one_whose_store_takes_no_outcome_keeps_it_and_no_other_runs_the_round_again(
+        self, fleet: Fleet, tmp_path: Path
+    ) -> None:
+        state = fleet.ask()
+        fleet.hold()
+        paying = fleet.begin(0, state)
+        fleet.wait_for("begin")
+        with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")  # nobody writes, for much longer than the lease
+            fleet.go_on()
+            text = paying.result().text
+            assert text == f"5 paid, says {fleet.pids[0]}"
+            assert fleet.pay(0, state).text == text
+            assert fleet.pay(1, state).error["message"].startswith("Nothing was done")
+            database.execute("ROLLBACK")
+        assert fleet.pay(1, state).text == text
+        assert [len(fleet.ledger(kind)) for kind in ("begin", "charged", "mailed")] == [1, 1, 1]
+        wait_until(lambda: "its outcome has been recorded" in fleet.servers[0].text, "the log to say so")
+        assert "the round runs again" not in fleet.servers[1].text
 
     def test_a_lost_reply_is_safe_to_ask_for_again(self, fleet: Fleet) -> None:
         state = fleet.ask()

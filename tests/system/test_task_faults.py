@@ -141,6 +141,11 @@ class TestAWorkerThatIsFrozen:
         time.sleep(1)
         assert [pid for _, pid in short.notes("part")] == [str(frozen.process.pid)] + [str(other.process.pid)] * 3
         assert str(frozen.process.pid) not in [pid for _, pid in short.notes("had")]  # its step's result does not count
+        # Each of them says so, by what finds the task and does not grant it.
+        assert f"may have started its tasks again ({task[:8]})" in frozen.text
+        assert f"A task of 'work' ({task[:8]}): the result of a step is dropped" in frozen.text
+        assert f"A task of 'work' ({task[:8]}) is taken over" in other.text
+        assert task not in frozen.text + other.text
         assert other.stop() == 0
         assert client.text(client.start("work", parts=1)) == str(frozen.process.pid)
 
