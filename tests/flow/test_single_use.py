@@ -1425,7 +1425,7 @@ class TestOfTwoReplicas:
             text = paying.result().text
             assert text == f"5 paid, says {fleet.pids[0]}"
             assert fleet.pay(0, state).text == text
-            assert fleet.pay(1, state).error["message"].startswith("Nothing was done")
+            assert fleet.pay(1, state).error.message.startswith("Nothing was done")
             database.execute("ROLLBACK")
         assert fleet.pay(1, state).text == text
         assert [len(fleet.ledger(kind)) for kind in ("begin", "charged", "mailed")] == [1, 1, 1]
