@@ -389,12 +389,12 @@ class TestSchema:
         await self.change_version(store, "999")
         refused = SQLStore(url)
         for _ in range(2):
-            assert "tables are of version 999, and this release of mrtr_server works with version 2" in await failure(
+            assert "tables are of version 999, and this release of mrtr_server works with version 3" in await failure(
                 refused
             )
         fixing = SQLStore(url)
         fixing.database.migrations["999"] = []
-        await self.change_version(fixing, "2")
+        await self.change_version(fixing, "3")
         assert await works(refused)
         await refused.close()
 
@@ -405,14 +405,14 @@ class TestSchema:
             str([tuple(row) for row in await store.database.execute("SELECT * FROM mrtr_schema", {})])
             for store in stores
         }
-        assert versions == "[('2',)]"
+        assert versions == "[('3',)]"
         for store in stores:
             await store.close()
 
     async def test_making_them_is_all_or_nothing(self, store: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patched:
-            patched.setitem(store.database.migrations, "3", ["CREATE TABLE mrtr_schema (this_is_there INTEGER)"])
-            patched.setitem(store.database.migrations, "4", ["CREATE TABLE mrtr_schema (and_not_twice INTEGER)"])
+            patched.setitem(store.database.migrations, "4", ["CREATE TABLE mrtr_schema (this_is_there INTEGER)"])
+            patched.setitem(store.database.migrations, "5", ["CREATE TABLE mrtr_schema (and_not_twice INTEGER)"])
             assert "already exists" in await failure(store)
         assert await works(store)
 
@@ -562,7 +562,7 @@ class TestAPoolerOfTransactions:
             return connection.is_in_transaction(), prepared
 
         assert await store.database.run(look) == (True, 0)
-        assert await store.database.upgrade() == await store.database.found_version() == "2"
+        assert await store.database.upgrade() == await store.database.found_version() == "3"
 
     async def test_is_passed_by_for_a_connection_that_listens(self, store: SQLStore) -> None:
         connection = await store.database.connect_alone()
