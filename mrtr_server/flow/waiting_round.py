@@ -164,17 +164,26 @@ class WaitingRound(Round):
     async def _park(self, may_continue: Callable[[], bool] = _can_never) -> None:
         """Return when this coroutine can continue; if it never can, only end the handler with the round."""
         parked = Parked(may_continue)
-        self.parked.append(parked)
-        self.wake()
         while not parked.continues:
+            self.parked.append(parked)
+            self.wake()
             try:
                 await parked.waiter
             except asyncio.CancelledError:
-                if self.stopped is not None or parked.continues:
-                    raise
-                # A timeout, or a sibling that failed: its owner would take the open question for answered.
-                self.ask_nothing_more()
-                parked.waiter = asyncio.get_running_loop().create_future()
+                self._end_if_cancelled(continues=parked.continues)
+                if not parked.continues:
+                    self.parked.remove(parked)
+                parked = Parked(may_continue)
+
+    def _end_if_cancelled(self, *, continues: bool = False) -> None:
+        """End the round when a coroutine with an open question is cancelled, as by a timeout or a sibling that failed.
+
+        Its owner would take the question for answered. Raises `CancelledError` if the round has ended anyway, or if the
+        coroutine `continues` and nothing is open.
+        """
+        if self.stopped is not None or (continues and not self.asked and not self.ending):
+            raise asyncio.CancelledError
+        self.ask_nothing_more()
 
     async def _park_for_good(self) -> NoReturn:
         """Never return, except to end the handler with the round."""
@@ -272,7 +281,10 @@ class WaitingRound(Round):
     async def _look_again(self, claim: Claim) -> None:
         """Look up what was answered while the round runs; ask again where that does not fit."""
         if claim.question.kind == KIND:
-            await self._reported(claim)
+            try:
+                await self._reported(claim)
+            except asyncio.CancelledError:
+                self._end_if_cancelled()
         if self.ending or not self._has_news(claim):  # another branch has asked the same, and looked before
             return
         self.asked.pop(claim.key, None)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from mrtr_server import Context, Elicit, InProcessStore, InputRequired, Inputs, Limits, MRTRServer, SQLStore, Store
+from mrtr_server.flow.waiting_round import WaitingRound
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.tasks import worker
@@ -458,6 +459,71 @@ class TestATaskThatOnlyWaits:
         assert (row.status, row.lease) == ("input_required", "")
         assert (await flow.answer(login={"name": "Ann"})).structured == ["work", "Hello, Ann"]
         assert tools.ran == ["work", "Hello, Ann"]
+
+
+class TestACancelledAsk:
+    """A timeout, or a sibling that fails, cancels it just as it is answered: nothing continues without the answer."""
+
+    async def test_that_has_just_been_answered_is_answered_in_the_next_round(
+        self, tools: Tools, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asking: list[asyncio.Task[Any]] = []
+
+        async def impatient(ctx: Context) -> list[str]:
+            """Continue without an answer, if it can."""
+            tools.runs += 1
+
+            async def greets() -> str:
+                asking.append(asyncio.ensure_future(ctx.elicit("Who are you?", Login)))
+                try:
+                    return str((await asking[-1]).name)
+                except asyncio.CancelledError:
+                    return await ctx.step(tools.did, "without the answer")
+
+            return list(await asyncio.gather(ctx.step(tools.slow, "work"), greets()))
+
+        take = WaitingRound._continue_answered
+
+        def take_and_cancel(round_: WaitingRound) -> None:
+            take(round_)
+            asking[0].cancel()
+
+        tools.app.tool(task="optional")(impatient)
+        monkeypatch.setattr(WaitingRound, "_continue_answered", take_and_cancel)
+        flow = await tools.start("impatient")
+        await tools.began()
+        await tools.asks(flow, "login")
+        await flow.send({"login": accept(name="Ann")}, wait=False)
+        tools.gate("work").set()
+        assert (await flow.wait()).structured == ["work", "Ann"]
+        assert (tools.ran, tools.runs) == (["work"], 2)
+
+    async def test_that_waits_for_its_page_is_asked_still(self, tools: Tools) -> None:
+        async def impatient(ctx: Context) -> list[str]:
+            """Continue without the page, if it can."""
+            tools.runs += 1
+
+            async def pays() -> str:
+                try:
+                    return f"paid {await asyncio.wait_for(ctx.elicit_url('Please pay', callback=tools.paid), 1.0)}"
+                except TimeoutError:
+                    return await ctx.step(tools.did, "without the page")
+
+            return list(await asyncio.gather(ctx.step(tools.slow, "work"), pays()))
+
+        tools.app.tool(task="optional")(impatient)
+        flow = await tools.start("impatient")
+        await tools.began()
+        page = urlsplit((await tools.asks(flow, "paid")).asked["paid"].url)
+        await flow.send({"paid": accept()}, wait=False)
+        await asyncio.sleep(1.2)
+        tools.gate("work").set()
+        await tools.until(lambda: tools.ran == ["work"], "the work")
+        browser = httpx.AsyncClient(transport=httpx.ASGITransport(tools.app), base_url="http://127.0.0.1")
+        async with browser:
+            assert (await browser.get(f"{page.path}?{page.query}")).status_code == 200
+        assert (await flow.wait()).structured == ["work", "paid 5"]
+        assert (tools.ran, tools.runs) == (["work"], 2)
 
 
 class TestWhatEndsARound:

@@ -427,15 +427,16 @@ def once_in_doubt(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[OnceInDoubt]
 
 
 class TestALease:
+    @pytest.mark.parametrize("times", [1, 2, 3])
     async def test_that_is_renewed_just_after_a_round_has_yielded_fails_no_task(
-        self, tools: Tools, once_in_doubt: type[OnceInDoubt]
+        self, tools: Tools, once_in_doubt: type[OnceInDoubt], times: int
     ) -> None:
         flow = await tools.start("steps")
         await tools.began.wait()
-        once_in_doubt.asked_for = 2  # at the boundary before the last step, with nothing done in between
+        once_in_doubt.asked_for = times  # at the boundary before the last step, with nothing done in between
         tools.gate.set()
         assert (await flow.wait()).text == "last"
-        assert tools.ran == ["first", "waits", "between", "between", "between", "last"]
+        assert tools.ran == ["first", "waits", *["between"] * (times + 1), "last"]
 
     async def test_that_is_renewed_just_after_a_wait_for_a_page_has_yielded_asks_no_second_time(
         self, tools: Tools, once_in_doubt: type[OnceInDoubt]
