@@ -103,11 +103,22 @@ async def test_tasks_with_large_arguments_fill_no_more_than_a_share_of_the_store
         await site.serves("bob")
 
 
-async def test_tasks_of_one_caller_are_no_more_than_its_share() -> None:
+async def test_tasks_of_one_caller_are_no_more_than_its_share(caplog: pytest.LogCaptureFixture) -> None:
     async with running(Site(stored_tasks=100)) as site:
         replies = [await site.as_("ann").flow("work").start() for _ in range(15)]
         assert [reply.status for reply in replies] == [200] * 10 + [429] * 5
+        assert "a caller has used up its share of Limits(stored_tasks=...)" in caplog.text
         await site.serves("bob")
+
+
+async def test_where_all_is_used_up_everybody_is_told_and_the_log_names_the_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(Site(stored_tasks=2, caller_share=0.5)) as site:
+        replies = [await site.as_(user).flow("work").start() for user in ("ann", "bob", "cat")]
+        assert [reply.status for reply in replies] == [200, 200, 503]
+        assert replies[-1].error.data == {"limit": "stored_tasks", "value": 2}
+        assert "all callers together have used up all of Limits(stored_tasks=...)" in caplog.text
 
 
 async def test_declined_confirmations_use_up_no_more_than_a_share_of_what_is_remembered() -> None:
