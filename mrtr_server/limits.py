@@ -136,5 +136,12 @@ class Limits:
             raise SetupError("Limits(caller_share=...) can be 1 at most: the whole")
 
     def share_of(self, total: int) -> int:
-        """Return how much of a total one authenticated caller may use; at least 1."""
+        """Return how much of a total one authenticated caller may use.
+
+        Args:
+            total: one of these limits, in its unit.
+
+        Returns:
+            Its `caller_share`, and at least 1.
+        """
         return share_of(total, self.caller_share)

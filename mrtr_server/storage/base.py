@@ -223,7 +223,7 @@ class Store(ABC):
 
         Args:
             ids: sorted, each once.
-            most_bytes: about how large they may be together; the first is returned however large it is.
+            most_bytes: about how large they may be together, in bytes; the first is returned however large it is.
 
         Returns:
             Those of the first ids that exist, in the order of the ids, without request and journal. If there may be

@@ -73,7 +73,7 @@ class _Claim:
         """Tasks that are left to others."""
 
     def line_up(self, tool: str, caller: str) -> None:
-        """Give the next task of a queue its turn."""
+        """Note the turn of the next task of a queue."""
         row = self._head(self._queues[tool][caller])
         if row is None:
             del self._queues[tool][caller]

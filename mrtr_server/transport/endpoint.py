@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from starlette.types import Message, Receive, Scope, Send
 
-from ..errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
+from ..errors import (
+    CutOff,
+    Full,
+    InternalFault,
+    MissingCapability,
+    OverShare,
+    PayloadTooLarge,
+    RequestError,
+    SetupError,
+)
 from ..flow.admission import Admission
 from ..limits import Limits
 from ..logs.failures import report_failure
@@ -220,6 +229,10 @@ class Endpoint:
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, MissingCapability):
             self._note_lacking(call, error)
+        if isinstance(error, Full):
+            one = isinstance(error, OverShare)
+            whose = "a caller has used up its share" if one else "all callers together have used up all"
+            self._refusals.note("%s was refused: %s of Limits(%s=...)", _named(call), whose, error.limit)
         if isinstance(error, RequestError):
             return dialect.error(request_id if request_id is not None else error.request_id, error)
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))

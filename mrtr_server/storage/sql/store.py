@@ -62,7 +62,7 @@ class SQLStore(SQLTasks):
             found = await self.database.find("find_redemption", state=state)
             if found:
                 return _verdict(*found[0], answers=answers, token=token)
-            quota.check_state(await self.usage(quota), ENDLESS)
+            quota.check_state(await self._usage(quota), ENDLESS)
         return Redemption("running")  # by others, who take it and give it back faster than one can look
 
     @override
@@ -83,7 +83,7 @@ class SQLStore(SQLTasks):
         given = {"key": key, "value": value, "writer": token_hex(16), "keep": keep, **budget(quota, quota.states)}
         kept = await self._changed("put_value", **given)
         if not kept and await self.get(key) is None:
-            quota.check_state(await self.usage(quota), ENDLESS)
+            quota.check_state(await self._usage(quota), ENDLESS)
         return kept
 
     @override

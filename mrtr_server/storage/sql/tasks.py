@@ -59,12 +59,12 @@ class SQLTasks(TaskStore):
         await self._sweep()
         added = await self.database.rows("add_leased_task" if row.lease else "add_task", **given)
         if not added and await self.find_task(row.id) is None:
-            quota.check_task(await self.usage(quota), ENDLESS)
+            quota.check_task(await self._usage(quota), ENDLESS)
         if not row.lease:
             self._wake()
         return bool(added)
 
-    async def usage(self, quota: Quota) -> UsageByCaller:
+    async def _usage(self, quota: Quota) -> UsageByCaller:
         """Return what is stored, in all and of a caller."""
         usage = UsageByCaller()
         for caller, tasks, states, blocks in await self.database.rows("find_usage", caller=quota.caller):
