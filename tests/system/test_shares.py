@@ -190,7 +190,7 @@ async def test_listeners_of_one_caller_are_no_more_than_its_share() -> None:
                     async with listening(site, "ann", {}) as third:
                         await third.until(b"listeners")
                         assert third.reply.status == 429
-                        assert third.reply.error["data"] == {"limit": "listeners", "value": 2}
+                        assert third.reply.error.data == {"limit": "listeners", "value": 2}
                     async with listening(site, "bob", {}) as other:
                         await other.until(b"acknowledged")
 
