@@ -250,9 +250,21 @@ class TestABacklog:
 
     @pytest.fixture
     async def backlog(self, bench: Bench) -> int:
-        for start in range(0, MANY, 2000):
-            rows = [task_row(caller=ANN) for _ in range(min(2000, MANY - start))]
-            await asyncio.gather(*(bench.store.add_task(row) for row in rows))
+        row = await bench.add(caller=ANN)
+        if isinstance(bench.store, SQLStore):
+            columns = "owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal"
+            columns += ", questions, outcome, version, lease, leased_until, attempts, writer, caller"
+            copies = f"""
+                INSERT INTO mrtr_tasks (id, {columns})
+                WITH RECURSIVE numbers (number) AS (
+                    SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < {MANY}
+                )
+                SELECT id || '-' || number, {columns} FROM mrtr_tasks, numbers WHERE id = :id
+            """  # noqa: S608
+            await bench.store.database.execute(copies, {"id": row.id})
+        else:
+            for number in range(MANY):
+                await bench.store.add_task(task_row(id=f"{row.id}-{number}", caller=ANN))
         return MANY
 
     @pytest.mark.alone
