@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, TaskStore
 from mrtr_server.errors import Full, OverShare
 from mrtr_server.protocol.callers import Principal
-from mrtr_server.storage.quotas import Quota, Quotas
+from mrtr_server.storage.quotas import Quota, Quotas, UsageByCaller
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.tasks import FREE, Places, TaskRow
 from mrtr_server.testing import Clock
@@ -144,6 +145,35 @@ class TestTasks:
             await bench.add(quota)
         assert await bench.store.change_task(row, status="completed", call=b"")
         await bench.add(quota)
+
+
+class TestRoomThatComesMeanwhile:
+    """A store that was full has room by the time that it says so: what was refused is stored, and not taken for known."""
+
+    @pytest.fixture
+    async def full(self, tmp_path: Path) -> AsyncIterator[SQLStore]:
+        class Emptied(SQLStore):
+            async def _usage(self, quota: Quota) -> UsageByCaller:
+                for table in ("mrtr_tasks", "mrtr_kept"):
+                    await self.database.execute(f"DELETE FROM {table}", {})  # noqa: S608
+                return await super()._usage(quota)
+
+        store = Emptied(f"sqlite:///{tmp_path}/store.db")
+        yield store
+        await store.close()
+
+    async def test_lets_a_task_in(self, full: SQLStore) -> None:
+        quota = Quota(ANN, tasks=1)
+        assert await full.add_task(task_row(caller=ANN), quota=quota)
+        second = task_row(caller=ANN)
+        assert await full.add_task(second, quota=quota)
+        assert await full.find_task(second.id)
+
+    async def test_lets_a_value_in(self, full: SQLStore) -> None:
+        quota = Quota(ANN, states=1)
+        assert await full.put("one", b"1", keep=60, quota=quota)
+        assert await full.put("two", b"2", keep=60, quota=quota)
+        assert await full.get("two") == b"2"
 
 
 class TestStates:

@@ -119,7 +119,7 @@ class TestTheEndOfAServer:
             short.wait_for("part")
             wait_until(lambda: client.status(task) == "input_required", "the question beside the part")
             first.process.send_signal(stop)
-            client.answer(task, confirm=YES)
+            client.answer(task, confirm=yes)
             if not stop:
                 short.wait_for("part", 2)
             first.process.kill()
