@@ -148,7 +148,7 @@ class TestTasks:
 
 
 class TestRoomThatComesMeanwhile:
-    """A store that was full has room by the time that it says so: what was refused is stored, and not taken for known."""
+    """A store that was full has room by the time that it says so: what was refused is stored."""
 
     @pytest.fixture
     async def full(self, tmp_path: Path) -> AsyncIterator[SQLStore]:

@@ -25,7 +25,7 @@ QUIET = 5.0
 WORK = "work"
 """The notice that there may be something to claim."""
 
-QUEUES = 200
+QUEUES = 256
 """How many queues one claim looks at; there is one for each tool and caller that has tasks waiting."""
 BLOCK = 4096
 """Bytes that are counted as one."""
