@@ -130,6 +130,14 @@ def register(app: MRTRServer) -> MRTRServer:
         return "waited"
 
     @app.tool
+    async def wait_and_ask(ctx: Context) -> str:
+        """Send progress, wait for the gate, and ask."""
+        await ctx.progress(1, 2)
+        while not GATE.is_set():
+            await asyncio.sleep(0.01)
+        return f"Hello, {(await ctx.elicit('Who?', Login)).name}!"
+
+    @app.tool
     async def work_after(ctx: Context) -> str:
         """Ask, and then wait for the gate, step by step."""
         login = await ctx.elicit("Who?", Login)
