@@ -87,6 +87,13 @@ class SQLStore(SQLTasks):
         return kept
 
     @override
+    async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
+        await self._sweep()
+        given = {"key": key, "value": value, "writer": token_hex(16), "keep": keep, **budget(quota, quota.states)}
+        while not await self._changed("replace_value", **given):
+            quota.check_state(await self._usage(quota), ENDLESS)
+
+    @override
     async def get(self, key: str) -> bytes | None:
         found = await self.database.find("get_value", key=key)
         return found[0][0] if found else None
