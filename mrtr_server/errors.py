@@ -10,6 +10,7 @@
     │   │   ├── StepChanged         a recorded step was called with other arguments, or another type
     │   │   └── MisplacedCall       an ask or a step where there can be none
     │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can correct them
+    │   ├── NotBegun                a step was not run, since its round ends first
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
@@ -83,6 +84,10 @@ class StepChanged(FlowError):
 
 class MisplacedCall(FlowError):
     """An ask or a step was made where there can be none."""
+
+
+class NotBegun(MRTRError):
+    """A step was not run, since its round ends first. It never reaches the handler: the step parks."""
 
 
 class ArgumentsMisfit(MRTRError):

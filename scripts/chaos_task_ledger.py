@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 
 from chaos_ledger import TIMEOUT, dawdle
 from chaos_outage import Outage
+
+STEP_SECONDS = "CHAOS_STEP_SECONDS"
+"""The variable that says how long a step takes at most, besides, in seconds."""
 
 # One sequence of numbers for all that happens, so that one can tell what came after what.
 _TABLES = """
@@ -50,6 +54,7 @@ class TaskLedger:
         ran = "INSERT INTO events (what, intent, effect, key, began, pid, at) VALUES ('ran', ?, ?, ?, ?, ?, ?)"
         receipt = self._write(ran, intent, effect, key, began, os.getpid(), time.time())
         dawdle()  # a server that is killed now does not know what it has done
+        time.sleep(random.uniform(0, float(os.environ.get(STEP_SECONDS, "0"))))  # noqa: S311
         finished = "INSERT INTO events (what, intent, effect, receipt, pid, at) VALUES ('finished', ?, ?, ?, ?, ?)"
         self._write(finished, intent, effect, receipt, os.getpid(), time.time())
         return receipt

@@ -12,7 +12,7 @@ from typing import Any
 
 from chaos_fleet import Strikes
 from chaos_outage import Outages
-from chaos_task_ledger import TaskLedger
+from chaos_task_ledger import STEP_SECONDS, TaskLedger
 from chaos_wire import ANSWERS, Wire, think
 
 STEPS_OF_A_TASK = 4
@@ -59,6 +59,8 @@ class Tasks:
             "CHAOS_LEDGER": str(directory / "ledger.db"),
             "CHAOS_DATABASE": database or f"sqlite:///{self._file}",
         }
+        if outages is not None:  # so that many are running when it begins
+            self.environment[STEP_SECONDS] = "2"
         self._ledger = TaskLedger(str(directory / "ledger.db"))
         self._ledger.create()
         self._clients = clients

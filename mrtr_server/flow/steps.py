@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ..concurrency.threads import Threads
 from ..crypto.digests import digest
-from ..errors import FlowError, KeyConflict, StepChanged
+from ..errors import FlowError, KeyConflict, NotBegun, StepChanged
 from ..protocol.messages import JSON
 from ..schema.arguments import Stored
 from ..schema.forms import describe
@@ -57,10 +57,6 @@ class Planned:
     key: str = ""
     release: Callable[[], None] = lambda: None
     error: FlowError | None = None
-
-
-class NotBegun(Exception):
-    """A step was not run, since its round ends first."""
 
 
 _RUN_AGAIN: Any = object()

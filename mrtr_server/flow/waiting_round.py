@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.threads import Threads
-from ..errors import CallEnded, FlowError, MisplacedCall, StoreUnavailable
+from ..errors import CallEnded, FlowError, MisplacedCall, NotBegun, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
@@ -24,7 +24,7 @@ from .background import Background
 from .endings import RoundEnd, Yielded, YieldReason
 from .journal import Journal
 from .round import NO_REPORTS, OPEN, Claim, Round
-from .steps import NotBegun, Planned, Steps, current_step
+from .steps import Planned, Steps, current_step
 
 logger = logging.getLogger("mrtr_server")
 

@@ -31,7 +31,11 @@ class TaskRequests:
             return TaskStatusResult(await self._tasks.see_what_comes_of_it(call))
 
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/result` (the drafts): wait for what the task asks or comes to. Raises `RequestError`."""
+        """Serve `tasks/result` (Multi Round-Trip Requests, Persistent Workflow): wait for a question or the end.
+
+        Raises:
+            RequestError: there is no such task, or it failed.
+        """
         with self._checked(call):
             return await self._tasks.redeem(call)
 
@@ -42,13 +46,21 @@ class TaskRequests:
             return Acknowledged(call.target)
 
     async def answer(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/answer` (the drafts): take answers by the names of the questions. Raises `RequestError`."""
+        """Serve `tasks/answer` (Multi Round-Trip Requests, Persistent Workflow): answers by the questions' names.
+
+        Raises:
+            RequestError: there is no such task.
+        """
         with self._checked(call):
             await self._tasks.answer(call, _answers(call), Questions.by_name)
             return Acknowledged(call.target)
 
     async def respond(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/respond` (the drafts): take an answer to the only question. Raises `RequestError`."""
+        """Serve `tasks/respond` (Multi Round-Trip Requests, Persistent Workflow): an answer to the only question.
+
+        Raises:
+            RequestError: there is no such task, or it asks more.
+        """
         with self._checked(call):
             await self._tasks.answer(call, _answers(call), Questions.to_the_only_one)
             return Acknowledged(call.target)

@@ -333,12 +333,14 @@ class Store(ABC):
     async def holds_task(self, lease: str, id: str) -> bool:
         """Check whether a task is still working under a lease.
 
-        What was changed by the time that this is called is seen: a cancelled task is none that works. By default the
-        whole task is looked up.
+        By default the whole task is looked up.
 
         Args:
             lease: names who has taken it.
             id: of the task.
+
+        Returns:
+            Whether it was so at a moment after this was called: what had been changed by then is seen.
 
         Raises:
             StoreUnavailable: as for `add_task`.

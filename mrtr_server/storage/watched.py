@@ -78,7 +78,8 @@ class Outage:
             method: its name.
             wrote: whether it has changed anything.
         """
-        self._failing.pop(method, None)
+        if wrote or method != "claim_tasks":  # which writes nothing where it finds nothing, as on a full disk
+            self._failing.pop(method, None)
         if wrote:
             since = time.monotonic() - QUIET
             self._failing = {each: at for each, at in self._failing.items() if at > since}

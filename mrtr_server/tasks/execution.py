@@ -59,7 +59,7 @@ class TaskRun:
         """The journals that may have been stored without an answer from the store, and what they say is asked."""
         self._saying: asyncio.Task[None] | None = None
         self._told_dropped = False
-        self._checking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Future[bool] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._is_to_look = False
         self._asking: dict[str, str] = {}
@@ -96,20 +96,29 @@ class TaskRun:
 
         Steps that are begun at the same time share a statement.
         """
-        checking = self._checking = self._checking or self._loop.create_task(self._check())
-        await asyncio.wait((checking,))
-        checking.result()
-        return not self.lost
+        if self._checking is not None:
+            return await asyncio.shield(self._checking)
+        checking = self._checking = self._loop.create_future()
+        self._loop.call_soon(self._end_sharing)
+        is_held = False
+        try:
+            is_held = await self._is_held()
+        finally:
+            checking.set_result(is_held)
+        return is_held
 
-    async def _check(self) -> None:
-        self._checking = None  # what comes after this needs another one
+    def _end_sharing(self) -> None:
+        self._checking = None  # what comes later needs a statement of its own
+
+    async def _is_held(self) -> bool:
         while not self.lost:
             try:
                 if not await self._records.store.holds_task(self.row.lease, self.row.id):
                     self.stop()
-                return
+                break
             except StoreUnavailable:  # of which the log has a line
                 await asyncio.sleep(AGAIN_AFTER)
+        return not self.lost
 
     async def keep(self) -> None:
         """Keep the journal before anything else happens; see `Background.keep`."""

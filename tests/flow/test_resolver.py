@@ -416,7 +416,7 @@ class TestNeverAnArgument:
         headers = [*headers_for(message), (b"mcp-param-path", b"x")]
         reply = await exchange(app, json.dumps(message).encode(), headers)
         assert reply.result["isError"]
-        assert [line for line in reply.text.splitlines() if line.endswith("; leave it out")] == [
+        assert [line for line in reply.failure.splitlines() if line.endswith("; leave it out")] == [
             f"- {name}: the server fills this in; leave it out" for name in ("sure", "login", "stock")
         ]
 

@@ -149,9 +149,23 @@ class TestWithWhatIsRequired:
 class TestWithMore:
     def test_one_that_keeps_tasks_implements_all_that_concerns_them(self) -> None:
         own = {name for name, value in vars(Store).items() if "task" in name and callable(value)}
+        # What can be told from the others has a default.
         assert own - {"find_tasks", "holds_task"} == TaskStore.__abstractmethods__ - Store.__abstractmethods__
         assert len(own) == 9
         assert TaskStore.keeps_tasks is True
+
+    async def test_one_that_does_not_say_what_it_holds_looks_the_task_up(self) -> None:
+        class Plain(InProcessStore):
+            holds_task = Store.holds_task
+
+        store = Plain()
+        row = task_row(lease="mine")
+        await store.add_task(row, seconds=30)
+        assert await store.holds_task("mine", row.id)
+        assert not await store.holds_task("other", row.id)
+        assert not await store.holds_task("mine", "missing")
+        await store.change_task(row, status="cancelled")
+        assert not await store.holds_task("mine", row.id)
 
     @pytest.mark.parametrize("kind", [InProcessStore, SQLStore])
     def test_ours_do(self, kind: type[Store]) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, TaskStore
 from mrtr_server.errors import Full, OverShare
 from mrtr_server.protocol.callers import Principal
-from mrtr_server.storage.quotas import Quota, Quotas
+from mrtr_server.storage.quotas import Quota, Quotas, UsageByCaller
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.tasks import FREE, Places, TaskRow
 from mrtr_server.testing import Clock
@@ -146,6 +147,35 @@ class TestTasks:
         await bench.add(quota)
 
 
+class TestRoomThatComesMeanwhile:
+    """A store that was full has room by the time that it says so: what was refused is stored."""
+
+    @pytest.fixture
+    async def full(self, tmp_path: Path) -> AsyncIterator[SQLStore]:
+        class Emptied(SQLStore):
+            async def _usage(self, quota: Quota) -> UsageByCaller:
+                for table in ("mrtr_tasks", "mrtr_kept"):
+                    await self.database.execute(f"DELETE FROM {table}", {})  # noqa: S608
+                return await super()._usage(quota)
+
+        store = Emptied(f"sqlite:///{tmp_path}/store.db")
+        yield store
+        await store.close()
+
+    async def test_lets_a_task_in(self, full: SQLStore) -> None:
+        quota = Quota(ANN, tasks=1)
+        assert await full.add_task(task_row(caller=ANN), quota=quota)
+        second = task_row(caller=ANN)
+        assert await full.add_task(second, quota=quota)
+        assert await full.find_task(second.id)
+
+    async def test_lets_a_value_in(self, full: SQLStore) -> None:
+        quota = Quota(ANN, states=1)
+        assert await full.put("one", b"1", keep=60, quota=quota)
+        assert await full.put("two", b"2", keep=60, quota=quota)
+        assert await full.get("two") == b"2"
+
+
 class TestStates:
     async def test_of_one_caller_are_refused_beyond_its_share_and_those_of_others_are_not(self, bench: Bench) -> None:
         limits: dict[str, Any] = {"states": 30, "share": 0.1}
@@ -250,9 +280,21 @@ class TestABacklog:
 
     @pytest.fixture
     async def backlog(self, bench: Bench) -> int:
-        for start in range(0, MANY, 2000):
-            rows = [task_row(caller=ANN) for _ in range(min(2000, MANY - start))]
-            await asyncio.gather(*(bench.store.add_task(row) for row in rows))
+        row = await bench.add(caller=ANN)
+        if isinstance(bench.store, SQLStore):
+            columns = "owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal"
+            columns += ", questions, outcome, version, lease, leased_until, attempts, writer, caller"
+            copies = f"""
+                INSERT INTO mrtr_tasks (id, {columns})
+                WITH RECURSIVE numbers (number) AS (
+                    SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < {MANY}
+                )
+                SELECT id || '-' || number, {columns} FROM mrtr_tasks, numbers WHERE id = :id
+            """  # noqa: S608
+            await bench.store.database.execute(copies, {"id": row.id})
+        else:
+            for number in range(MANY):
+                await bench.store.add_task(task_row(id=f"{row.id}-{number}", caller=ANN))
         return MANY
 
     @pytest.mark.alone

@@ -358,7 +358,9 @@ class TestTakingTasksOver:
         store.away = False
         assert await self.waited(watched, store) >= GRACE
 
-    async def test_what_can_be_read_and_not_written_is_not_back(self, watched: WatchedStore, store: Shared) -> None:
+    async def test_what_can_be_read_and_not_written_is_not_back(
+        self, watched: WatchedStore, store: Shared, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """As on a full disk, where a claim that finds nothing works."""
         await self.waited(watched, store)
         store.full = True
@@ -370,6 +372,7 @@ class TestTakingTasksOver:
             await self.claim(watched)
             await asyncio.sleep(0.01)
         assert not any(store.claims)
+        assert [each.split(" (")[0] for each in caplog.messages] == ["it: the store can't be used"]
         store.full = False
         assert await self.waited(watched, store) >= GRACE
 

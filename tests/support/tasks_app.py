@@ -79,6 +79,17 @@ async def approve(ctx: Context) -> str:
     return "gone on"
 
 
+@app.tool(task="required", poll=POLL)
+async def beside(ctx: Context) -> str:
+    """Ask beside a part, and do another one when that is answered."""
+
+    async def approved() -> int:
+        await ctx.confirm("Go on?")
+        return await ctx.step(part, 1)
+
+    return " ".join(map(str, await asyncio.gather(ctx.step(part, 0), approved())))
+
+
 async def die() -> None:
     note("dies", os.getpid())
     os._exit(1)

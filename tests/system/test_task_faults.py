@@ -110,6 +110,24 @@ class TestTheEndOfAServer:
         assert sorted(set(ran), key=int) == [str(number) for number in range(40)]
         assert [number for number in set(ran) if ran.count(number) > 1] in ([], [str(before)])
 
+    @pytest.mark.parametrize("stop", [signal.SIGSTOP, 0], ids=["before it is heard", "after that"])
+    def test_sigkill_loses_no_answer_that_came_beside_its_work(self, short: Fleet, stop: int) -> None:
+        _, client = short.serve(run_tasks=False)
+        first = short.worker()
+        with short.held():
+            task = client.start("beside")
+            short.wait_for("part")
+            wait_until(lambda: client.status(task) == "input_required", "the question beside the part")
+            first.process.send_signal(stop)
+            client.answer(task, confirm=yes)
+            if not stop:
+                short.wait_for("part", 2)
+            first.process.kill()
+            assert client.status(task) == "working"
+        second = short.worker()
+        assert client.text(task) == f"{second.process.pid} {second.process.pid}"
+        assert sorted(parts(short)) == (["0", "0", "1"] if stop else ["0", "0", "1", "1"])
+
     def test_a_task_that_ends_each_worker_is_failed_after_a_few_and_those_beside_it_are_not(self, short: Fleet) -> None:
         _, client = short.serve(run_tasks=False)
         task = client.start("deadly")

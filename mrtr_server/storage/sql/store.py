@@ -8,18 +8,17 @@ from typing import Any
 from typing_extensions import override
 
 from ...concurrency.threads import in_own_thread
+from ...errors import StoreUnavailable
 from ..base import Redemption
 from ..quotas import ANY, ENDLESS, Quota
 from .pubsub import SQLFanout
-from .tasks import SQLTasks, budget
+from .tasks import LOOKS, NO_ROOM_AND_THEN_SOME, SQLTasks, budget
 from .urls import open_database
 
 SWEEP_EVERY = 30.0
 """How often a process looks for what has expired, in seconds."""
 SWEEP_BATCH = 1_000
 """How much of it is removed at once; when there is more, the next call goes on."""
-LOOKS = 3
-"""How often a delivery looks at a record that was gone again when it looked."""
 
 
 class SQLStore(SQLTasks):
@@ -81,10 +80,13 @@ class SQLStore(SQLTasks):
     async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
         await self._sweep()
         given = {"key": key, "value": value, "writer": token_hex(16), "keep": keep, **budget(quota, quota.states)}
-        kept = await self._changed("put_value", **given)
-        if not kept and await self.get(key) is None:
-            quota.check_state(await self._usage(quota), ENDLESS)
-        return kept
+        for _ in range(LOOKS):
+            if await self._changed("put_value", **given):
+                return True
+            if await self.get(key) is not None:
+                return False
+            quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
+        raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
 
     @override
     async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from ...concurrency.batching import BatchLoader
 from ...concurrency.wakes import Wakes
+from ...errors import StoreUnavailable
 from ..base import TaskStore
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
 from ..tasks import FREE, Places, TaskRow
@@ -24,12 +25,15 @@ QUIET = 5.0
 WORK = "work"
 """The notice that there may be something to claim."""
 
-QUEUES = 200
+QUEUES = 256
 """How many queues one claim looks at; there is one for each tool and caller that has tasks waiting."""
 BLOCK = 4096
 """Bytes that are counted as one."""
 ALL = "*"
 """The caller that stands for all of them."""
+LOOKS = 3
+"""How often to try what was refused for a reason that was gone at the next look."""
+NO_ROOM_AND_THEN_SOME = f"{LOOKS} times there was no room in the store, and then some again"
 
 FIELDS = tuple(each.name for each in fields(TaskRow))
 FREEING = frozenset({"status", "lease", "leased_until"})
@@ -57,12 +61,16 @@ class SQLTasks(TaskStore):
         given = {**_fields(row), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
         given |= budget(quota, quota.tasks) | {"caller": row.caller}
         await self._sweep()
-        added = await self.database.rows("add_leased_task" if row.lease else "add_task", **given)
-        if not added and await self.find_task(row.id) is None:
-            quota.check_task(await self._usage(quota), ENDLESS)
-        if not row.lease:
-            self._wake()
-        return bool(added)
+        statement = "add_leased_task" if row.lease else "add_task"
+        for _ in range(LOOKS):
+            if await self.database.rows(statement, **given):
+                if not row.lease:
+                    self._wake()
+                return True
+            if await self.find_task(row.id) is not None:
+                return False
+            quota.check_task(await self._usage(quota), ENDLESS)  # or there is room by now
+        raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
 
     async def _usage(self, quota: Quota) -> UsageByCaller:
         """Return what is stored, in all and of a caller."""
