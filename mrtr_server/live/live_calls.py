@@ -160,11 +160,18 @@ class LiveCalls:
         id = parts.events.seal(event, principal)
         with parts.holds.hold(owner_of(principal)), store_needed():
             await parts.events.keep(id)
-            hold = Hold(event, id, principal, parts.answers, channel, self._admission, parts.clock())
+            call = running.call
+            cancelled = _cancellation(call.session, call.request_id) if call.session else None
+            hold = Hold(event, id, principal, parts.answers, channel, self._admission, parts.clock(), cancelled)
             try:
                 if not is_new:
                     await hold.look()
-                return await hold.wait()
+                while (found := await hold.wait()) is None and hold.heard_of_cancellation:
+                    hold.heard_of_cancellation = False  # unless that was a false alarm, as when notices were missed
+                    if await self._is_cancelled(call):
+                        await hold.withdraw()
+                        break
+                return found
             except asyncio.CancelledError:
                 if running.is_cancelled:
                     await hold.withdraw()
@@ -192,18 +199,18 @@ class LiveCalls:
         Raises:
             StoreUnavailable: it could not be kept, for a client that comes back.
         """
-        id = _cancel_id(session, request_id)
+        change = _cancellation(session, request_id)
         if running := self._open.get((session, request_id)):
             running.cancel()
-        await self._parts.store.put(id, b"", keep=CANCEL_KEPT)
-        self._parts.answers.publish(Change("cancelled", id))
+        await self._parts.store.put(change.uri, b"", keep=CANCEL_KEPT)
+        self._parts.answers.publish(change)
 
     async def watch(self, call: Call) -> None:
         """Wait until a call that takes long is cancelled through another replica, and cancel it."""
         running = self._open.get((call.session, call.request_id))
         if running is None:
             return
-        changes = self._parts.answers.listen((), Change("cancelled", _cancel_id(call.session, call.request_id)))
+        changes = self._parts.answers.listen((), _cancellation(call.session, call.request_id))
         try:
             while await changes.next():
                 with suppress(StoreUnavailable):
@@ -214,7 +221,7 @@ class LiveCalls:
             changes.close()
 
     async def _is_cancelled(self, call: Call) -> bool:
-        id = _cancel_id(call.session, call.request_id)
+        id = _cancellation(call.session, call.request_id).uri
         return bool(call.session) and await self._parts.store.get(id) is not None
 
     def _enter(self, call: Call) -> "_Running":
@@ -275,5 +282,5 @@ def store_needed() -> Iterator[None]:
         raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
 
 
-def _cancel_id(session: str, request_id: str | int) -> str:
-    return digest(["live cancellation", session, request_id])
+def _cancellation(session: str, request_id: str | int) -> Change:
+    return Change("cancelled", digest(["live cancellation", session, request_id]))

@@ -158,6 +158,10 @@ class LiveConnection(Connection):
     def waits(self, waiting: bool) -> None:
         """Note whether the call waits for a person."""
         self._waiting = waiting
+        if waiting:
+            self._unwatch_cancellation()  # who waits hears of it
+        elif self._watcher is not None:
+            self._watch_cancellation()
 
     def _start_stream(self) -> EventStream:
         stream = super()._start_stream()
@@ -278,8 +282,7 @@ class LiveConnection(Connection):
     def watch(self) -> None:
         """Begin to watch a call that takes long: for its client's disconnect, and for its cancellation elsewhere."""
         self._watch_client()
-        if self._call is not None and self._call.session:
-            self._cancellation = self.loop.create_task(self._live.watch(self._call))
+        self._watch_cancellation()
         if self._ticking is None:
             self._tick_later()
 
@@ -287,15 +290,22 @@ class LiveConnection(Connection):
         """Stop watching."""
         super().unwatch()
         self._close()
-        if self._cancellation is not None:
-            self._cancellation.cancel()
-            self._cancellation = None
+        self._unwatch_cancellation()
 
     def on_gone(self, then: Callable[[], object] | None) -> None:
         """Set what is called when the client leaves."""
         self._then = then
         if self.gone and then is not None:
             then()
+
+    def _watch_cancellation(self) -> None:
+        if self._call is not None and self._call.session and not self._waiting and self._cancellation is None:
+            self._cancellation = self.loop.create_task(self._live.watch(self._call))
+
+    def _unwatch_cancellation(self) -> None:
+        if self._cancellation is not None:
+            self._cancellation.cancel()
+            self._cancellation = None
 
     def _watch_client(self) -> None:
         if self._watcher is None:
