@@ -109,6 +109,8 @@ class Hold:
         event, answers = self._event, self._answers
         if event.sent >= len(event.questions):  # there will be no event with an id for a while
             self._channel.prime(self._id.after(event.sent))
+        for question in event.questions.values():  # all of them, before the person sees one
+            self._channel.check(question)
         for number, (key, question) in enumerate(event.questions.items(), 1):
             if number > event.sent:
                 asked = self._asked[key]

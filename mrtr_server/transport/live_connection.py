@@ -148,6 +148,10 @@ class LiveConnection(Connection):
         # A type of its own: a client would look for a message in one without data.
         stream.add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
 
+    def check(self, question: Question) -> None:
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
+        self.form.dump_question("", question, "")
+
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
         data = self.form.dump_question(id, question, elicitation)

@@ -112,6 +112,12 @@ def register(app: MRTRServer) -> MRTRServer:
         return f"{chosen.size} with {' and '.join(chosen.toppings)}"
 
     @app.tool
+    async def name_and_pizza(ctx: Context) -> str:
+        """Ask for a name, and for several choices, at once."""
+        login, chosen = await ctx.ask(Elicit("Who?", Login), Elicit("Which?", Toppings))
+        return f"{login.name}: {chosen.size}"
+
+    @app.tool
     async def fill_in(ctx: Context) -> str:
         """Ask for fields of all kinds."""
         fields = await ctx.elicit("Please fill in", Fields)
