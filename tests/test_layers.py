@@ -64,9 +64,7 @@ ONLY_IMPORTERS = {
                 "connection",
                 "endpoint",
                 "gate",
-                "handshake_endpoint",
                 "health",
-                "live_connection",
                 "response_writer",
                 "routing",
             )

@@ -55,6 +55,10 @@ class Channel(Outlet, Protocol):
         """
         ...
 
+    def check(self, question: Question) -> None:
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
+        ...
+
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question.
 

@@ -4,7 +4,7 @@ import asyncio
 
 from ..flow.admission import Admission
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, Change
 from .answers import Answers, Asked
 from .channel import Channel
 from .events import Event, SealedEvent
@@ -28,7 +28,12 @@ class Hold:
         channel: the response to the client.
         admission: says when the server drains.
         now: the time in seconds since the epoch.
+        cancelled: tells that the call may have been cancelled; None if it can't be.
     """
+
+    _has_sent = False
+    heard_of_cancellation = False
+    """Whether the call may have been cancelled."""
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class Hold:
         channel: Channel,
         admission: Admission,
         now: float,
+        cancelled: Change | None,
     ) -> None:
         self._event = event
         self._id = id
@@ -47,7 +53,7 @@ class Hold:
         self._channel = channel
         self._admission = admission
         self._asked = {key: Asked(event.round, key, event.expires) for key in event.questions}
-        self._changes = answers.listen(self._asked.values())
+        self._changes = answers.listen(self._asked.values(), *([] if cancelled is None else [cancelled]))
         self._found: dict[str, JSON] = {}
         left = event.expires - now
         self._deadline = asyncio.get_running_loop().time() + left - min(ANSWERED_BEFORE, left / 10)
@@ -62,14 +68,15 @@ class Hold:
         """Send the questions that have not been sent, and wait for all answers.
 
         Returns:
-            The answers by key; None if the client has left, or is to continue elsewhere.
+            The answers by key; None if the client has left, may have cancelled the call, or is to continue elsewhere.
 
         Raises:
             StoreUnavailable: an answer could not be found.
             MissingCapability: clients of this version can't be asked that.
         """
         if not self._is_answered:
-            self._send()
+            if not self._has_sent:
+                self._send()
             self._channel.on_gone(self._changes.close)
             self._channel.waits(True)
             try:
@@ -80,7 +87,7 @@ class Hold:
                 self._channel.on_gone(None)
         if self._is_answered:
             return self._found
-        if not self._channel.gone:  # it drains
+        if not (self._channel.gone or self.heard_of_cancellation):  # it drains
             self._channel.prime(self._id.after(len(self._asked)), RETRY)
         return None
 
@@ -98,9 +105,12 @@ class Hold:
         return len(self._found) == len(self._asked)
 
     def _send(self) -> None:
+        self._has_sent = True
         event, answers = self._event, self._answers
         if event.sent >= len(event.questions):  # there will be no event with an id for a while
             self._channel.prime(self._id.after(event.sent))
+        for question in event.questions.values():  # all of them, before the person sees one
+            self._channel.check(question)
         for number, (key, question) in enumerate(event.questions.items(), 1):
             if number > event.sent:
                 asked = self._asked[key]
@@ -118,6 +128,9 @@ class Hold:
             if not heard:
                 return
             self._found |= await self._answers.heard(heard, self._asked.values())
+            if any(change.kind == "cancelled" for change in heard):
+                self.heard_of_cancellation = True
+                return
 
     async def _give_up(self) -> None:
         """Answer what nobody has answered in time; an answer that came just before that counts."""

@@ -134,7 +134,7 @@ class SessionStates:
         A session that is ended elsewhere is refused here within `LOOK_AFTER`: it grants nothing.
         """
         key = session.key
-        if not key or (not self._store.shared and not self._ended):
+        if not key:
             return True
         if key in self._ended:
             return False

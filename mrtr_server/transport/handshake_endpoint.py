@@ -16,7 +16,7 @@ from ..logs.failures import report_failure
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply, read_envelope
 from ..protocol.callers import Principal
-from ..protocol.messages import Call, Listening
+from ..protocol.messages import ASKING_METHODS, Call, Listening
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch
@@ -100,7 +100,16 @@ class HandshakeEndpoint:
         return self._live_connection(connection, session)
 
     async def serve(self, call: Call, connection: LiveConnection) -> Reply | None:
-        """Serve a call; see `LiveCalls.serve`. Return the reply; None if the response has ended without one."""
+        """Serve a call; see `LiveCalls.serve`. What can't ask is answered at once.
+
+        Returns:
+            The reply; None if the response has ended without one.
+
+        Raises:
+            RequestError: why there is no outcome.
+        """
+        if call.method not in ASKING_METHODS:
+            return connection.form.reply(call, await self._dispatcher.dispatch(call, connection))
         self._watch.enter(connection)
         try:
             outcome = await self._calls.serve(call, connection)

@@ -36,6 +36,21 @@ class LiveConnection(Connection):
         states: knows which log messages the session wants.
     """
 
+    progress = 0.0
+    """The progress that was sent last."""
+    _body = b""
+    _origin: Origin | None = None
+    _call: Call | None = None
+    _first_id: Callable[[], str] | None = None
+    _then: Callable[[], object] | None = None
+    _ticking: asyncio.TimerHandle | None = None
+    _cancellation: asyncio.Task[None] | None = None
+    _resumes = _waiting = False
+    _level: LogLevel | None = None
+    _unsure: list[LogMessage] | None = None
+    """Messages that are held back until it is known whether the session wants them."""
+    _looking: asyncio.Task[None] | None = None
+
     def __init__(
         self,
         connection: Connection,
@@ -50,19 +65,8 @@ class LiveConnection(Connection):
         self._live = live
         self._states = states
         self._user = self.scope.get("user")
-        self._message: Envelope | None = None
-        self._body = b""
-        self._origin: Origin | None = None
-        self._call: Call | None = None
-        self._first_id: Callable[[], str] | None = None
-        self._then: Callable[[], object] | None = None
-        self._ticking: asyncio.TimerHandle | None = None
-        self._cancellation: asyncio.Task[None] | None = None
-        self._resumes = self._waiting = False
-        self._level: LogLevel | None = None if session.key else DEFAULT_LEVEL
-        self._unsure: list[LogMessage] = []
-        self._looking: asyncio.Task[None] | None = None
-        self.progress = 0.0
+        if not session.key:
+            self._level = DEFAULT_LEVEL
 
     # The request
 
@@ -102,6 +106,7 @@ class LiveConnection(Connection):
     def _load(self, envelope: Envelope, session: Session) -> Call:
         call = self.form.load_call_of(envelope, self.principal, self._user, session)
         call.root = self.scope.get("root_path", "")
+        call.can_retry = self.can_move
         if (credentials := self.scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)
         return call
@@ -135,6 +140,10 @@ class LiveConnection(Connection):
         # A type of its own: a client would look for a message in one without data.
         stream.add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
 
+    def check(self, question: Question) -> None:
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
+        self.form.dump_question("", question, "")
+
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
         data = self.form.dump_question(id, question, elicitation)
@@ -145,6 +154,10 @@ class LiveConnection(Connection):
     def waits(self, waiting: bool) -> None:
         """Note whether the call waits for a person."""
         self._waiting = waiting
+        if waiting:
+            self._unwatch_cancellation()  # who waits hears of it
+        elif self._watcher is not None:
+            self._watch_cancellation()
 
     def _open_stream(self) -> EventStream:
         stream = super()._open_stream()
@@ -205,18 +218,18 @@ class LiveConnection(Connection):
         if self._level is not None:
             self.send(note)
             return
+        if self._unsure is None:
+            self._unsure = []
+            self._looking = self.loop.create_task(self._find_level(self._unsure))
         self._unsure.append(note)
-        if self._looking is None:
-            self._looking = self.loop.create_task(self._find_level())
 
-    async def _find_level(self) -> None:
+    async def _find_level(self, unsure: list[LogMessage]) -> None:
         try:
             self._level = (await self._states.read(self.session.key)).level
         except StoreUnavailable:
             self._level = DEFAULT_LEVEL
-        for note in self._unsure:
+        for note in unsure:
             self.send(note)
-        self._unsure.clear()
 
     # The end
 
@@ -261,8 +274,7 @@ class LiveConnection(Connection):
     def watch(self) -> None:
         """Begin to watch a call that takes long: for its client's disconnect, and for its cancellation elsewhere."""
         self._watch_client()
-        if self._call is not None and self._call.session:
-            self._cancellation = self.loop.create_task(self._live.watch(self._call))
+        self._watch_cancellation()
         if self._ticking is None:
             self._tick_later()
 
@@ -270,15 +282,22 @@ class LiveConnection(Connection):
         """Stop watching."""
         super().unwatch()
         self._close()
-        if self._cancellation is not None:
-            self._cancellation.cancel()
-            self._cancellation = None
+        self._unwatch_cancellation()
 
     def on_gone(self, then: Callable[[], object] | None) -> None:
         """Set what is called when the client leaves."""
         self._then = then
         if self.gone and then is not None:
             then()
+
+    def _watch_cancellation(self) -> None:
+        if self._call is not None and self._call.session and not self._waiting and self._cancellation is None:
+            self._cancellation = self.loop.create_task(self._live.watch(self._call))
+
+    def _unwatch_cancellation(self) -> None:
+        if self._cancellation is not None:
+            self._cancellation.cancel()
+            self._cancellation = None
 
     def _watch_client(self) -> None:
         if self._watcher is None:

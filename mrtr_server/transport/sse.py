@@ -100,6 +100,7 @@ class EventStream:
                     await self._writer.write_event(data)
                 if key is not _PROGRESS:
                     self._size -= len(data)
+                del data  # the next one may take its time
             if self._ending:
                 return
             await self._more.wait()

@@ -254,3 +254,28 @@ def handshakes(*clients: Handshake) -> Iterator[None]:
         for client in clients:
             stack.callback(client.close)
         yield
+
+
+def play(client: Handshake, exchange: JSON) -> list[JSON]:
+    """Send the request of a transcript's exchange, and its answers to what is asked; return what came back.
+
+    The ids that the server made are left out: they are sealed.
+    """
+    content = json.dumps(exchange["request"]).encode()
+    came: list[JSON] = []
+    answers = iter(exchange.get("answers", ()))
+    with client.http.stream("POST", client.url(), content=content, headers=client.given()) as response:
+        assert response.status_code == exchange.get("status", 200)
+        if "mcp-session-id" in response.headers:
+            client.session = response.headers["mcp-session-id"]
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            body = response.read()
+            return [json.loads(body)] if body else []
+        for event in Stream(response, client.version).events():
+            message = event.message
+            if {"method", "id"} <= message.keys():
+                assert client.answer(message, next(answers)).status == 202
+                message["id"] = "<sealed>"
+                message.get("params", {}).pop("elicitationId", None)
+            came.append(message)
+    return came

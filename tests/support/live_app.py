@@ -48,6 +48,10 @@ class Fields(BaseModel):
     name: str = "John"
     age: int = 30
     happy: bool = True
+    size: Annotated[
+        Literal["s", "l"],
+        Field(json_schema_extra={"oneOf": [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]}),
+    ] = "s"
     color: Annotated[Color, Field(json_schema_extra={"enumNames": ["Red", "Blue"]})] = Color.RED
 
 
@@ -106,6 +110,12 @@ def register(app: MRTRServer) -> MRTRServer:
         """Ask for several choices at once."""
         chosen = await ctx.elicit("Which?", Toppings)
         return f"{chosen.size} with {' and '.join(chosen.toppings)}"
+
+    @app.tool
+    async def name_and_pizza(ctx: Context) -> str:
+        """Ask for a name, and for several choices, at once."""
+        login, chosen = await ctx.ask(Elicit("Who?", Login), Elicit("Which?", Toppings))
+        return f"{login.name}: {chosen.size}"
 
     @app.tool
     async def fill_in(ctx: Context) -> str:
