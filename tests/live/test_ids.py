@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -38,10 +38,10 @@ class Named(AuthenticationBackend):
         return (AuthCredentials(), SimpleUser(name)) if name else None
 
 
-@pytest.fixture
-def users() -> Iterator[tuple[Handshake, Handshake]]:
-    """Two users of one server, each in a session of their own."""
-    app = register(MRTRServer("live", keys=[bytes(32)], auth=Named()))
+@contextmanager
+def two_users(**options: Any) -> Iterator[tuple[Handshake, Handshake]]:
+    """Serve two users, each in a session of their own."""
+    app = register(MRTRServer("live", keys=[bytes(32)], auth=Named(), **options))
     with ExitStack() as stack:
         url = f"http://127.0.0.1:{stack.enter_context(in_thread(app))}/mcp"
         clients = [Handshake([url], headers={"Authorization": name}) for name in ("jane", "john")]
@@ -51,7 +51,26 @@ def users() -> Iterator[tuple[Handshake, Handshake]]:
         yield clients[0], clients[1]
 
 
+@pytest.fixture
+def users() -> Iterator[tuple[Handshake, Handshake]]:
+    with two_users() as both:
+        yield both
+
+
 class TestUsers:
+    def test_one_of_them_holds_no_more_than_a_share_of_the_streams(self) -> None:
+        with two_users(limits=Limits(held_streams=10, caller_share=0.1)) as (jane, john), jane.calling("greet") as held:
+            asked = held.ask()
+            reply = jane.call("greet")
+            assert (reply.status, reply.code) == (429, -31002)
+            assert reply.error.data == {"limit": "held_streams", "value": 1}
+            assert jane.http.get(jane.urls[0], headers=jane.given()).status_code == 405
+            with john.calling("greet") as stream:
+                john.accept(stream.ask(), name="john")
+                assert text(stream.end()) == "Hello, john!"
+            jane.accept(asked, name="jane")
+            assert text(held.end()) == "Hello, jane!"
+
     def test_an_answer_of_another_user_does_not_count(self, users: tuple[Handshake, Handshake]) -> None:
         jane, john = users
         with jane.calling("greet") as stream:
