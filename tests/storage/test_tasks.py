@@ -502,9 +502,8 @@ class SQLContract(TaskContract):
             (made,) = [each for each in statements if each.startswith("CREATE TABLE mrtr_tasks")]
             columns = [line.split()[0] for line in made.splitlines()[1:-1]]
             added = [each.split()[5] for each in statements if each.startswith("ALTER TABLE mrtr_tasks ADD COLUMN")]
-            assert {*columns, *added} - {"PRIMARY", "blocks", "shard", "writer"} == {
-                field.name for field in fields(TaskRow)
-            }
+            others = {"PRIMARY", "blocks", "shard", "writer"}
+            assert {*columns, *added} - others == {field.name for field in fields(TaskRow)}
 
     async def test_every_search_has_an_index(self, bench: Bench) -> None:
         assert isinstance(bench.store, SQLStore)
