@@ -13,37 +13,39 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from clients_fleet import Front, foreign, replicas
-from clients_install import Client, NotInstalled, environment, read_clients
+from clients_install import LISTED, Client, NotInstalled, environment, read_clients
 from clients_table import Result, as_text, write_rows
 
-TIMEOUT = 90.0
-"""How long a client may take for everything, in seconds, besides the person's time."""
 SIDE_BY_SIDE = 6
 """How many clients wait for the person at the same time."""
 
 
-async def run(client: Client, url: str, patience: float = 0) -> tuple[dict[str, Any], str]:
+async def run(client: Client, url: str, limit: float, patience: float = 0) -> tuple[dict[str, Any], str]:
     """Run the program of a client; give what it reported, and why it did not come to its end.
 
     Args:
         client: the client.
         url: the server's endpoint.
+        limit: how long it may take, in seconds, besides the person's time.
         patience: how long the person takes to answer, in seconds; if given, this alone is tried.
     """
-    process = await asyncio.create_subprocess_exec(
-        *client.command(url),
-        env={**environment(), "PATIENCE": f"{patience:g}"},
-        cwd=client.folder,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
-        start_new_session=True,
-    )
     try:
-        async with asyncio.timeout(TIMEOUT + patience):
+        process = await asyncio.create_subprocess_exec(
+            *client.command(url),
+            env={**environment(), "PATIENCE": f"{patience:g}"},
+            cwd=client.folder,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return {}, str(error)
+    try:
+        async with asyncio.timeout(limit + patience):
             output, errors = await process.communicate()
     except TimeoutError:
-        return {}, f"It did not end within {TIMEOUT + patience:g} s"
+        return {}, f"It did not end within {limit + patience:g} s"
     finally:
         await _end(process)
     reported = [line for line in output.decode(errors="replace").splitlines() if line.startswith("{")]
@@ -61,84 +63,97 @@ async def _end(process: Process) -> None:
     await process.wait()
 
 
-async def visit(client: Client, front: Front) -> Result:
+async def visit(client: Client, front: Front, limit: float) -> Result:
     """Install a client, and let it do all that it can."""
     try:
         await asyncio.to_thread(client.install)
-    except NotInstalled as error:
-        return Result(client, missing=str(error))
+    except NotInstalled as why:
+        return Result(client, missing=str(why))
     front.versions.clear()
-    outcomes, error = await run(client, front.url)
-    return Result(client, era=" and ".join(sorted(front.versions)), outcomes=outcomes, error=error)
+    outcomes, error = await run(client, front.url, limit)
+    negotiated = outcomes.pop("era", "")
+    return Result(client, era=" and ".join(sorted(front.versions)) or negotiated, outcomes=outcomes, error=error)
 
 
-async def wait_for_the_person(results: list[Result], front: Front, patience: float) -> None:
+async def wait_for_the_person(results: list[Result], front: Front, limit: float, patience: float) -> None:
     """See how long each client waits for a person who takes so many seconds, several clients side by side."""
     room = asyncio.Semaphore(SIDE_BY_SIDE)
 
     async def wait(result: Result) -> None:
         async with room:
-            outcomes, error = await run(result.client, front.url, patience)
+            outcomes, why = await run(result.client, front.url, limit, patience)
         result.patience = patience
-        result.outcomes["patience"] = outcomes.get("patience", {"ok": False, "seconds": 0, "said": error})
+        result.outcomes["patience"] = outcomes.get("patience", {"ok": False, "seconds": 0, "said": why})
 
-    await asyncio.gather(*(wait(result) for result in results if not result.missing and not result.error))
+    async with asyncio.TaskGroup() as group:
+        for result in results:
+            if not result.missing and not result.error:
+                group.create_task(wait(result))
 
 
-async def visit_all(clients: list[Client], front: Front, patience: float, *, quiet: bool) -> list[Result]:
+async def visit_all(clients: list[Client], front: Front, given: argparse.Namespace) -> list[Result]:
     """Run all clients; say how it goes."""
     results = []
     for client in clients:
-        result = await visit(client, front)
+        result = await visit(client, front, given.limit)
         results.append(result)
-        if not quiet:
+        if not given.json:
             problems = [f"{what}: {said}" for what, said in result.failed.items()]
             print(f"{client.name}: {result.missing or '; '.join(problems) or 'as it should'}", flush=True)
-    if patience:
-        if not quiet:
-            print(f"\nNow each waits for a person who takes {patience:g} s.", flush=True)
-        await wait_for_the_person(results, front, patience)
+    if given.patience:
+        if not given.json:
+            print(f"\nNow each waits for a person who takes {given.patience:g} s.", flush=True)
+        await wait_for_the_person(results, front, given.limit, given.patience)
     return results
 
 
-def select(only: str, *, quick: bool) -> list[Client]:
+def select(clients: list[Client], only: str, *, quick: bool) -> list[Client]:
     """Return the clients that were asked for.
 
     Raises:
         SystemExit: there is no such client.
     """
-    clients = read_clients()
     if only:
         wanted = [name.strip() for name in only.split(",")]
         if unknown := set(wanted) - {client.name for client in clients}:
-            sys.exit(f"There is no client {sorted(unknown)[0]}. There are: {', '.join(c.name for c in clients)}")
+            sys.exit(f"There is no client {min(unknown)}. There are: {', '.join(c.name for c in clients)}")
         clients = [client for client in clients if client.name in wanted]
     return [client for client in clients if client.quick or not quick]
 
 
 async def main(given: argparse.Namespace) -> int:
     """Run the clients; give the exit code."""
-    clients = select(given.only, quick=given.quick)
+    running = asyncio.current_task()
+    assert running is not None  # noqa: S101  we are in it
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    listed = read_clients(given.clients)
+    clients = select(listed, given.only, quick=given.quick)
     with TemporaryDirectory() as folder:
         async with foreign(given.server) if given.server else replicas(Path(folder)) as front:
-            results = await visit_all(clients, front, given.patience, quiet=given.json)
+            results = await visit_all(clients, front, given)
     if given.json:
         print(json.dumps([result.as_json() for result in results]))
     else:
         print(f"\n{as_text(result.row for result in results)}")
     if given.write:
-        write_rows(read_clients(), {result.client.name: result for result in results})
+        write_rows(listed, {result.client.name: result for result in results})
     missing = [result for result in results if result.missing]
     return 1 if any(result.failed for result in results) or (missing and not given.allow_missing) else 0
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run real clients against three replicas behind a round robin.")
-    parser.add_argument("--only", default="", metavar="A,B", help="these clients, by the names of clients/clients.toml")
+    parser.add_argument("--only", default="", metavar="A,B", help="these clients, by their names")
     parser.add_argument("--quick", action="store_true", help="only those that install in a few seconds")
     parser.add_argument("--server", metavar="URL", help="another server of this machine, with the same tools")
-    parser.add_argument("--patience", type=float, default=0, metavar="S", help="also find out who waits so many seconds")
+    parser.add_argument("--patience", type=float, default=0, metavar="S", help="find out, too, who waits that long")
+    parser.add_argument("--limit", type=float, default=90, metavar="S", help="how long a client may take; default: 90")
+    parser.add_argument("--clients", type=Path, default=LISTED, metavar="FILE", help="another list of clients")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
     parser.add_argument("--write", action="store_true", help="write what was found into docs/clients.md")
     parser.add_argument("--allow-missing", action="store_true", help="a client that can't be installed is no failure")
-    sys.exit(asyncio.run(main(parser.parse_args())))
+    try:
+        sys.exit(asyncio.run(main(parser.parse_args())))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        sys.exit(130)

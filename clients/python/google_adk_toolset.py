@@ -7,20 +7,8 @@ from google.adk.agents.llm_agent import LlmAgent
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.adk.tools.mcp_tool import McpToolset, StreamableHTTPConnectionParams
 from google.adk.tools.tool_context import ToolContext
-from mcp import types
-from probe import SUMMARY, fill_in, probe, run
-
-
-async def elicit(context: Any, params: Any) -> types.ElicitResult:
-    """Answer a form."""
-    return types.ElicitResult(action="accept", content=await fill_in(params.requested_schema))
-
-
-async def sample(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
-    """Answer for the model."""
-    return types.CreateMessageResult(
-        role="assistant", content=types.TextContent(type="text", text=SUMMARY), model="constant"
-    )
+from official_sdk import elicit, sample
+from probe import probe, run
 
 
 async def main(url: str) -> None:

@@ -3,15 +3,8 @@
 from typing import Any
 
 from llama_index.tools.mcp import BasicMCPClient, McpToolSpec
-from mcp import types
-from probe import SUMMARY, probe, run
-
-
-async def sample(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
-    """Answer for the model."""
-    return types.CreateMessageResult(
-        role="assistant", content=types.TextContent(type="text", text=SUMMARY), model="constant"
-    )
+from official_sdk import sample
+from probe import probe, run
 
 
 async def main(url: str) -> None:

@@ -3,20 +3,9 @@
 import sys
 from typing import Any
 
-from mcp import Client, types
-from probe import SUMMARY, fill_in, probe, run
-
-
-async def elicit(context: Any, params: Any) -> types.ElicitResult:
-    """Answer a form."""
-    return types.ElicitResult(action="accept", content=await fill_in(params.requested_schema))
-
-
-async def sample(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
-    """Answer for the model."""
-    return types.CreateMessageResult(
-        role="assistant", content=types.TextContent(type="text", text=SUMMARY), model="constant"
-    )
+from mcp import Client
+from official_sdk import elicit, sample
+from probe import probe, run
 
 
 async def main(url: str) -> None:

@@ -2,23 +2,11 @@
 
 import os
 import sys
-from typing import Any
 
-from mcp import ClientSession, StdioServerParameters, types
+from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from probe import SUMMARY, fill_in, probe, run
-
-
-async def elicit(context: Any, params: Any) -> types.ElicitResult:
-    """Answer a form."""
-    return types.ElicitResult(action="accept", content=await fill_in(params.requestedSchema))
-
-
-async def sample(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
-    """Answer for the model."""
-    return types.CreateMessageResult(
-        role="assistant", content=types.TextContent(type="text", text=SUMMARY), model="constant"
-    )
+from official_sdk import elicit, sample
+from probe import probe, run
 
 
 async def main(url: str) -> None:

@@ -1,22 +1,8 @@
 """mcp-use: a session of an `MCPClient`."""
 
-from typing import Any
-
-from mcp import types
 from mcp_use import MCPClient
-from probe import SUMMARY, fill_in, probe, run
-
-
-async def elicit(context: Any, params: Any) -> types.ElicitResult:
-    """Answer a form."""
-    return types.ElicitResult(action="accept", content=await fill_in(params.requestedSchema))
-
-
-async def sample(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
-    """Answer for the model."""
-    return types.CreateMessageResult(
-        role="assistant", content=types.TextContent(type="text", text=SUMMARY), model="constant"
-    )
+from official_sdk import elicit, sample
+from probe import probe, run
 
 
 async def main(url: str) -> None:

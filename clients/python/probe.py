@@ -41,9 +41,12 @@ Found = Callable[[], Awaitable[Any]]
 outcomes: dict[str, Any] = {}
 
 
+delays = iter([PATIENCE])
+
+
 async def fill_in(schema: dict[str, Any]) -> dict[str, Any]:
-    """Fill in a form, as slowly as the person is."""
-    await asyncio.sleep(PATIENCE)
+    """Fill in a form; the first one as slowly as the person is."""
+    await asyncio.sleep(next(delays, 0))
     return {field: ANSWERS[field] for field in schema["properties"]}
 
 
@@ -55,6 +58,7 @@ async def probe(
     resources: Found | None = None,
     elicits: bool = False,
     samples: bool = False,
+    era: str | None = None,
 ) -> None:
     """Try what a client can do.
 
@@ -65,7 +69,10 @@ async def probe(
         resources: lists the resources, if the client can.
         elicits: whether the client has a handler for forms.
         samples: whether the client has a handler for sampling.
+        era: the version that was negotiated, if requests do not say it.
     """
+    if era is not None:
+        outcomes["era"] = era
     if PATIENCE:
         name, arguments = CALLS["elicit"] if elicits else ("wait", {"seconds": PATIENCE})
         outcomes["patience"] = await attempt(lambda: call(name, arguments), "Greeted" if elicits else "waited")
