@@ -28,6 +28,7 @@
     │       ├── MissingCapability   the client can't do what has to be asked of it
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
     │       ├── Declined            the user said no, where no tool result can say so
+    │       ├── NoSharedStore       what is asked while a call is open needs a store that all workers share
     │       ├── Busy                draining or overloaded, and the client can't continue elsewhere
     │       │   └── Unavailable     the shared store is away
     │       │       └── NotExecuted  since before anything was done, so the same request may be sent again
@@ -258,6 +259,7 @@ class MissingCapability(RequestError):
         ("elicitation",): "elicitation",
         ("elicitation", "form"): "form elicitation",
         ("elicitation", "url"): "URL elicitation",
+        ("elicitation", "choices"): "form elicitation with several choices in one field",
         ("sampling", "tools"): "sampling with tools",
         ("sampling", "context"): "sampling with context",
     }
@@ -291,6 +293,16 @@ class ProtocolError(RequestError):
 
 class Declined(RequestError):
     """The user declined or dismissed a question that the request can't go on without."""
+
+
+class NoSharedStore(RequestError):
+    """What is asked while a call is open needs a store that all workers share, and there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This call asks a question, and this server can't take the answer: its workers share no database. Its "
+            "operator can set MRTR_DATABASE_URL"
+        )
 
 
 class Busy(RequestError):

@@ -64,6 +64,9 @@ class Limits:
         write_seconds: how long a client may read nothing of what is sent to it, in seconds, before it is disconnected.
         hold_seconds: how long a client is held that retries before a page has reported, in seconds. Keep it below the
             timeouts of the proxies in between.
+        held_streams: how many streams a process holds open at once for clients of the handshake era: of calls that wait
+            for a person, and of notifications.
+        held_streams_each: how many of them are one user's, where users are authenticated.
         threads: how many plain `def` handlers and steps run at once.
         task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
         poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
@@ -96,6 +99,8 @@ class Limits:
     lease_seconds: float = 30.0
     write_seconds: float = 30.0
     hold_seconds: float = 25.0
+    held_streams: int = 10_000
+    held_streams_each: int = 100
     threads: int = 40
     task_seconds: float = 3600.0
     poll_seconds: float = 1.0

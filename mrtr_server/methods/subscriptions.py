@@ -52,7 +52,7 @@ class Subscriptions:
         has_tasks = any(change.kind == "task" for change in wanted)
         if has_tasks and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
-        changes = await self._subscribe(call, wanted)
+        changes = await self.subscribe(call, wanted)
         if not has_tasks:
             return Listening(changes)
         principal = call.principal
@@ -64,7 +64,7 @@ class Subscriptions:
                 raise self._errors.report_task(call, error) from None
             raise
 
-    async def _subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:
+    async def subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:
         """Start to listen to what the caller may hear of."""
         guarded = self._authorizer.guards(None) or not self._registry.guarded.isdisjoint(_READ)
         if not guarded or not any(change.kind == "resource" for change in wanted):

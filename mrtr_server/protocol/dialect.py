@@ -32,6 +32,7 @@ from .callers import Principal
 from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
 from .jsonrpc import Envelope
 from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, Progress, Question, Subscription
+from .sessions import Sessions
 
 METHODS = ASKING_METHODS | {
     "tools/list",
@@ -74,12 +75,16 @@ class Surface:
         versions: the protocol versions that are served, the preferred one first.
         header_parameters: returns the parameters of a tool that headers mirror.
         may_be_task: returns whether a tool's calls may become tasks.
+        output_schema: returns the schema of a tool's results; None if they are text and content.
+        sessions: makes and opens session ids; None where no served version has any.
     """
 
     info: JSON
     versions: list[str]
     header_parameters: Mirrored
     may_be_task: Callable[[str], bool]
+    output_schema: Callable[[str], JSON | None] = lambda tool: None
+    sessions: Sessions | None = None
 
 
 def names_version(envelope: Envelope) -> bool:
@@ -106,6 +111,8 @@ class Dialect(ABC):
     name: ClassVar[str]
     version: ClassVar[str] = ""
     """The version that it advertises; empty for none."""
+    versions: ClassVar[tuple[str, ...]] = ()
+    """The versions that it serves."""
 
     codes: ClassVar[Mapping[type[RequestError], tuple[int, int]]] = {
         ParseError: (400, -32700),
@@ -215,6 +222,11 @@ def notification(method: str, params: JSON) -> bytes:
     """Return a notification as bytes."""
     message = {"jsonrpc": "2.0", "method": method, "params": params}
     return to_json(message, fallback=str, inf_nan_mode="null")  # one NaN would make it unreadable
+
+
+def request(id: str, method: str, params: JSON) -> bytes:
+    """Return a request of the server's own as bytes."""
+    return to_json({"jsonrpc": "2.0", "id": id, "method": method, "params": params}, inf_nan_mode="null")
 
 
 def result(call: Call, body: JSON) -> bytes:

@@ -23,6 +23,7 @@ from .dialect import (
     result,
     timestamp,
 )
+from .handshake_versions import HEADERS as HANDSHAKE_HEADERS
 from .headers import VERSION_HEADER, check_headers
 from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
@@ -46,9 +47,6 @@ from .messages import (
 )
 
 VERSION = "2026-07-28"
-HANDSHAKE_VERSIONS = frozenset({b"2024-11-05", b"2025-03-26", b"2025-06-18", b"2025-11-25"})
-"""Versions that begin with a handshake; a header that names one is not of this dialect."""
-
 _PREFIX = "io.modelcontextprotocol/"
 _CLIENT = _PREFIX + "clientInfo"
 _CAPABILITIES = _PREFIX + "clientCapabilities"
@@ -67,6 +65,7 @@ class ModernDialect(Dialect):
 
     name = VERSION
     version = VERSION
+    versions = (VERSION,)
 
     def __init__(self, surface: Surface) -> None:
         super().__init__(surface)
@@ -77,7 +76,7 @@ class ModernDialect(Dialect):
         if names_version(envelope):
             return True
         header = envelope.headers.get(VERSION_HEADER)
-        return header is not None and header.strip(b" \t") not in HANDSHAKE_VERSIONS
+        return header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS
 
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""

@@ -303,6 +303,14 @@ class InProcessStore(_InProcessTasks):
             return True
 
     @override
+    async def replace(self, key: str, value: bytes, *, keep: float) -> None:
+        now = self._clock()
+        with self._lock:
+            self._values.remove(key)
+            self._values.add(key, value, now, now + keep)
+            self._values.grow(key, len(value))
+
+    @override
     async def get(self, key: str) -> bytes | None:
         with self._lock:
             return self._values.get(key, self._clock())

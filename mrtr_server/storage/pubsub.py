@@ -40,8 +40,8 @@ class InProcessFanout:
     """The fan-out within one process."""
 
     def __init__(self) -> None:
-        self._listeners: set[_Listener] = set()
-        self._listeners_to: dict[Change, set[_Listener]] = {}
+        self._listeners: set[Listener] = set()
+        self._listeners_to: dict[Change, set[Listener]] = {}
         """The same by what they want, so that a change costs what its own listeners take, however many others wait."""
         self._guard = RLock()
 
@@ -52,29 +52,31 @@ class InProcessFanout:
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""
-        listener = _Listener(wanted, self._forget)
+        listener = Listener(wanted, self._forget)
         with self._guard:
             self._listeners.add(listener)
             for change in wanted:
                 self._listeners_to.setdefault(change, set()).add(listener)
         return listener
 
-    def _forget(self, listener: "_Listener") -> None:
+    def _forget(self, listener: "Listener") -> bool:
+        """End a subscription; return whether it had not ended before."""
         with self._guard:
             if listener not in self._listeners:
-                return
+                return False
             self._listeners.discard(listener)
             for change in listener.wanted:
                 listeners = self._listeners_to[change]
                 listeners.discard(listener)
                 if not listeners:
                     del self._listeners_to[change]
+            return True
 
 
-class _Listener:
+class Listener:
     """One subscription. It holds each change once, so a listener that never reads costs no more than its filter."""
 
-    def __init__(self, wanted: frozenset[Change], forget: "Callable[[_Listener], None]") -> None:
+    def __init__(self, wanted: frozenset[Change], forget: "Callable[[Listener], object]") -> None:
         self.wanted = wanted
         self._forget = forget
         self._loop = asyncio.get_running_loop()
@@ -83,6 +85,7 @@ class _Listener:
         self._closed = False
 
     def notify(self, change: Change) -> None:
+        """Tell it of a change. May be called from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._add, change)
         except RuntimeError:  # its loop has ended without closing it
@@ -102,6 +105,7 @@ class _Listener:
         return changes
 
     def close(self) -> None:
+        """End the subscription."""
         self._closed = True
         self._forget(self)
         with suppress(RuntimeError):  # its loop has ended

@@ -144,6 +144,10 @@ class WatchedStore(Store):
         return await _watched(self._outage, "put", self._store.put(key, value, keep=keep), bool)
 
     @override
+    async def replace(self, key: str, value: bytes, *, keep: float) -> None:
+        await _watched(self._outage, "replace", self._store.replace(key, value, keep=keep), lambda _: True)
+
+    @override
     async def get(self, key: str) -> bytes | None:
         return await _watched(self._outage, "get", self._store.get(key), _nothing)
 

@@ -106,9 +106,12 @@ class Connection:
     def _add(self, note: Note, data: bytes) -> Awaitable[None]:
         if self.finishing:  # by now, while a thread was at it
             return NOTHING
-        if self._stream is None:
-            self._stream = EventStream(self._starting())
-        return self._stream.add_progress(data) if isinstance(note, Progress) else self._stream.add_message(data)
+        stream = self._stream or self._start_stream()
+        return stream.add_progress(data) if isinstance(note, Progress) else stream.add_message(data)
+
+    def _start_stream(self) -> EventStream:
+        self._stream = EventStream(self._starting())
+        return self._stream
 
     def _starting(self) -> ResponseWriter:
         """Return the writer of a response that starts now."""
@@ -186,7 +189,8 @@ class Connection:
         try:
             response = self._starting()
             await response.start_stream()
-            await response.write_event(writer.opened())
+            if first := writer.opened():
+                await response.write_event(first)
             with self._admission.on_drain(heard.end):
                 while not (self.gone or response.stalled):
                     happened = await heard.next()
@@ -197,8 +201,8 @@ class Connection:
                         break
                     for change in happened:
                         await response.write_event(writer.changed(change))
-            if not self.gone:
-                await response.write_event(writer.closed())
+            if not self.gone and (last := writer.closed()):
+                await response.write_event(last)
             await response.end()
         finally:
             watcher.cancel()

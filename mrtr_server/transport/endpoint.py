@@ -11,16 +11,28 @@ from starlette.types import Receive, Scope, Send
 from ..errors import CutOff, InternalFault, MissingCapability, PayloadTooLarge, RequestError, SetupError
 from ..flow.admission import Admission
 from ..limits import Limits
+from ..live.live_calls import LiveCalls
+from ..live.parts import LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import DIALECTS, Dialect, Envelope, Reply, Surface, read_envelope, unclaimed
-from ..protocol.callers import Client
+from ..protocol.all_dialects import (
+    DIALECTS,
+    Dialect,
+    Envelope,
+    HandshakeDialect,
+    Reply,
+    Surface,
+    read_envelope,
+    unclaimed,
+)
+from ..protocol.callers import Client, Principal
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
+from .handshake_endpoint import SESSION_ENDED, HandshakeEndpoint
 from .in_flight import InFlight
 from .response_writer import JSON_TYPE, ResponseWriter
 
@@ -37,6 +49,9 @@ class Endpoint:
         info: the server's name, version and so on, in the shape of `Implementation`.
         header_parameters: returns the parameters of a tool that headers mirror.
         may_be_task: returns whether a tool's calls may become tasks.
+        output_schema: returns the schema of a tool's results.
+        calls: serves calls that stay open while the client answers.
+        live: what these and sessions share.
         limits: what a request may use.
         admission: whether the server is draining.
         dialects: the names of the wire forms to serve; None for all.
@@ -54,6 +69,9 @@ class Endpoint:
         info: JSON,
         header_parameters: Callable[[str], tuple[HeaderParameter, ...]],
         may_be_task: Callable[[str], bool],
+        output_schema: Callable[[str], JSON | None],
+        calls: LiveCalls,
+        live: LiveParts,
         limits: Limits,
         admission: Admission,
         *,
@@ -65,8 +83,9 @@ class Endpoint:
         if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
             raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
         chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
-        self._versions = [dialect.version for dialect in chosen if dialect.version]
-        surface = Surface(info, self._versions, header_parameters, may_be_task)
+        versions = [dialect.version for dialect in chosen if dialect.version]
+        self._versions = [each for dialect in chosen for each in dialect.versions]
+        surface = Surface(info, versions, header_parameters, may_be_task, output_schema, live.sessions)
         self._dialects = [dialect(surface) for dialect in chosen]
         self._dispatcher = dispatcher
         self._limits = limits
@@ -75,6 +94,10 @@ class Endpoint:
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
         self._refusals = refusals
         self._watch = Watch()
+        self._handshake: HandshakeEndpoint | None = None
+        for each in self._dialects:
+            if isinstance(each, HandshakeDialect):
+                self._handshake = HandshakeEndpoint(each, dispatcher, calls, live, limits, admission, self._watch)
         self._in_flight = InFlight(admission.shutdown)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,24 +111,28 @@ class Endpoint:
                 await ambiguous(scope, receive, send)
                 return
             repeated = _join_repeated(headers, listed)
-        if scope["method"] != "POST":
+        method = scope["method"]
+        if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):
             await writer.respond(405, b"", (b"allow", b"POST"))
             return
-        refusal = self._refuse(headers)
+        refusal = self._refuse(headers, method)
         if refusal is not None:
             await writer.respond(*refusal)
             return
         request = running_request()
         self._in_flight.enter(request)
         try:
-            await self._serve(headers, repeated, scope, receive, writer, request)
+            if method == "POST":
+                await self._serve(headers, repeated, scope, receive, writer, request)
+            else:
+                await self._serve_other(method, headers, scope, receive, writer, request)
         except asyncio.CancelledError:
             if not self._in_flight.forgive(request):  # not even its answer was taken in time
                 raise
         finally:
             self._in_flight.leave(request)
 
-    def _refuse(self, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
+    def _refuse(self, headers: Mapping[bytes, bytes], method: str) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
             self._refusals.note(
@@ -119,7 +146,7 @@ class Endpoint:
                 headers.get(b"host", b"").decode("latin-1"),
             )
             return 403, b'{"error":"Host not allowed"}'
-        kind = headers.get(b"content-type", b"")
+        kind = headers.get(b"content-type", b"") if method == "POST" else JSON_TYPE
         if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE:
             return 415, b'{"error":"Content-Type must be application/json"}'
         return None
@@ -169,72 +196,132 @@ class Endpoint:
         writer: ResponseWriter,
         request: "asyncio.Task[Any]",
     ) -> None:
-        dialect = self._dialects[0]
-        connection: Connection | None = None
-        call: Call | None = None
-        request_id: str | int | None = None
-        listens = False
+        exchange = _Exchange(self._dialects[0], headers, scope, receive, writer, request)
         try:
-            body = await self._read(headers, receive)
-            if body is None:
+            reply = await self._answer(exchange, repeated)
+            if reply is None:
                 return
-            envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
-            del body  # a stream may stay open for long, and need not hold what opened it
-            request_id = envelope.id
-            if request_id is None:  # a notification, and there is none that we would act on
-                await writer.respond(202, b"")
-                return
-            dialect = self._choose(envelope)
-            user = scope.get("user")
-            call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
-            call.root = scope.get("root_path", "")
-            if (credentials := scope.get("auth")) is not None:
-                call.scopes = scopes_of(credentials)
-            del envelope
-            connection = Connection(dialect, headers, self._admission, scope, receive, writer, request)
-            self._watch.enter(connection)
-            try:
-                outcome = await self._dispatcher.dispatch(call, connection)
-            finally:
-                self._watch.leave(connection)
-            if isinstance(outcome, Listening):
-                call.params, call.client = {}, Client()
-                listens = True
-                await connection.listen(call, outcome)
-                return
-            reply = dialect.reply(call, outcome)
-            call = None  # the client may take its time to read the reply, and both may be as large
-            del outcome
         except asyncio.CancelledError:
+            connection = exchange.connection
             if connection is not None and connection.gone:
                 await connection.leave()
                 return
-            if not self._can_answer(connection, listens=listens):
+            if not self._can_answer(exchange):
                 raise
             self._in_flight.forgive(request)
-            logger.warning("%s was cut off, since the server shuts down", _named(call))
-            reply = dialect.error(request_id, CutOff())
+            logger.warning("%s was cut off, since the server shuts down", _named(exchange.call))
+            reply = exchange.dialect.error(exchange.request_id, CutOff())
         except Exception as error:
-            reply = self._failed(error, dialect, call, request_id)
-        if connection is not None:
-            await connection.finish(reply)
+            reply = self._failed(error, exchange)
+        if exchange.connection is not None:
+            await exchange.connection.finish(reply)
         else:
             await writer.respond(reply.status, reply.body, *reply.headers)
 
-    def _can_answer(self, connection: Connection | None, *, listens: bool) -> bool:
+    async def _answer(self, exchange: "_Exchange", repeated: str) -> Reply | None:
+        """Return the reply to a POST; None if it has been answered."""
+        headers, scope, handshake = exchange.headers, exchange.scope, self._handshake
+        body = await self._read(headers, exchange.receive)
+        if body is None:
+            return None
+        user = scope.get("user")
+        principal = None if user is None else principal_of(user)
+        if handshake is not None and handshake.takes_batch(body, headers, principal):
+            return await handshake.serve_batch(
+                body, headers, scope, exchange.receive, exchange.writer, exchange.request
+            )
+        envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
+        exchange.request_id = envelope.id
+        if envelope.id is None or not envelope.method:
+            taken = envelope.id is None if handshake is None else await handshake.take(envelope, principal)
+            if taken:
+                return Reply(202, b"")
+        exchange.dialect = dialect = self._choose(envelope)
+        if handshake is not None and dialect is handshake.dialect:
+            return await self._answer_handshake(handshake, exchange, envelope, body, principal)
+        del body  # a stream may stay open for long, and need not hold what opened it
+        exchange.call = call = dialect.load_call(envelope, principal, user)
+        call.root = scope.get("root_path", "")
+        if (credentials := scope.get("auth")) is not None:
+            call.scopes = scopes_of(credentials)
+        del envelope
+        exchange.connection = connection = Connection(
+            dialect, headers, self._admission, scope, exchange.receive, exchange.writer, exchange.request
+        )
+        self._watch.enter(connection)
+        try:
+            outcome = await self._dispatcher.dispatch(call, connection)
+        finally:
+            self._watch.leave(connection)
+        if isinstance(outcome, Listening):
+            call.params, call.client = {}, Client()
+            exchange.listens = True
+            await connection.listen(call, outcome)
+            return None
+        exchange.call = None  # the client may take its time to read the reply, and both may be as large
+        return dialect.reply(call, outcome)
+
+    async def _answer_handshake(
+        self,
+        handshake: HandshakeEndpoint,
+        exchange: "_Exchange",
+        envelope: Envelope,
+        body: bytes,
+        principal: Principal | None,
+    ) -> Reply | None:
+        """Return the reply to a request of the handshake era; None if it has been answered."""
+        headers, scope, receive, writer = exchange.headers, exchange.scope, exchange.receive, exchange.writer
+        session = handshake.dialect.session_of(headers, principal)
+        if await handshake.has_ended(session):
+            return Reply(404, SESSION_ENDED)
+        exchange.dialect = dialect = handshake.dialect.speaking(headers, session)
+        connection = handshake.connect(headers, session, scope, receive, writer, exchange.request)
+        exchange.connection = connection
+        exchange.call = call = connection.open(envelope, body)
+        del envelope, body
+        outcome = await handshake.serve(call, connection)
+        if outcome is None:
+            await connection.end()
+            return None
+        exchange.call = None
+        return dialect.reply(call, outcome)
+
+    async def _serve_other(
+        self,
+        method: str,
+        headers: Mapping[bytes, bytes],
+        scope: Scope,
+        receive: Receive,
+        writer: ResponseWriter,
+        request: "asyncio.Task[Any]",
+    ) -> None:
+        """Serve a `GET` or `DELETE`, which only clients of the handshake era send."""
+        handshake = self._handshake
+        assert handshake is not None  # noqa: S101  who calls this has checked that
+        try:
+            if method == "GET":
+                await handshake.get(headers, scope, receive, writer, request)
+            else:
+                await handshake.delete(headers, scope, writer)
+        except RequestError as error:
+            reply = handshake.dialect.error(None, error)
+            await writer.respond(reply.status, reply.body, *reply.headers)
+
+    def _can_answer(self, exchange: "_Exchange") -> bool:
         """Check whether a cancelled request can be answered, for a shutdown cut it off; else abandon its response."""
-        if not listens and self._admission.shutdown.began is not None:  # by our own clock or by the web server's
+        if not exchange.listens and self._admission.shutdown.began is not None:  # by our clock or by the web server's
             return True
-        if connection is not None:
-            connection.abandon()
+        if exchange.connection is not None:
+            exchange.connection.abandon()
         return False
 
-    def _failed(self, error: Exception, dialect: Dialect, call: Call | None, request_id: str | int | None) -> Reply:
+    def _failed(self, error: Exception, exchange: "_Exchange") -> Reply:
+        dialect, request_id = exchange.dialect, exchange.request_id
         if isinstance(error, PayloadTooLarge):
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, MissingCapability):
-            self._note_lacking(call, error)
+            self._note_lacking(exchange.call, error)
         if isinstance(error, RequestError):
             return dialect.error(request_id if request_id is not None else error.request_id, error)
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
@@ -249,6 +336,48 @@ class Endpoint:
             if dialect.claims(envelope):
                 return dialect
         raise unclaimed(envelope, self._versions)
+
+
+class _Exchange:
+    """One POST, and what is known of it so far.
+
+    Args:
+        dialect: writes its errors until its own is known.
+        headers, scope, receive, writer, request: of the request, and the response to it.
+    """
+
+    __slots__ = (
+        "call",
+        "connection",
+        "dialect",
+        "headers",
+        "listens",
+        "receive",
+        "request",
+        "request_id",
+        "scope",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        headers: Mapping[bytes, bytes],
+        scope: Scope,
+        receive: Receive,
+        writer: ResponseWriter,
+        request: "asyncio.Task[Any]",
+    ) -> None:
+        self.dialect = dialect
+        self.headers = headers
+        self.scope = scope
+        self.receive = receive
+        self.writer = writer
+        self.request = request
+        self.request_id: str | int | None = None
+        self.connection: Connection | None = None
+        self.call: Call | None = None
+        self.listens = False
 
 
 def _named(call: Call | None) -> str:

@@ -50,6 +50,12 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, writer = excluded.writer
 WHERE mrtr_kept.expires <= :now OR mrtr_kept.writer = excluded.writer
 RETURNING key;
 
+-- name: replace_value
+INSERT INTO mrtr_kept (key, value, writer, expires)
+VALUES (:key, :value, :writer, :now + :keep)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, writer = excluded.writer, expires = excluded.expires
+RETURNING key;
+
 -- name: get_value
 SELECT value FROM mrtr_kept WHERE key = :key AND expires > :now;
 

@@ -76,6 +76,11 @@ class SQLStore(SQLTasks):
         return await self._changed("put_value", key=key, value=value, writer=token_hex(16), keep=keep)
 
     @override
+    async def replace(self, key: str, value: bytes, *, keep: float) -> None:
+        await self._sweep()
+        await self._changed("replace_value", key=key, value=value, writer=token_hex(16), keep=keep)
+
+    @override
     async def get(self, key: str) -> bytes | None:
         found = await self.database.find("get_value", key=key)
         return found[0][0] if found else None

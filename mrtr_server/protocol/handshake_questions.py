@@ -1,0 +1,58 @@
+"""Questions as requests of the handshake era, in the shape of each of its versions."""
+
+from typing import Any
+
+from ..errors import MissingCapability
+from .handshake_versions import HandshakeVersion
+from .messages import JSON, Question
+
+
+def question_params(version: HandshakeVersion, question: Question, elicitation: str) -> JSON:
+    """Return the parameters of the request that asks a client.
+
+    Args:
+        version: what the client speaks.
+        question: what is asked.
+        elicitation: names the elicitation, if it is a page.
+
+    Raises:
+        MissingCapability: clients of this version can't be asked that.
+    """
+    params = question.params
+    if question.method == "sampling/createMessage":
+        return params if version.enriches else _plain_sampling(params)
+    if question.method != "elicitation/create":
+        return params
+    if params.get("mode") == "url":
+        if not version.enriches:
+            raise MissingCapability({"elicitation": {"url": {}}})
+        return {**params, "elicitationId": elicitation}
+    return params if version.enriches else {**params, "requestedSchema": _plain_form(params["requestedSchema"])}
+
+
+def _plain_sampling(params: JSON) -> JSON:
+    """Return a sampling without tools, each of whose messages has one block of content."""
+    if "tools" in params or "toolChoice" in params:
+        raise MissingCapability({"sampling": {"tools": {}}})
+    messages: list[Any] = []
+    for message in params["messages"]:
+        content = message.get("content")
+        each = content if isinstance(content, list) else [content]
+        messages += [{**message, "content": block} for block in each]
+    return {**params, "messages": messages}
+
+
+def _plain_form(schema: JSON) -> JSON:
+    """Return a form whose fields are texts, numbers, yes or no, and choices of one."""
+    return {**schema, "properties": {name: _plain_field(field) for name, field in schema["properties"].items()}}
+
+
+def _plain_field(field: JSON) -> JSON:
+    if field["type"] == "array":
+        raise MissingCapability({"elicitation": {"choices": {}}})
+    plain = {name: value for name, value in field.items() if name != "default" or field["type"] == "boolean"}
+    options = plain.pop("oneOf", None)
+    if options is not None:
+        plain["enum"] = [option["const"] for option in options]
+        plain["enumNames"] = [option["title"] for option in options]
+    return plain

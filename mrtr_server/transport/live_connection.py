@@ -1,0 +1,303 @@
+"""The response to a client of the handshake era: a stream that it can come back to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.types import Receive, Scope
+
+from ..errors import StoreUnavailable
+from ..flow.admission import Admission
+from ..live.events import Origin, last_id
+from ..live.live_calls import LiveCalls
+from ..live.session_states import DEFAULT_LEVEL, SessionStates
+from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
+from ..protocol.callers import Principal
+from ..protocol.messages import LOG_LEVELS, NOTHING, Call, LogLevel, LogMessage, Note, Progress, Question
+from ..protocol.sessions import Session
+from ..protocol.users import principal_of, scopes_of
+from . import connection
+from .connection import Connection
+from .response_writer import ResponseWriter
+from .sse import EventStream, Frame
+
+STEP = 1e-6
+"""By how much progress grows that only shows that the call is still open."""
+
+_COMMENT = Frame(b":\n\n")
+
+
+class LiveConnection(Connection):
+    """The response to one client of the handshake era; see `Channel` for what an open call does with it.
+
+    Args:
+        dialect: the form of the version that the client speaks.
+        headers, admission, scope, receive, writer, request: as for `Connection`.
+        session: of the client.
+        live: ends a call that is cancelled.
+        states: knows which log messages the session wants.
+    """
+
+    def __init__(
+        self,
+        dialect: HandshakeDialect,
+        headers: Mapping[bytes, bytes],
+        admission: Admission,
+        scope: Scope,
+        receive: Receive,
+        writer: ResponseWriter,
+        request: "asyncio.Task[Any]",
+        session: Session,
+        live: LiveCalls,
+        states: SessionStates,
+    ) -> None:
+        super().__init__(dialect, headers, admission, scope, receive, writer, request)
+        self._form = dialect
+        self._session = session
+        self._live = live
+        self._states = states
+        self._user = scope.get("user")
+        self._message: Envelope | None = None
+        self._body = b""
+        self._origin: Origin | None = None
+        self._call: Call | None = None
+        self._first_id: Callable[[], str] | None = None
+        self._then: Callable[[], object] | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+        self._cancellation: asyncio.Task[None] | None = None
+        self._resumes = self._waiting = False
+        self._level: LogLevel | None = None if session.key else DEFAULT_LEVEL
+        self._unsure: list[LogMessage] = []
+        self._looking: asyncio.Task[None] | None = None
+        self.progress = 0.0
+
+    # The request
+
+    def open(self, envelope: Envelope, body: bytes) -> Call:
+        """Return the call of a POST.
+
+        Args:
+            envelope: the message.
+            body: its bytes, from which it is read again for a later round.
+        """
+        self._body = body
+        self._call = self._load(envelope, self._session)
+        return self._call
+
+    def reopen(self, origin: Origin) -> Call:
+        """Return the call of a stream that the client comes back to."""
+        self._resumes = True
+        self._origin = origin
+        self._call = self.load(origin)
+        return self._call
+
+    def origin(self) -> Origin:
+        """Return the request that opened the call, as it was sent."""
+        if self._origin is None:
+            message = from_json(self._body)
+            version = self._form.form.name
+            session = Session(version, self._session.client, self._session.issued, self._session.key)
+            self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
+            self._body = b""
+        return self._origin
+
+    def load(self, origin: Origin) -> Call:
+        """Return the call of a request. Raises `RequestError`."""
+        envelope = Envelope({}, origin.method, origin.request_id, origin.params, self._headers)
+        return self._load(envelope, origin.session)
+
+    def _load(self, envelope: Envelope, session: Session) -> Call:
+        call = self._form.load_call_of(envelope, self.principal, self._user, session)
+        call.root = self._scope.get("root_path", "")
+        if (credentials := self._scope.get("auth")) is not None:
+            call.scopes = scopes_of(credentials)
+        return call
+
+    @property
+    def principal(self) -> Principal | None:
+        """On whose behalf the request comes."""
+        return None if self._user is None else principal_of(self._user)
+
+    # The stream
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether the client takes a stream."""
+        return self.accepts_stream()
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the client's version says that it comes back to a stream that the server closes."""
+        return self._form.form.enriches and self.accepts_stream()
+
+    def on_start(self, id: Callable[[], str]) -> None:
+        """Say which id the first event has, if a stream starts by itself."""
+        self._first_id = id
+
+    def prime(self, id: str, retry: int | None = None) -> None:
+        """Send an event with nothing but an id; see `Channel`."""
+        self._first_id = None
+        stream = self._stream or self._start_stream()
+        later = f"retry: {retry}\n" if retry is not None else ""
+        # A type of its own: a client would look for a message in one without data.
+        stream.add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
+
+    def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
+        """Send a question; see `Channel`."""
+        data = self._form.dump_question(id, question, elicitation)
+        self._first_id = None
+        stream = self._stream or self._start_stream()
+        stream.add_frame(_message(event, data))
+
+    def waits(self, waiting: bool) -> None:
+        """Note whether the call waits for a person."""
+        self._waiting = waiting
+
+    def _start_stream(self) -> EventStream:
+        stream = super()._start_stream()
+        self._tick_later()
+        return stream
+
+    def _take_first_id(self) -> str:
+        """Return the id for the event that starts the stream by itself; empty if it has an id."""
+        first, self._first_id = self._first_id, None
+        return "" if first is None else first()
+
+    def _add(self, note: Note, data: bytes) -> Awaitable[None]:
+        if not self.finishing and (id := self._take_first_id()):
+            stream = self._stream or self._start_stream()
+            stream.add_frame(_message(id, data))  # unlike other notes it is not dropped, since it has the id
+            return NOTHING
+        return super()._add(note, data)
+
+    def _tick_later(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._ticking = self.loop.call_later(connection.KEEP_ALIVE, self._tick)
+
+    def _tick(self) -> None:
+        """Keep the stream open; a call that has had no stream gets one, since it takes long."""
+        self._ticking = None
+        if self.gone or self.finishing or not self.accepts_stream():
+            return
+        if id := self._take_first_id():
+            self.prime(id)
+        stream = self._stream or self._start_stream()
+        token = None if self._call is None else self._call.progress_token
+        if self._waiting and token is not None:
+            self.progress += STEP
+            stream.add_progress(self._form.note(Progress(token, self.progress)))
+        else:
+            stream.add_frame(_COMMENT)
+        self._tick_later()
+
+    # Notes
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
+        if isinstance(note, Progress):
+            self.progress = note.progress
+        elif self._level is None:
+            self.loop.call_soon_threadsafe(self._hold_back, note)
+            return NOTHING
+        elif LOG_LEVELS.index(note.level) < LOG_LEVELS.index(self._level):
+            return NOTHING
+        return super().send(note)
+
+    def _hold_back(self, note: LogMessage) -> None:
+        """Keep a message until it is known whether the session wants it."""
+        if self._level is not None:
+            self.send(note)
+            return
+        self._unsure.append(note)
+        if self._looking is None:
+            self._looking = self.loop.create_task(self._find_level())
+
+    async def _find_level(self) -> None:
+        try:
+            self._level = (await self._states.read(self._session.key)).level
+        except StoreUnavailable:
+            self._level = DEFAULT_LEVEL
+        for note in self._unsure:
+            self.send(note)
+        self._unsure.clear()
+
+    # The end
+
+    async def finish(self, reply: Reply) -> None:
+        """Send the reply: as the stream's last event if there is a stream, otherwise as JSON."""
+        if self._looking is not None:
+            await self._looking
+        self._close()
+        if self.gone:
+            self.abandon()
+            return
+        if self._stream is not None:
+            self.finishing = True
+            await self._stream.end(_last(reply.body))
+            return
+        await super().finish(reply)
+
+    async def end(self) -> None:
+        """End the response without a reply: the client has left, has cancelled the call, or continues elsewhere."""
+        self._close()
+        self.finishing = True
+        if self._stream is None:  # of a GET there is nothing to come back to
+            await self._writer.respond(405 if self._resumes else 202, b"")
+        elif self.gone:
+            self.abandon()
+        else:
+            await self._stream.end(b"")
+
+    async def finish_stream(self, reply: Reply) -> None:
+        """Send the reply as an event in any case."""
+        if not self.gone and self._stream is None:
+            self._start_stream()
+        await self.finish(reply)
+
+    async def refuse_resuming(self) -> None:
+        """Say that there is no stream to come back to."""
+        await self._writer.respond(405, b"", (b"allow", b"POST"))
+
+    def _close(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    # The client's disconnect, which cancels nothing in this era, and its cancellation
+
+    def watch(self) -> None:
+        """Begin to watch a call that takes long: for its client's disconnect, and for its cancellation elsewhere."""
+        self._watcher = self.loop.create_task(self._wait_until_gone(self._leave))
+        if self._call is not None and self._call.session:
+            self._cancellation = self.loop.create_task(self._live.watch(self._call))
+        if self._ticking is None:
+            self._tick_later()
+
+    def unwatch(self) -> None:
+        """Stop watching."""
+        super().unwatch()
+        self._close()
+        if self._cancellation is not None:
+            self._cancellation.cancel()
+            self._cancellation = None
+
+    def on_gone(self, then: Callable[[], object] | None) -> None:
+        """Say what is called when the client leaves."""
+        self._then = then
+        if self.gone and then is not None:
+            then()
+
+    def _leave(self) -> None:
+        if self._then is not None:
+            self._then()
+
+
+def _message(id: str, data: bytes) -> Frame:
+    return Frame(b"event: message\nid: %b\ndata: %b\n\n" % (id.encode(), data))
+
+
+def _last(data: bytes) -> Frame:
+    """Return the last event of a stream; what comes back to it is told that there is nothing more."""
+    return _message(last_id(), data)
