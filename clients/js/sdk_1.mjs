@@ -1,4 +1,4 @@
-/** The official SDK 1.x: `Client` over `StreamableHTTPClientTransport`. */
+/** The official SDK 1.x: `Client` over `StreamableHTTPClientTransport`; with the argument `progress`, its timeout is reset. */
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
@@ -16,9 +16,10 @@ await run(async (url) => {
     content: { type: "text", text: SUMMARY },
     model: "constant",
   }));
+  const options = process.argv[3] === "progress" ? { onprogress: () => {}, resetTimeoutOnProgress: true } : {};
   await client.connect(new StreamableHTTPClientTransport(new URL(url)));
   await probe({
-    call: (name, given) => client.callTool({ name, arguments: given }),
+    call: (name, given) => client.callTool({ name, arguments: given }, undefined, options),
     tools: () => client.listTools(),
     prompts: () => client.listPrompts(),
     resources: () => client.listResources(),
