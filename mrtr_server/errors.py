@@ -25,6 +25,8 @@
     │       │   └── OverBudget      over a limit of the flow
     │       ├── HeaderMismatch      the headers do not say what the body says
     │       ├── UnsupportedVersion  a protocol version that is not served
+    │       │   └── HandshakeNotServed  a client that begins with a handshake, and no version with one is served
+    │       ├── SessionEnded        a session that its client has ended
     │       ├── MissingCapability   the client can't do what has to be asked of it
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
     │       ├── Declined            the user said no, where no tool result can say so
@@ -246,6 +248,34 @@ class UnsupportedVersion(RequestError):
             f"{', '.join(supported) or 'only requests that name no version'}",
             {"supported": supported, "requested": requested[:200]},
         )
+
+
+class HandshakeNotServed(UnsupportedVersion):
+    """A client begins with a handshake, and no version that has one is served.
+
+    Args:
+        requested: the version that the client asked for.
+        supported: the versions that are served, the preferred one first.
+    """
+
+    def __init__(self, requested: str, supported: list[str]) -> None:
+        versions = " and ".join(supported)
+        served = f"serves {versions}, which has no initialize" if versions else "takes no initialize"
+        RequestError.__init__(
+            self,
+            f"This server {served}. If your client has a newer mode, set it: in Python's mcp 2 use "
+            'Client(url, mode="auto") in place of ClientSession, in TypeScript\'s @modelcontextprotocol/client pass '
+            '{versionNegotiation: {mode: "auto"}}. Otherwise ask the operator of the server to serve your version: '
+            "without dialects=, it serves every one",
+            {"supported": supported, "requested": requested[:200]},
+        )
+
+
+class SessionEnded(RequestError):
+    """A session that its client has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("The session has ended; begin a new one")
 
 
 class MissingCapability(RequestError):

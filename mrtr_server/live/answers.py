@@ -110,7 +110,7 @@ class Answers:
         return None if found is None else self._read(id, found.decode("ascii", "replace"))
 
     def publish(self, change: Change) -> None:
-        """Tell who listens of a change."""
+        """Notify who listens of a change."""
         self._fanout.publish(change)
 
     def listen(self, asked: Iterable[Asked], *others: Change) -> Subscription:

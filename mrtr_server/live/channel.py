@@ -39,11 +39,11 @@ class Channel(Outlet, Protocol):
         ...
 
     def on_start(self, id: Callable[[], str]) -> None:
-        """Say which id the first event has, if a stream starts by itself."""
+        """Set which id the first event has, if a stream starts by itself."""
         ...
 
     def on_gone(self, then: Callable[[], object] | None) -> None:
-        """Say what is called, on the event loop, when the client leaves; at once if it has left."""
+        """Set what is called, on the event loop, when the client leaves; at once if it has left."""
         ...
 
     def prime(self, id: str, retry: int | None = None) -> None:

@@ -13,6 +13,7 @@ from ..errors import (
     Busy,
     CutOff,
     Declined,
+    HandshakeNotServed,
     HeaderMismatch,
     InternalFault,
     InvalidParams,
@@ -23,6 +24,7 @@ from ..errors import (
     PayloadTooLarge,
     ProtocolError,
     RequestError,
+    SessionEnded,
     Unavailable,
     UnknownMethod,
     UnsupportedVersion,
@@ -97,7 +99,8 @@ def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
     """Return the error for a message that no served wire form claims."""
     requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
     if requested or envelope.method == "initialize" or not versions:
-        return UnsupportedVersion(requested if isinstance(requested, str) else "", versions)
+        kind = HandshakeNotServed if envelope.method == "initialize" else UnsupportedVersion
+        return kind(requested if isinstance(requested, str) else "", versions)
     return HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
 
 
@@ -124,6 +127,8 @@ class Dialect(ABC):
         HeaderMismatch: (400, -32020),
         MissingCapability: (400, -32021),
         UnsupportedVersion: (400, -32022),
+        HandshakeNotServed: (200, -32022),  # a client that shows HTTP errors alone would hide what it says
+        SessionEnded: (404, -32600),
         ProtocolError: (200, -32603),
         Declined: (200, DECLINED),
         Busy: (503, BUSY),

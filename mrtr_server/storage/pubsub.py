@@ -85,7 +85,7 @@ class Listener:
         self._closed = False
 
     def notify(self, change: Change) -> None:
-        """Tell it of a change. May be called from any thread."""
+        """Note a change. May be called from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._add, change)
         except RuntimeError:  # its loop has ended without closing it

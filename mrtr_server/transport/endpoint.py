@@ -32,7 +32,7 @@ from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
-from .handshake_endpoint import SESSION_ENDED, HandshakeEndpoint
+from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
 from .response_writer import JSON_TYPE, ResponseWriter
 
@@ -225,13 +225,13 @@ class Endpoint:
         if body is None:
             return None
         user = scope.get("user")
-        principal = None if user is None else principal_of(user)
-        if handshake is not None and handshake.takes_batch(body, headers, principal):
+        if handshake is not None and handshake.takes_batch(body, headers, scope):
             return await handshake.serve_batch(
                 body, headers, scope, exchange.receive, exchange.writer, exchange.request
             )
         envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
         exchange.request_id = envelope.id
+        principal = None if user is None else principal_of(user)
         if envelope.id is None or not envelope.method:
             taken = envelope.id is None if handshake is None else await handshake.take(envelope, principal)
             if taken:
@@ -272,8 +272,7 @@ class Endpoint:
         """Return the reply to a request of the handshake era; None if it has been answered."""
         headers, scope, receive, writer = exchange.headers, exchange.scope, exchange.receive, exchange.writer
         session = handshake.dialect.session_of(headers, principal)
-        if await handshake.has_ended(session):
-            return Reply(404, SESSION_ENDED)
+        await handshake.check(session)
         exchange.dialect = dialect = handshake.dialect.speaking(headers, session)
         connection = handshake.connect(headers, session, scope, receive, writer, exchange.request)
         exchange.connection = connection

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 from starlette.types import Receive, Scope
 
-from ..errors import Busy, InternalFault, InvalidRequest, ProtocolError, RequestError, StoreUnavailable
+from ..errors import Busy, InternalFault, InvalidRequest, ProtocolError, RequestError, SessionEnded, StoreUnavailable
 from ..flow.admission import Admission
 from ..limits import Limits
 from ..live.events import ENDED, Event
@@ -30,8 +30,6 @@ LAST_EVENT = b"last-event-id"
 
 MOST_IN_BATCH = 100
 """How many messages a batch may hold."""
-
-SESSION_ENDED = b'{"jsonrpc":"2.0","error":{"code":-32001,"message":"The session has ended; begin a new one"}}'
 
 
 class HandshakeEndpoint:
@@ -92,10 +90,11 @@ class HandshakeEndpoint:
             await answers.keep(asked, self.dialect.load_answer(envelope))
         return True
 
-    async def has_ended(self, session: Session) -> bool:
-        """Return whether a session has been ended by its client."""
+    async def check(self, session: Session) -> None:
+        """Check that the client of a session has not ended it. Raises `SessionEnded`."""
         states = self._live.states
-        return not states.has_surely_not_ended(session) and await states.has_ended(session)
+        if not states.has_surely_not_ended(session) and await states.has_ended(session):
+            raise SessionEnded
 
     def connect(
         self,
@@ -123,11 +122,11 @@ class HandshakeEndpoint:
 
     # A batch
 
-    def takes_batch(self, body: bytes, headers: Mapping[bytes, bytes], principal: Principal | None) -> bool:
+    def takes_batch(self, body: bytes, headers: Mapping[bytes, bytes], scope: Scope) -> bool:
         """Return whether a body is a batch, of a client whose version has batches."""
-        if body.lstrip()[:1] != b"[":
+        if body[:1] == b"{" or body[:100].lstrip()[:1] != b"[":
             return False
-        session = self.dialect.session_of(headers, principal)
+        session = self.dialect.session_of(headers, _principal(scope))
         return self.dialect.is_named(headers, session) and self.dialect.speaking(headers, session).form.batches
 
     async def serve_batch(
@@ -197,9 +196,7 @@ class HandshakeEndpoint:
         """Serve a `GET`: continue a stream, or open that of a session's notifications (Transports, Listening)."""
         principal = _principal(scope)
         session = self.dialect.session_of(headers, principal)
-        if await self.has_ended(session):
-            await writer.respond(404, SESSION_ENDED)
-            return
+        await self.check(session)
         connection = self.connect(headers, session, scope, receive, writer, request)
         last = headers.get(LAST_EVENT, b"").strip().decode("latin-1")
         if not connection.accepts_stream():
@@ -215,15 +212,12 @@ class HandshakeEndpoint:
         session = self.dialect.session_of(headers, principal)
         if session.key and self._live.is_shared():
             with suppress(StoreUnavailable, Busy):
-                if await self.has_ended(session):
-                    await writer.respond(404, SESSION_ENDED)
-                    return
-                await self._live.states.change(
-                    session.key, owner_of(principal), lambda state: replace(state, ended=True)
-                )
+                await self.check(session)
+                states, owner = self._live.states, owner_of(principal)
+                await states.change(session.key, owner, lambda state: replace(state, ended=True))
                 await writer.respond(204, b"")
                 return
-        await writer.respond(405, b"", (b"allow", b"GET, POST"))
+        await writer.respond(405, b"", (b"allow", b"POST"))
 
     async def _resume(
         self, last: str, principal: Principal | None, connection: LiveConnection, parts: tuple[Any, ...]

@@ -132,7 +132,7 @@ class LiveConnection(Connection):
         return self._form.form.enriches and self.accepts_stream()
 
     def on_start(self, id: Callable[[], str]) -> None:
-        """Say which id the first event has, if a stream starts by itself."""
+        """Set which id the first event has, if a stream starts by itself."""
         self._first_id = id
 
     def prime(self, id: str, retry: int | None = None) -> None:
@@ -257,7 +257,7 @@ class LiveConnection(Connection):
         await self.finish(reply)
 
     async def refuse_resuming(self) -> None:
-        """Say that there is no stream to come back to."""
+        """Refuse a `GET`: there is no stream to come back to."""
         await self._writer.respond(405, b"", (b"allow", b"POST"))
 
     def _close(self) -> None:
@@ -284,7 +284,7 @@ class LiveConnection(Connection):
             self._cancellation = None
 
     def on_gone(self, then: Callable[[], object] | None) -> None:
-        """Say what is called when the client leaves."""
+        """Set what is called when the client leaves."""
         self._then = then
         if self.gone and then is not None:
             then()
