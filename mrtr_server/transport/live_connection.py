@@ -162,7 +162,10 @@ class LiveConnection(Connection):
     def _take_first_id(self) -> str:
         """Return the id for the event that starts the stream by itself; empty if it has an id."""
         first, self._first_id = self._first_id, None
-        return "" if first is None else first()
+        if first is None:
+            return ""
+        self._watch_client()  # at once: what comes of a call is kept only for a client that is known to have left
+        return first()
 
     def _add(self, note: Note, data: bytes) -> Awaitable[None]:
         if not self.finishing and (id := self._take_first_id()):
@@ -269,7 +272,7 @@ class LiveConnection(Connection):
 
     def watch(self) -> None:
         """Begin to watch a call that takes long: for its client's disconnect, and for its cancellation elsewhere."""
-        self._watcher = self.loop.create_task(self._wait_until_gone(self._leave))
+        self._watch_client()
         if self._call is not None and self._call.session:
             self._cancellation = self.loop.create_task(self._live.watch(self._call))
         if self._ticking is None:
@@ -288,6 +291,10 @@ class LiveConnection(Connection):
         self._then = then
         if self.gone and then is not None:
             then()
+
+    def _watch_client(self) -> None:
+        if self._watcher is None:
+            self._watcher = self.loop.create_task(self._wait_until_gone(self._leave))
 
     def _leave(self) -> None:
         if self._then is not None:

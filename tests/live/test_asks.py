@@ -54,7 +54,10 @@ class TestOneQuestion:
         with client.calling("greet") as stream:
             asked = stream.ask()
             reply = client.answer(
-                asked, {"action": "accept", "content": {"name": "octocat"}}, MCP_Protocol_Version=None, Mcp_Session_Id=None
+                asked,
+                {"action": "accept", "content": {"name": "octocat"}},
+                MCP_Protocol_Version=None,
+                Mcp_Session_Id=None,
             )
             assert reply.status == 202
             assert text(stream.end()) == "Hello, octocat!"

@@ -79,7 +79,11 @@ class TestResuming:
             assert first["method"] not in [each["method"] for each in others]
             answers = {
                 "elicitation/create": {"action": "accept", "content": {"name": "octocat"}},
-                "sampling/createMessage": {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"},
+                "sampling/createMessage": {
+                    "role": "assistant",
+                    "content": {"type": "text", "text": "hi"},
+                    "model": "m",
+                },
                 "roots/list": {"roots": []},
             }
             for asked in (first, *others):
@@ -171,5 +175,7 @@ class TestRoundTrips:
             client.accept(stream.ask(), name="Jane")
             stream.ask()
             asked = ["put_value", "grant", "record_outcome"]
-            seen = [name for each in counted for name in each.take() if name in {*asked, "get_value", "find_redemption"}]
+            seen = [
+                name for each in counted for name in each.take() if name in {*asked, "get_value", "find_redemption"}
+            ]
         assert sorted(seen) == sorted(asked)

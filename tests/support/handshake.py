@@ -50,7 +50,9 @@ def _validator(definition: str, version: str) -> Draft202012Validator:
 def check(definition: str, value: Any, version: str = NEWEST) -> None:
     """Check a message, or a part of one, against the official schema of a version, where that is here."""
     if version in (NEWEST, "2025-06-18"):
-        problems = [f"{error.json_path}: {error.message}" for error in _validator(definition, version).iter_errors(value)]
+        problems = [
+            f"{error.json_path}: {error.message}" for error in _validator(definition, version).iter_errors(value)
+        ]
         assert problems == [], f"{definition} of {version}: {problems}"
 
 
@@ -232,7 +234,9 @@ class Handshake:
             assert response.status_code == 200, response.status_code
             yield Stream(response, self.version)
 
-    def answer(self, asked: JSON, result: JSON | None = None, error: JSON | None = None, **headers: str | None) -> Reply:
+    def answer(
+        self, asked: JSON, result: JSON | None = None, error: JSON | None = None, **headers: str | None
+    ) -> Reply:
         """Answer a question."""
         given = {"result": result} if result is not None else {"error": error}
         reply = self.post({"jsonrpc": "2.0", "id": asked["id"], **given}, **headers)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -130,11 +131,20 @@ def register(app: MRTRServer) -> MRTRServer:
         return "waited"
 
     @app.tool
-    async def work_after(ctx: Context) -> str:
-        """Ask, and then wait for the gate, step by step."""
+    async def wait_and_ask(ctx: Context) -> str:
+        """Send progress, wait for the gate, and ask."""
+        await ctx.progress(1, 2)
+        while not GATE.is_set():
+            await asyncio.sleep(0.01)
+        return f"Hello, {(await ctx.elicit('Who?', Login)).name}!"
+
+    @app.tool
+    async def work_after(ctx: Context, file: str = "") -> str:
+        """Ask, and then wait for the gate, or for a file, step by step."""
         login = await ctx.elicit("Who?", Login)
         EFFECTS.append("works")
-        while not GATE.is_set():
+        await ctx.progress(1)
+        while not (GATE.is_set() or (file and Path(file).exists())):
             await asyncio.sleep(0.01)
             await ctx.checkpoint()
         EFFECTS.append("worked")
