@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import MissingCapability
 from .handshake_versions import HandshakeVersion
-from .messages import JSON, Question
+from .messages import JSON, NamedChoices, Question
 
 
 def question_params(version: HandshakeVersion, question: Question, elicitation: str) -> JSON:
@@ -27,7 +27,10 @@ def question_params(version: HandshakeVersion, question: Question, elicitation: 
         if not version.enriches:
             raise MissingCapability({"elicitation": {"url": {}}})
         return {**params, "elicitationId": elicitation}
-    return params if version.enriches else {**params, "requestedSchema": _plain_form(params["requestedSchema"])}
+    schema = params["requestedSchema"]
+    write = _named_field if version.enriches else _plain_field
+    fields = {name: write(field) for name, field in schema["properties"].items()}
+    return {**params, "requestedSchema": {**schema, "properties": fields}}
 
 
 def _plain_sampling(params: JSON) -> JSON:
@@ -42,17 +45,23 @@ def _plain_sampling(params: JSON) -> JSON:
     return {**params, "messages": messages}
 
 
-def _plain_form(schema: JSON) -> JSON:
-    """Return a form whose fields are texts, numbers, yes or no, and choices of one."""
-    return {**schema, "properties": {name: _plain_field(field) for name, field in schema["properties"].items()}}
+def _named_field(field: JSON) -> JSON:
+    """Return a field with its choices as their author wrote them."""
+    return _with_names(field) if isinstance(field.get("oneOf"), NamedChoices) else field
 
 
 def _plain_field(field: JSON) -> JSON:
+    """Return a field that is a text, a number, a yes or no, or a choice of one."""
     if field["type"] == "array":
         raise MissingCapability({"elicitation": {"choices": {}}})
     plain = {name: value for name, value in field.items() if name != "default" or field["type"] == "boolean"}
-    options = plain.pop("oneOf", None)
-    if options is not None:
-        plain["enum"] = [option["const"] for option in options]
-        plain["enumNames"] = [option["title"] for option in options]
-    return plain
+    return _with_names(plain) if "oneOf" in plain else plain
+
+
+def _with_names(field: JSON) -> JSON:
+    options = field["oneOf"]
+    return {
+        **{name: value for name, value in field.items() if name != "oneOf"},
+        "enum": [option["const"] for option in options],
+        "enumNames": [option["title"] for option in options],
+    }

@@ -28,6 +28,10 @@ NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}
 """What a client must declare for that, in the shape of `ClientCapabilities`."""
 
 
+class NamedChoices(list[JSON]):
+    """Titled choices of a form whose author wrote `enumNames`: versions that have these send them as written."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskOffer:
     """The client takes a task in place of a result.

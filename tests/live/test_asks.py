@@ -256,7 +256,8 @@ class TestNotes:
         with client.open("tools/call", {"name": "greet", "_meta": {"progressToken": 7}}) as stream:
             asked = stream.ask()
             seen = [stream.next()["params"]["progress"] for _ in range(3)]
-            assert seen == sorted(set(seen)) and 0 < seen[-1] < 1
+            assert seen == sorted(set(seen))
+            assert 0 < seen[-1] < 1
             client.accept(asked, name="octocat")
             assert text(stream.end()) == "Hello, octocat!"
 

@@ -77,7 +77,7 @@ class TestResuming:
         with client.resume(after_the_first) as again:
             others = [again.ask(), again.ask()]
             assert first["method"] not in [each["method"] for each in others]
-            answers = {
+            answers: dict[str, Any] = {
                 "elicitation/create": {"action": "accept", "content": {"name": "octocat"}},
                 "sampling/createMessage": {
                     "role": "assistant",

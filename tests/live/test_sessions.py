@@ -134,7 +134,7 @@ class TestBatches:
         client = connect(version="2025-03-26")
         reply = client.post(self.batch())
         assert reply.status == 200
-        replies = reply.json
+        replies: Any = reply.json
         assert [each.get("id") for each in replies] == [1, "two", 3, 4, None]
         assert replies[0]["result"] == {}
         assert replies[1]["result"]["content"][0]["text"] == "3"

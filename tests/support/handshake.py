@@ -125,7 +125,7 @@ class Stream:
     def ask(self) -> JSON:
         """Return the next message, which asks."""
         message = self.next()
-        assert "method" in message and "id" in message, message
+        assert {"method", "id"} <= message.keys(), message
         return message
 
     def end(self) -> JSON:
@@ -239,8 +239,7 @@ class Handshake:
     ) -> Reply:
         """Answer a question."""
         given = {"result": result} if result is not None else {"error": error}
-        reply = self.post({"jsonrpc": "2.0", "id": asked["id"], **given}, **headers)
-        return reply
+        return self.post({"jsonrpc": "2.0", "id": asked["id"], **given}, **headers)
 
     def accept(self, asked: JSON, **content: Any) -> None:
         """Answer a question as a person who fills the form in; it is acknowledged."""

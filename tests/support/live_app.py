@@ -17,6 +17,17 @@ GATE = threading.Event()
 """What `wait` waits for."""
 
 
+async def opened(seconds: float = 20.0) -> None:
+    """Wait for the gate, which another thread opens."""
+    async with asyncio.timeout(seconds):
+        while not GATE.is_set():  # noqa: ASYNC110  it is no event of this loop
+            await asyncio.sleep(0.01)
+
+
+def exists(file: str) -> bool:
+    return bool(file) and Path(file).exists()
+
+
 class Toppings(BaseModel):
     """A form with choices."""
 
@@ -124,9 +135,7 @@ def register(app: MRTRServer) -> MRTRServer:
         """Send progress, and wait for the gate."""
         EFFECTS.append("waits")
         await ctx.progress(1, 2)
-        async with asyncio.timeout(seconds):
-            while not GATE.is_set():
-                await asyncio.sleep(0.01)
+        await opened(seconds)
         EFFECTS.append("waited")
         return "waited"
 
@@ -134,8 +143,7 @@ def register(app: MRTRServer) -> MRTRServer:
     async def wait_and_ask(ctx: Context) -> str:
         """Send progress, wait for the gate, and ask."""
         await ctx.progress(1, 2)
-        while not GATE.is_set():
-            await asyncio.sleep(0.01)
+        await opened()
         return f"Hello, {(await ctx.elicit('Who?', Login)).name}!"
 
     @app.tool
@@ -144,7 +152,7 @@ def register(app: MRTRServer) -> MRTRServer:
         login = await ctx.elicit("Who?", Login)
         EFFECTS.append("works")
         await ctx.progress(1)
-        while not (GATE.is_set() or (file and Path(file).exists())):
+        while not (GATE.is_set() or exists(file)):
             await asyncio.sleep(0.01)
             await ctx.checkpoint()
         EFFECTS.append("worked")
