@@ -9,7 +9,6 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from clients_fleet import Front, foreign, replicas
@@ -129,9 +128,8 @@ async def main(given: argparse.Namespace) -> int:
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     listed = read_clients(given.clients)
     clients = select(listed, given.only, quick=given.quick)
-    with TemporaryDirectory() as folder:
-        async with foreign(given.server) if given.server else replicas(Path(folder)) as front:
-            results = await visit_all(clients, front, given)
+    async with foreign(given.server) if given.server else replicas(given.database) as front:
+        results = await visit_all(clients, front, given)
     if given.json:
         print(json.dumps([result.as_json() for result in results]))
     else:
@@ -147,6 +145,9 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="", metavar="A,B", help="these clients, by their names")
     parser.add_argument("--quick", action="store_true", help="only those that install in a few seconds")
     parser.add_argument("--server", metavar="URL", help="another server of this machine, with the same tools")
+    parser.add_argument(
+        "--database", choices=["sqlite", "postgresql"], default="sqlite", help="what the replicas share"
+    )
     parser.add_argument("--patience", type=float, default=0, metavar="S", help="find out, too, who waits that long")
     parser.add_argument("--limit", type=float, default=90, metavar="S", help="how long a client may take; default: 90")
     parser.add_argument("--clients", type=Path, default=LISTED, metavar="FILE", help="another list of clients")

@@ -6,6 +6,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 from demo_fleet import running
@@ -55,14 +56,20 @@ class Front(RoundRobin):
 
 
 @asynccontextmanager
-async def replicas(folder: Path) -> AsyncIterator[Front]:
+async def replicas(database: str) -> AsyncIterator[Front]:
     """Run our server in three processes, with one key and one database, until the context ends.
 
     Args:
-        folder: for the database.
+        database: `sqlite` or `postgresql`; a new one, which is gone afterwards.
     """
-    variables = {"MRTR_KEYS": secrets.token_hex(32), "MRTR_DATABASE_URL": f"sqlite:///{folder}/clients.db"}
     async with AsyncExitStack() as stack:
+        if database == "postgresql":
+            from tests.support.databases import running_postgresql
+
+            url = stack.enter_context(running_postgresql()).url()
+        else:
+            url = f"sqlite:///{stack.enter_context(TemporaryDirectory())}/clients.db"
+        variables = {"MRTR_KEYS": secrets.token_hex(32), "MRTR_DATABASE_URL": url}
         servers = [running(number, "clients_server:app", SCRIPTS, **variables) for number in range(1, REPLICAS + 1)]
         started = [(await stack.enter_async_context(server)).replica for server in servers]
         yield await stack.enter_async_context(Front(started, "/mcp").serving())

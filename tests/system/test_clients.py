@@ -86,7 +86,7 @@ class TestAClientThatDoesNotWork:
         return file
 
     def run(self, listed: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-        done = run_script("--clients", str(listed), *arguments)
+        done = run_script("--clients", str(listed), "--server", "http://127.0.0.1:9/mcp", *arguments)  # where nobody is
         assert done.stdout, done.stderr
         (found,) = json.loads(done.stdout)
         return done.returncode, found
