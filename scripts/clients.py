@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from clients_fleet import Front, foreign, replicas
+from clients_fleet import Front, foreign, read_address, replicas
 from clients_install import LISTED, Client, NotInstalled, environment, read_clients
 from clients_table import Result, as_text, write_rows
 
@@ -144,7 +144,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run real clients against three replicas behind a round robin.")
     parser.add_argument("--only", default="", metavar="A,B", help="these clients, by their names")
     parser.add_argument("--quick", action="store_true", help="only those that install in a few seconds")
-    parser.add_argument("--server", metavar="URL", help="another server of this machine, with the same tools")
+    parser.add_argument(
+        "--server", type=read_address, metavar="URL", help="another server of this machine, with the same tools"
+    )
     parser.add_argument(
         "--database", choices=["sqlite", "postgresql"], default="sqlite", help="what the replicas share"
     )

@@ -2,12 +2,13 @@
 
 import re
 import secrets
+from argparse import ArgumentTypeError
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from demo_fleet import running
 
@@ -75,18 +76,24 @@ async def replicas(database: str) -> AsyncIterator[Front]:
         yield await stack.enter_async_context(Front(started, "/mcp").serving())
 
 
+def read_address(text: str) -> SplitResult:
+    """Read the address of a server of this machine.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    url = urlsplit(text)
+    if url.scheme != "http" or url.hostname not in ("127.0.0.1", "localhost") or url.port is None:
+        raise ArgumentTypeError(f"a server has an address such as http://127.0.0.1:8000/mcp, not {text}")
+    return url
+
+
 @asynccontextmanager
-async def foreign(url: str) -> AsyncIterator[Front]:
+async def foreign(url: SplitResult) -> AsyncIterator[Front]:
     """Lead to a server of this machine that somebody else runs.
 
     Args:
-        url: its endpoint, `http://127.0.0.1:PORT/PATH`.
-
-    Raises:
-        ValueError: it is none of this machine.
+        url: its endpoint.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "http" or parts.hostname not in ("127.0.0.1", "localhost") or parts.port is None:
-        raise ValueError(f"A server is an address such as http://127.0.0.1:8000/mcp, not {url}")
-    async with Front([Replica(parts.port, "server")], parts.path or "/").serving() as front:
+    async with Front([Replica(url.port or 80, "server")], url.path or "/").serving() as front:
         yield front

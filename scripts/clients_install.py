@@ -56,9 +56,10 @@ class Client:
 
     @property
     def folder(self) -> Path:
-        """Where its environment is."""
+        """Where its environment is: in `build`, or for another list beside that one."""
+        beside = INSTALLED if self.programs == LISTED.parent else self.programs / "installed"
         kind = "npm" if self.npm else "pip"
-        return INSTALLED / f"{kind}-{re.sub(r'[^a-z0-9.]+', '-', self.name.lower()).strip('-')}"
+        return beside / f"{kind}-{re.sub(r'[^a-z0-9.]+', '-', self.name.lower()).strip('-')}"
 
     def command(self, url: str) -> list[str]:
         """Return what runs its program against a server."""
