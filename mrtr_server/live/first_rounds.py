@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
 from ..errors import NotExecuted, ProtocolError, RequestError
-from ..protocol.messages import Call, Outcome
+from ..protocol.messages import Call, Outcome, Outlet
 from ..storage.lease import Lease
 from .channel import Channel
 from .events import Event
@@ -43,7 +44,9 @@ class FirstRounds:
         self._clock = parts.clock
         self._keeping: set[asyncio.Task[None]] = set()
 
-    async def run(self, call: Call, channel: Channel, dispatch: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    async def run(
+        self, call: Call, channel: Channel, dispatch: Callable[[Call, Outlet], Awaitable[Outcome]]
+    ) -> Outcome:
         """Run a first round.
 
         Args:
@@ -51,27 +54,33 @@ class FirstRounds:
             channel: the response to its client.
             dispatch: runs it.
         """
-        came: asyncio.Future[Outcome | RequestError] = asyncio.get_running_loop().create_future()
+        came: asyncio.Future[Outcome | RequestError] | None = None
 
         def begin() -> str:
+            nonlocal came
+            came = asyncio.get_running_loop().create_future()
             name = token_hex(16)
             event = Event(channel.origin(), run=name, expires=self._clock() + KEPT)
             sealed = self._events.seal(event, call.principal)
             if sealed.row:
                 self._keep(self._events.keep(sealed))
-            channel.on_gone(lambda: self._keep(self._record(_named(call, name), came)))
+            record = partial(self._record, _named(call, name), came)
+            channel.on_gone(lambda: self._keep(record()))
             return sealed.after(0)
 
         channel.on_start(begin)
         try:
-            outcome = await dispatch()
-            came.set_result(outcome)
+            outcome = await dispatch(call, channel)
+            if came is not None:
+                came.set_result(outcome)
         except RequestError as error:
-            came.set_result(error)
+            if came is not None:
+                came.set_result(error)
             raise
         finally:
-            channel.on_gone(None)
-            came.cancel()  # unless it is done
+            if came is not None:
+                channel.on_gone(None)
+                came.cancel()  # unless it is done
         return outcome
 
     async def find(self, event: Event, call: Call, channel: Channel) -> Outcome:

@@ -60,24 +60,31 @@ class LiveCalls:
         Raises:
             RequestError: why there is no outcome.
         """
-        return await self._in_the_open(call, self._serve, channel)
+        running = self._enter(call)
+        try:
+            outcome = await self._first_rounds.run(call, channel, self._dispatch)
+            if not isinstance(outcome, NeedsInput):
+                return outcome
+            call.params, call.arguments = {}, {}  # a person may take their time
+            return await self._follow(outcome, running, channel)
+        except asyncio.CancelledError:
+            if not running.has_cancelled():
+                raise
+            return None
+        finally:
+            self._leave(running)
 
     async def resume(self, event: Event, call: Call, channel: Channel) -> Outcome | None:
         """Continue a call from an event of its stream, wherever it began; see `serve`."""
-        return await self._in_the_open(call, self._resume, channel, event)
-
-    async def _serve(self, running: "_Running", channel: Channel) -> Outcome | None:
-        call = running.call
-
-        async def dispatch() -> Outcome:
-            with self._moving(call, channel):
-                return await self._dispatch(call, channel)
-
-        outcome = await self._first_rounds.run(call, channel, dispatch)
-        if not isinstance(outcome, NeedsInput):
-            return outcome
-        call.params, call.arguments = {}, {}  # a person may take their time
-        return await self._follow(outcome, running, channel)
+        running = self._enter(call)
+        try:
+            return await self._resume(running, channel, event)
+        except asyncio.CancelledError:
+            if not running.has_cancelled():
+                raise
+            return None
+        finally:
+            self._leave(running)
 
     async def _resume(self, running: "_Running", channel: Channel, event: Event) -> Outcome | None:
         call = running.call
@@ -107,7 +114,7 @@ class LiveCalls:
             is_new = event is None
             if event is None:
                 event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
-            if self._admission.draining and (event.questions or channel.can_move):
+            if self._admission.draining if event.questions else self._admission.is_full and channel.can_move:
                 await self._move(event, running, channel)
                 return None
             answers: dict[str, JSON] = {}
@@ -126,7 +133,7 @@ class LiveCalls:
         """Run the round after an answer, once in the fleet."""
 
         async def run(lease: Lease) -> Outcome:
-            with running.within(asyncio.current_task()), self._moving(call, channel):
+            with running.within(asyncio.current_task()):
                 return await self._dispatch(call, channel)
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
@@ -165,8 +172,6 @@ class LiveCalls:
             finally:
                 hold.close()
 
-    # Draining
-
     async def _move(self, event: Event, running: "_Running", channel: Channel) -> None:
         """Close the stream, so that its client continues at another replica."""
         if not channel.gone:
@@ -174,18 +179,6 @@ class LiveCalls:
             with store_needed():
                 await self._parts.events.keep(id)
             channel.prime(id.after(event.sent), RETRY)
-
-    @contextmanager
-    def _moving(self, call: Call, channel: Channel) -> Iterator[None]:
-        """Let a call leave with its journal once the server drains, if its client comes back by itself."""
-
-        def move() -> None:
-            call.can_retry = channel.can_move
-
-        if self._admission.draining:
-            move()
-        with self._admission.on_drain(move):
-            yield
 
     # Cancellation
 
@@ -224,22 +217,16 @@ class LiveCalls:
         id = _cancel_id(call.session, call.request_id)
         return bool(call.session) and await self._parts.store.get(id) is not None
 
-    async def _in_the_open(
-        self, call: Call, serve: Callable[..., Awaitable[Outcome | None]], *given: Any
-    ) -> Outcome | None:
-        """Serve a call so that its client can cancel it: it has no outcome then."""
-        running, key = _Running(call), (call.session, call.request_id)
+    def _enter(self, call: Call) -> "_Running":
+        running = _Running(call)
         if call.session:
-            self._open[key] = running
-        try:
-            return await serve(running, *given)
-        except asyncio.CancelledError:
-            if not running.has_cancelled():
-                raise
-            return None
-        finally:
-            if self._open.get(key) is running:
-                del self._open[key]
+            self._open[call.session, call.request_id] = running
+        return running
+
+    def _leave(self, running: "_Running") -> None:
+        key = (running.call.session, running.call.request_id)
+        if self._open.get(key) is running:
+            del self._open[key]
 
 
 class _Running:
@@ -249,10 +236,13 @@ class _Running:
         call: the call.
     """
 
+    __slots__ = ("_own", "_task", "call", "is_cancelled")
+
     def __init__(self, call: Call) -> None:
         self.call = call
         self.is_cancelled = False
-        self._own = self._task = asyncio.current_task()
+        self._own: asyncio.Task[Any] | None = asyncio.current_task()
+        self._task = self._own
 
     def cancel(self) -> None:
         """Cancel what runs. Safe to call twice, and on any thread."""

@@ -177,7 +177,7 @@ class HandshakeDialect(Dialect):
             log_level="debug",  # who has set a level is asked when there is a message
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
-            can_retry=False,
+            can_retry=False,  # the connection knows
             session=session.key,
             mismatch=mismatch,
         )

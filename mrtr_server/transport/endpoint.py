@@ -26,7 +26,7 @@ from ..protocol.all_dialects import (
     read_envelope,
     unclaimed,
 )
-from ..protocol.callers import Client, Principal
+from ..protocol.callers import Client
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
@@ -34,6 +34,7 @@ from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
+from .live_connection import LiveConnection
 from .response_writer import JSON_TYPE, ResponseWriter
 
 logger = logging.getLogger("mrtr_server")
@@ -196,9 +197,9 @@ class Endpoint:
         writer: ResponseWriter,
         request: "asyncio.Task[Any]",
     ) -> None:
-        exchange = _Exchange(self._dialects[0], headers, scope, receive, writer, request)
+        exchange = _Exchange(self._dialects[0])
         try:
-            reply = await self._answer(exchange, repeated)
+            reply = await self._answer(exchange, headers, repeated, scope, receive, writer, request)
             if reply is None:
                 return
         except asyncio.CancelledError:
@@ -218,17 +219,24 @@ class Endpoint:
         else:
             await writer.respond(reply.status, reply.body, *reply.headers)
 
-    async def _answer(self, exchange: "_Exchange", repeated: str) -> Reply | None:
+    async def _answer(
+        self,
+        exchange: "_Exchange",
+        headers: Mapping[bytes, bytes],
+        repeated: str,
+        scope: Scope,
+        receive: Receive,
+        writer: ResponseWriter,
+        request: "asyncio.Task[Any]",
+    ) -> Reply | None:
         """Return the reply to a POST; None if it has been answered."""
-        headers, scope, handshake = exchange.headers, exchange.scope, self._handshake
-        body = await self._read(headers, exchange.receive)
+        handshake = self._handshake
+        body = await self._read(headers, receive)
         if body is None:
             return None
         user = scope.get("user")
-        if handshake is not None and handshake.takes_batch(body, headers, scope):
-            return await handshake.serve_batch(
-                body, headers, scope, exchange.receive, exchange.writer, exchange.request
-            )
+        if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, headers, scope):
+            return await handshake.serve_batch(body, headers, scope, receive, writer, request)
         envelope = read_envelope(body, headers, repeated, self._limits.json_depth, self._limits.values)
         exchange.request_id = envelope.id
         principal = None if user is None else principal_of(user)
@@ -238,7 +246,10 @@ class Endpoint:
                 return Reply(202, b"")
         exchange.dialect = dialect = self._choose(envelope)
         if handshake is not None and dialect is handshake.dialect:
-            return await self._answer_handshake(handshake, exchange, envelope, body, principal)
+            session = handshake.dialect.session_of(headers, principal)
+            await handshake.check(session)
+            exchange.connection = live = handshake.connect(headers, session, scope, receive, writer, request)
+            return await self._answer_live(handshake, exchange, live, live.open(envelope, body))
         del body  # a stream may stay open for long, and need not hold what opened it
         exchange.call = call = dialect.load_call(envelope, principal, user)
         call.root = scope.get("root_path", "")
@@ -246,7 +257,7 @@ class Endpoint:
             call.scopes = scopes_of(credentials)
         del envelope
         exchange.connection = connection = Connection(
-            dialect, headers, self._admission, scope, exchange.receive, exchange.writer, exchange.request
+            dialect, headers, self._admission, scope, receive, writer, request
         )
         self._watch.enter(connection)
         try:
@@ -261,23 +272,12 @@ class Endpoint:
         exchange.call = None  # the client may take its time to read the reply, and both may be as large
         return dialect.reply(call, outcome)
 
-    async def _answer_handshake(
-        self,
-        handshake: HandshakeEndpoint,
-        exchange: "_Exchange",
-        envelope: Envelope,
-        body: bytes,
-        principal: Principal | None,
+    async def _answer_live(
+        self, handshake: HandshakeEndpoint, exchange: "_Exchange", connection: LiveConnection, call: Call
     ) -> Reply | None:
         """Return the reply to a request of the handshake era; None if it has been answered."""
-        headers, scope, receive, writer = exchange.headers, exchange.scope, exchange.receive, exchange.writer
-        session = handshake.dialect.session_of(headers, principal)
-        await handshake.check(session)
-        exchange.dialect = dialect = handshake.dialect.speaking(headers, session)
-        connection = handshake.connect(headers, session, scope, receive, writer, exchange.request)
-        exchange.connection = connection
-        exchange.call = call = connection.open(envelope, body)
-        del envelope, body
+        exchange.call = call
+        exchange.dialect = dialect = connection.form
         outcome = await handshake.serve(call, connection)
         if outcome is None:
             await connection.end()
@@ -338,45 +338,19 @@ class Endpoint:
 
 
 class _Exchange:
-    """One POST, and what is known of it so far.
+    """What is known of one POST so far, for the case that it fails.
 
     Args:
         dialect: writes its errors until its own is known.
-        headers, scope, receive, writer, request: of the request, and the response to it.
     """
 
-    __slots__ = (
-        "call",
-        "connection",
-        "dialect",
-        "headers",
-        "listens",
-        "receive",
-        "request",
-        "request_id",
-        "scope",
-        "writer",
-    )
+    request_id: str | int | None = None
+    connection: Connection | None = None
+    call: Call | None = None
+    listens = False
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        headers: Mapping[bytes, bytes],
-        scope: Scope,
-        receive: Receive,
-        writer: ResponseWriter,
-        request: "asyncio.Task[Any]",
-    ) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.headers = headers
-        self.scope = scope
-        self.receive = receive
-        self.writer = writer
-        self.request = request
-        self.request_id: str | int | None = None
-        self.connection: Connection | None = None
-        self.call: Call | None = None
-        self.listens = False
 
 
 def _named(call: Call | None) -> str:

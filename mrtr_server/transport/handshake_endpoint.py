@@ -19,7 +19,7 @@ from ..logs.failures import report_failure
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply, read_envelope
 from ..protocol.callers import Principal
-from ..protocol.messages import Call, Listening, Outcome
+from ..protocol.messages import ASKING_METHODS, Call, Listening, Outcome
 from ..protocol.sessions import Session, owner_of
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch
@@ -113,7 +113,9 @@ class HandshakeEndpoint:
         )
 
     async def serve(self, call: Call, connection: LiveConnection) -> Outcome | None:
-        """Serve a call; see `LiveCalls.serve`."""
+        """Serve a call; see `LiveCalls.serve`. What can't ask is answered at once."""
+        if call.method not in ASKING_METHODS:
+            return await self._dispatcher.dispatch(call, connection)
         self._watch.enter(connection)
         try:
             return await self._calls.serve(call, connection)
@@ -124,7 +126,7 @@ class HandshakeEndpoint:
 
     def takes_batch(self, body: bytes, headers: Mapping[bytes, bytes], scope: Scope) -> bool:
         """Return whether a body is a batch, of a client whose version has batches."""
-        if body[:1] == b"{" or body[:100].lstrip()[:1] != b"[":
+        if body[:100].lstrip()[:1] != b"[":
             return False
         session = self.dialect.session_of(headers, _principal(scope))
         return self.dialect.is_named(headers, session) and self.dialect.speaking(headers, session).form.batches

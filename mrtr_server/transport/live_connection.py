@@ -39,6 +39,21 @@ class LiveConnection(Connection):
         states: knows which log messages the session wants.
     """
 
+    progress = 0.0
+    """The progress that was sent last."""
+    _body = b""
+    _origin: Origin | None = None
+    _call: Call | None = None
+    _first_id: Callable[[], str] | None = None
+    _then: Callable[[], object] | None = None
+    _ticking: asyncio.TimerHandle | None = None
+    _cancellation: asyncio.Task[None] | None = None
+    _resumes = _waiting = False
+    _level: LogLevel | None = None
+    _unsure: list[LogMessage] | None = None
+    """Messages that are held back until it is known whether the session wants them."""
+    _looking: asyncio.Task[None] | None = None
+
     def __init__(
         self,
         dialect: HandshakeDialect,
@@ -53,24 +68,13 @@ class LiveConnection(Connection):
         states: SessionStates,
     ) -> None:
         super().__init__(dialect, headers, admission, scope, receive, writer, request)
-        self._form = dialect
+        self.form = dialect
         self._session = session
         self._live = live
         self._states = states
         self._user = scope.get("user")
-        self._message: Envelope | None = None
-        self._body = b""
-        self._origin: Origin | None = None
-        self._call: Call | None = None
-        self._first_id: Callable[[], str] | None = None
-        self._then: Callable[[], object] | None = None
-        self._ticking: asyncio.TimerHandle | None = None
-        self._cancellation: asyncio.Task[None] | None = None
-        self._resumes = self._waiting = False
-        self._level: LogLevel | None = None if session.key else DEFAULT_LEVEL
-        self._unsure: list[LogMessage] = []
-        self._looking: asyncio.Task[None] | None = None
-        self.progress = 0.0
+        if not session.key:
+            self._level = DEFAULT_LEVEL
 
     # The request
 
@@ -96,7 +100,7 @@ class LiveConnection(Connection):
         """Return the request that opened the call, as it was sent."""
         if self._origin is None:
             message = from_json(self._body)
-            version = self._form.form.name
+            version = self.form.form.name
             session = Session(version, self._session.client, self._session.issued, self._session.key)
             self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
             self._body = b""
@@ -108,8 +112,9 @@ class LiveConnection(Connection):
         return self._load(envelope, origin.session)
 
     def _load(self, envelope: Envelope, session: Session) -> Call:
-        call = self._form.load_call_of(envelope, self.principal, self._user, session)
+        call = self.form.load_call_of(envelope, self.principal, self._user, session)
         call.root = self._scope.get("root_path", "")
+        call.can_retry = self.can_move
         if (credentials := self._scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)
         return call
@@ -129,7 +134,7 @@ class LiveConnection(Connection):
     @property
     def can_move(self) -> bool:
         """Whether the client's version says that it comes back to a stream that the server closes."""
-        return self._form.form.enriches and self.accepts_stream()
+        return self.form.form.enriches and self.accepts_stream()
 
     def on_start(self, id: Callable[[], str]) -> None:
         """Set which id the first event has, if a stream starts by itself."""
@@ -145,7 +150,7 @@ class LiveConnection(Connection):
 
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
-        data = self._form.dump_question(id, question, elicitation)
+        data = self.form.dump_question(id, question, elicitation)
         self._first_id = None
         stream = self._stream or self._start_stream()
         stream.add_frame(_message(event, data))
@@ -190,7 +195,7 @@ class LiveConnection(Connection):
         token = None if self._call is None else self._call.progress_token
         if self._waiting and token is not None:
             self.progress += STEP
-            stream.add_progress(self._form.note(Progress(token, self.progress)))
+            stream.add_progress(self.form.note(Progress(token, self.progress)))
         else:
             stream.add_frame(_COMMENT)
         self._tick_later()
@@ -213,18 +218,18 @@ class LiveConnection(Connection):
         if self._level is not None:
             self.send(note)
             return
+        if self._unsure is None:
+            self._unsure = []
+            self._looking = self.loop.create_task(self._find_level(self._unsure))
         self._unsure.append(note)
-        if self._looking is None:
-            self._looking = self.loop.create_task(self._find_level())
 
-    async def _find_level(self) -> None:
+    async def _find_level(self, unsure: list[LogMessage]) -> None:
         try:
             self._level = (await self._states.read(self._session.key)).level
         except StoreUnavailable:
             self._level = DEFAULT_LEVEL
-        for note in self._unsure:
+        for note in unsure:
             self.send(note)
-        self._unsure.clear()
 
     # The end
 

@@ -213,7 +213,8 @@ class TestVersions:
             assert fields["name"] == {"type": "string"}
             assert fields["happy"] == {"type": "boolean", "default": True}
             assert fields["color"] == {"type": "string", "enum": ["#f00", "#00f"], "enumNames": ["Red", "Blue"]}
-            client.accept(asked, name="Jane", age=3, happy=False, color="#00f")
+            assert fields["size"] == {"type": "string", "enum": ["s", "l"], "enumNames": ["Small", "Large"]}
+            client.accept(asked, name="Jane", age=3, happy=False, color="#00f", size="l")
             assert text(stream.end()) == "Jane 3 False #00f"
 
     def test_the_newest_get_them_in_full(self, connect: Connect) -> None:
@@ -221,7 +222,13 @@ class TestVersions:
         with client.calling("fill_in") as stream:
             fields = stream.ask()["params"]["requestedSchema"]["properties"]
         assert fields["name"] == {"type": "string", "default": "John"}
-        assert fields["color"]["oneOf"] == [{"const": "#f00", "title": "Red"}, {"const": "#00f", "title": "Blue"}]
+        assert fields["color"] == {
+            "type": "string",
+            "enum": ["#f00", "#00f"],
+            "enumNames": ["Red", "Blue"],
+            "default": "#f00",
+        }
+        assert fields["size"]["oneOf"] == [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]
 
 
 class TestNotes:

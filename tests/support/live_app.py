@@ -48,6 +48,10 @@ class Fields(BaseModel):
     name: str = "John"
     age: int = 30
     happy: bool = True
+    size: Annotated[
+        Literal["s", "l"],
+        Field(json_schema_extra={"oneOf": [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]}),
+    ] = "s"
     color: Annotated[Color, Field(json_schema_extra={"enumNames": ["Red", "Blue"]})] = Color.RED
 
 
