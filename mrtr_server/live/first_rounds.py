@@ -8,11 +8,11 @@ from functools import partial
 from secrets import token_hex
 from typing import Any
 
-from ..errors import NotExecuted, ProtocolError, RequestError
+from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.messages import Call, Outcome, Outlet
 from ..storage.lease import Lease
 from .channel import Channel
-from .events import Event
+from .events import Event, SealedEvent
 from .parts import LiveParts
 
 KEPT = 3600.0
@@ -63,7 +63,7 @@ class FirstRounds:
             event = Event(channel.origin(), run=name, expires=self._clock() + KEPT)
             sealed = self._events.seal(event, call.principal)
             if sealed.row:
-                self._keep(self._events.keep(sealed))
+                self._keep(self._store(sealed))
             record = partial(self._record, _named(call, name), came)
             channel.on_gone(lambda: self._keep(record()))
             return sealed.after(0)
@@ -117,6 +117,10 @@ class FirstRounds:
 
         with suppress(RequestError, asyncio.CancelledError):
             await self._redeemer.once(named, self._clock() + KEPT, outcome)
+
+    async def _store(self, event: SealedEvent) -> None:
+        with suppress(StoreUnavailable, Full):  # a client that comes back is told that nobody answered
+            await self._events.keep(event)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
