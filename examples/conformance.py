@@ -1,4 +1,4 @@
-r"""Everything that the official conformance suite calls for, in the form of 2026-07-28, tasks included.
+r"""Everything that the official conformance suite calls for, in the forms of 2026-07-28 (with tasks) and 2025-11-25.
 
 It needs the extra `schemas` for the one tool with a raw schema, and Node 22 or later for the suite:
 
@@ -7,6 +7,7 @@ It needs the extra `schemas` for the one tool with a raw schema, and Node 22 or 
     npx @modelcontextprotocol/conformance@0.2.0-alpha.12 server \
       --url http://127.0.0.1:8000/mcp --requirements 2026-07-28
 
+(or `--requirements 2025-11-25`).
 Or try a tool by hand. Round 1:
 
     state=$(curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' -d '{
@@ -26,14 +27,15 @@ Round 2:
 
 import asyncio
 from base64 import b64decode
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from mrtr_server import (
     AudioContent,
     Context,
     Elicit,
+    Elicited,
     EmbeddedResource,
     Header,
     ImageContent,
@@ -151,6 +153,92 @@ def test_custom_headers(message: Annotated[str, Header("Message")]) -> str:
 def json_schema_2020_12_tool(arguments: dict[str, Any]) -> str:
     """Take arguments that a schema of its own describes."""
     return f"The arguments were {', '.join(sorted(arguments)) or 'none'}."
+
+
+# What only clients of 2025-11-25 are asked, or call
+
+
+@app.tool
+async def test_tool_with_logging(ctx: Context) -> str:
+    """Write to the client's log three times."""
+    for message in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+        await ctx.log(message)
+        await asyncio.sleep(0.05)
+    return "Tool with logging executed."
+
+
+@app.tool
+async def test_sampling(prompt: str, ctx: Context) -> str:
+    """Ask the client's model."""
+    return f"LLM response: {(await ctx.sample(prompt, max_tokens=100)).text}"
+
+
+class Contact(BaseModel):
+    """A form with a user's name and address."""
+
+    username: str = Field(description="User's response")
+    email: str = Field(description="User's email address")
+
+
+@app.tool
+async def test_elicitation(message: str, ctx: Context) -> str:
+    """Ask the person for a name and an address."""
+    answer = await ctx.elicit(message, Elicited[Contact])
+    return f"User response: {answer.action}, {answer.content}"
+
+
+class Defaults(BaseModel):
+    """A form whose fields have defaults."""
+
+    name: str = "John Doe"
+    age: int = 30
+    score: float = 95.5
+    status: Literal["active", "inactive", "pending"] = "active"
+    verified: bool = True
+
+
+@app.tool
+async def test_elicitation_sep1034_defaults(ctx: Context) -> str:
+    """Ask with defaults."""
+    answer = await ctx.elicit("Please review and update the form fields with defaults", Elicited[Defaults])
+    return f"Elicitation completed: action={answer.action}, content={answer.content}"
+
+
+Option = Literal["option1", "option2", "option3"]
+
+
+Value = Literal["value1", "value2", "value3"]
+TITLED: list[Any] = [
+    {"const": "value1", "title": "First Option"},
+    {"const": "value2", "title": "Second Option"},
+    {"const": "value3", "title": "Third Option"},
+]
+
+
+class Choices(BaseModel):
+    """A form with every kind of choice."""
+
+    untitledSingle: Option = "option1"
+    titledSingle: Annotated[Value, Field(json_schema_extra={"oneOf": TITLED})] = "value1"
+    legacyEnum: Annotated[
+        Literal["opt1", "opt2", "opt3"],
+        Field(json_schema_extra={"enumNames": ["Option One", "Option Two", "Option Three"]}),
+    ] = "opt1"
+    untitledMulti: list[Option] = []
+    titledMulti: list[Annotated[Value, Field(json_schema_extra={"oneOf": TITLED})]] = []
+
+
+@app.tool
+async def test_elicitation_sep1330_enums(ctx: Context) -> str:
+    """Ask with choices."""
+    answer = await ctx.elicit("Please select options from the enum fields", Elicited[Choices])
+    return f"Elicitation completed: action={answer.action}, content={answer.content}"
+
+
+@app.tool
+async def test_reconnection(ctx: Context) -> str:
+    """Return at once: this server holds streams, and closes them only when it ends."""
+    return "Reconnection test completed successfully."
 
 
 # Changes of the lists
@@ -393,6 +481,12 @@ def static_text() -> str:
 def static_binary() -> bytes:
     """Read an image."""
     return PNG
+
+
+@app.resource("test://watched-resource", mime_type="text/plain")
+def watched_resource() -> str:
+    """Read what clients may listen to."""
+    return "This resource is watched."
 
 
 @app.resource("test://template/{id}/data", mime_type="application/json")

@@ -27,9 +27,12 @@
     │       │   └── OverBudget      over a limit of the flow
     │       ├── HeaderMismatch      the headers do not say what the body says
     │       ├── UnsupportedVersion  a protocol version that is not served
+    │       │   └── HandshakeNotServed  a client that begins with a handshake, and no version with one is served
+    │       ├── SessionEnded        a session that its client has ended
     │       ├── MissingCapability   the client can't do what has to be asked of it
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
     │       ├── Declined            the user said no, where no tool result can say so
+    │       ├── NoSharedStore       what is asked while a call is open needs a store that all workers share
     │       ├── Busy                draining or overloaded, and the client can't continue elsewhere
     │       │   ├── Full            all callers together have used up a limit of the server
     │       │   │   └── OverShare   one caller has used up its share of a limit; others have not
@@ -259,6 +262,34 @@ class UnsupportedVersion(RequestError):
         )
 
 
+class HandshakeNotServed(UnsupportedVersion):
+    """A client begins with a handshake, and no version that has one is served.
+
+    Args:
+        requested: the version that the client asked for.
+        supported: the versions that are served, the preferred one first.
+    """
+
+    def __init__(self, requested: str, supported: list[str]) -> None:
+        versions = " and ".join(supported)
+        served = f"serves {versions}, which has no initialize" if versions else "takes no initialize"
+        RequestError.__init__(
+            self,
+            f"This server {served}. If your client has a newer mode, set it: in Python's mcp 2 use "
+            'Client(url, mode="auto") in place of ClientSession, in TypeScript\'s @modelcontextprotocol/client pass '
+            '{versionNegotiation: {mode: "auto"}}. Otherwise ask the operator of the server to serve your version: '
+            "without dialects=, it serves every one",
+            {"supported": supported, "requested": requested[:200]},
+        )
+
+
+class SessionEnded(RequestError):
+    """A session that its client has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("The session has ended; begin a new one")
+
+
 class MissingCapability(RequestError):
     """The client did not declare what has to be asked of it.
 
@@ -270,6 +301,7 @@ class MissingCapability(RequestError):
         ("elicitation",): "elicitation",
         ("elicitation", "form"): "form elicitation",
         ("elicitation", "url"): "URL elicitation",
+        ("elicitation", "choices"): "form elicitation with several choices in one field",
         ("sampling", "tools"): "sampling with tools",
         ("sampling", "context"): "sampling with context",
     }
@@ -305,6 +337,16 @@ class Declined(RequestError):
     """The user declined or dismissed a question that the request can't go on without."""
 
 
+class NoSharedStore(RequestError):
+    """What is asked while a call is open needs a store that all workers share, and there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This call asks a question, and this server can't take the answer: its workers share no database. Its "
+            "operator can set MRTR_DATABASE_URL"
+        )
+
+
 class Busy(RequestError):
     """The server is draining or overloaded, and the client's protocol has no way to go on elsewhere.
 
@@ -334,6 +376,7 @@ class Full(Busy):
         "stored_bytes": "bytes are stored",
         "listeners": "subscriptions are open",
         "task_waits": "requests wait for tasks",
+        "held_streams": "streams are held open",
     }
     """What is counted by each limit, for the message."""
 

@@ -69,6 +69,8 @@ class Limits:
         write_seconds: how long a client may read nothing of what is sent to it, in seconds, before it is disconnected.
         hold_seconds: how long a client is held that retries before a page has reported, in seconds. Keep it below the
             timeouts of the proxies in between.
+        held_streams: how many streams a process holds open at once for clients of the handshake era: of calls that wait
+            for a person, and of notifications.
         threads: how many plain `def` handlers and steps run at once.
         task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
         poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
@@ -80,13 +82,13 @@ class Limits:
         tasks: how many tasks run at once in a process.
         task_attempts: how often a task may end its worker before it is failed.
         stored_tasks: how many tasks are stored at once, from their creation until they expire.
-        stored_states: how many states that were redeemed, and reports of callbacks, are stored at once. They are never
-            removed before they expire, so new ones are refused.
+        stored_states: how many states that were redeemed, reports of callbacks, and values of open calls and sessions
+            are stored at once. They are never removed before they expire, so new ones are refused.
         stored_bytes: how large tasks, outcomes and reports may be together for new ones to be stored, in bytes.
         listeners: how many `subscriptions/listen` streams are open at once in a process.
-        caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners` and `task_waits` one
-            authenticated caller may use, above 0 and at most 1; and which part of `tasks` is kept for callers that use
-            less than it. Callers without authentication may use all.
+        caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners`, `task_waits` and
+            `held_streams` one authenticated caller may use, above 0 and at most 1; and which part of `tasks` is kept
+            for callers that use less than it. Callers without authentication may use all.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
             turn. None for any number.
         shed_above: how many such calls, running or waiting, a process takes before it hands calls to other replicas. A
@@ -109,6 +111,7 @@ class Limits:
     lease_seconds: float = 30.0
     write_seconds: float = 30.0
     hold_seconds: float = 25.0
+    held_streams: int = 10_000
     threads: int = 40
     task_seconds: float = 3600.0
     poll_seconds: float = 1.0

@@ -22,6 +22,7 @@ PACKAGES = {
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI",
     "methods": "one function for each method",
+    "live": "calls that stay open while the client answers",
     "tasks": "background flows",
     "registration": "a decorated function becomes a record",
     "flow": "one round against a journal",
@@ -42,8 +43,9 @@ TOP = "__init__"
 """The package's own namespace, which may import from anywhere."""
 
 LEVEL = {package: level for level, package in enumerate(reversed(PACKAGES))}
-DIALECTS = {"protocol.drafts", "protocol.v2026_07_28"}
-WIRE = DIALECTS | {"protocol.dialect", "protocol.all_dialects", "protocol.headers", "protocol.jsonrpc"}
+DIALECTS = {"protocol.drafts", "protocol.handshake", "protocol.v2026_07_28"}
+HANDSHAKE = {f"protocol.handshake_{part}" for part in ("entries", "questions", "versions")}
+WIRE = DIALECTS | HANDSHAKE | {"protocol.dialect", "protocol.all_dialects", "protocol.headers", "protocol.jsonrpc"}
 """What knows the forms of messages on the wire."""
 
 ONLY_IMPORTERS = {
@@ -193,7 +195,7 @@ class TestNeutrality:
 
     def test_the_search_finds_what_it_looks_for(self) -> None:
         found = {module for module in MODULES if self.VERSION.search(SOURCES[module].read_text())}
-        assert found == DIALECTS | {"protocol.all_dialects"}
+        assert found == DIALECTS | {"protocol.all_dialects", "protocol.handshake_versions"}
 
     def numbers(self, module: str) -> set[int]:
         tree = TREES[module]

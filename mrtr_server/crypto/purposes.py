@@ -3,3 +3,7 @@
 TASK = "task"
 OUTCOME = "outcome"
 REPORT = "callback report"
+LIVE_OUTCOME = "live outcome"
+LIVE_ANSWER = "live answer"
+LIVE_EVENT = "live event in the store"
+LIVE_SESSION = "live session state"

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -32,7 +32,7 @@ class Lifecycle:
         shared: checks the store, and closes it.
         threads: abandoned at the end if they still run.
         admission: drains.
-        redeemer: finishes the rounds whose clients have gone.
+        redeemers: finish the rounds whose clients have gone.
         callbacks: wakes the calls that it holds.
         worker: hands back its tasks.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds.
@@ -45,7 +45,7 @@ class Lifecycle:
         shared: SharedResources,
         threads: Threads,
         admission: Admission,
-        redeemer: Redeemer,
+        redeemers: Sequence[Redeemer],
         callbacks: Callbacks,
         worker: Worker,
         *,
@@ -56,7 +56,7 @@ class Lifecycle:
         self._shared = shared
         self._threads = threads
         self._admission = admission
-        self._redeemer = redeemer
+        self._redeemers = redeemers
         self._callbacks = callbacks
         self._worker = worker
         self._lame_duck = lame_duck
@@ -115,7 +115,8 @@ class Lifecycle:
                 finally:
                     self._admission.shut_down()
                     self.drain()
-                    await asyncio.gather(self._worker.close(), self._redeemer.finish(shutdown))  # in the same seconds
+                    finishing = [redeemer.finish(shutdown) for redeemer in self._redeemers]
+                    await asyncio.gather(self._worker.close(), *finishing)  # in the same seconds
             await shutdown.in_time(self._shared.store.close(), f"{self._name}: the store")
         finally:
             if busy := self._threads.busy:

@@ -124,6 +124,10 @@ class SharedResources:
                 KEYS,
             )
 
+    def reaches_all_workers(self) -> bool:
+        """Return whether all workers see what one of them keeps."""
+        return self.store.shared or self._workers == 1
+
     def keeps(self, what: str) -> None:
         """Note that something is kept in the store, which several workers must share."""
         if self._workers > 1 and not self.store.shared and not self.refusal:

@@ -21,6 +21,8 @@ from ..flow.authorization import Authorizer
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..limits import Limits
+from ..live.live_calls import LiveCalls
+from ..live.parts import LiveParts
 from ..logs.refusals import RefusalLog
 from ..methods.background import BackgroundTools
 from ..methods.completion import Completions
@@ -31,6 +33,7 @@ from ..methods.lists import Lists
 from ..methods.prompts import Prompts
 from ..methods.resources import Resources
 from ..methods.rounds import Rounds
+from ..methods.sessions import SessionRequests
 from ..methods.subscriptions import Subscriptions
 from ..methods.tasks import TaskRequests
 from ..methods.tools import Tools
@@ -113,6 +116,18 @@ class ServerParts:
         self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
         rounds = Rounds(flows, errors)
         ttl, scope = settings.list_ttl, _list_scope(settings)
+        live = LiveParts(
+            ring,
+            audience,
+            self.shared.watched,
+            self.fanout,
+            quotas,
+            limits,
+            self.admission,
+            clock,
+            is_shared=self.shared.reaches_all_workers,
+        )
+        subscriptions = Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits)
         dispatcher = Dispatcher(
             Tools(registry, flows, self.tasks, errors, authorizer),
             Prompts(registry, rounds, authorizer),
@@ -126,14 +141,18 @@ class ServerParts:
                 scope=scope,
                 registers_later=frozenset(settings.registers_later),
             ),
-            Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits),
+            subscriptions,
             TaskRequests(self.tasks, errors),
+            SessionRequests(registry, live.states, subscriptions, errors, authorizer),
         )
         endpoint = Endpoint(
             dispatcher,
             _implementation(settings),
             registry.mirrored,
             registry.may_be_task,
+            registry.output_schema,
+            LiveCalls(dispatcher.dispatch, live),
+            live,
             limits,
             self.admission,
             dialects=settings.dialects,
@@ -167,7 +186,7 @@ class ServerParts:
             self.shared,
             self.threads,
             self.admission,
-            self.redeemer,
+            (self.redeemer, live.redeemer),
             self.callbacks,
             self.worker,
             lame_duck=settings.lame_duck,

@@ -31,7 +31,7 @@ def load_outcome(written: bytes) -> Outcome | RequestError:
         if kind == "complete":
             return Complete(*rest)
         if kind == "input":
-            return NeedsInput(_questions(rest[0]), rest[1])
+            return NeedsInput(_questions(rest[0]), *rest[1:])  # earlier releases wrote no expiry
         if kind == "task":
             questions = _questions(rest[0].pop("questions"))
             return TaskCreated(Task(**rest[0], questions=questions))
@@ -44,8 +44,8 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
     match outcome:
         case Complete(body, ttl, scope):
             return ["complete", body, ttl, scope]
-        case NeedsInput(questions, state):
-            return ["input", _parts(questions), state]
+        case NeedsInput(questions, state, expires):
+            return ["input", _parts(questions), state, expires]
         case TaskCreated(task):
             # As it was when it began; a client that asks for the task gets its outcome.
             fields = {

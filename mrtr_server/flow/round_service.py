@@ -399,10 +399,12 @@ class RoundService:
             digests = {key: question.digest for key, question in questions.items()}
             journal.count_round(digests, self._limits, keeps_state=keeps_state)
             seconds = self._limits.state_seconds if handler.answer_within is None else handler.answer_within
-            payload = journal.dump(bound_to, self._clock(), seconds, self._limits)
+            now = self._clock()
+            payload = journal.dump(bound_to, now, seconds, self._limits)
         except OverBudget as error:
             logger.warning("%s %r: %s", bound_to[2], handler.name, error.message)
             raise
         if journal.single_use:
             self._require_shared_store(handler.name)
-        return NeedsInput(questions, self._codec.seal(payload))
+        expires = min(now + seconds, journal.started + self._limits.flow_seconds)
+        return NeedsInput(questions, self._codec.seal(payload), expires)

@@ -10,6 +10,7 @@ from .discovery import Discoverer
 from .lists import Lists
 from .prompts import Prompts
 from .resources import Resources
+from .sessions import SessionRequests
 from .subscriptions import Subscriptions
 from .tasks import TaskRequests
 from .tools import Tools
@@ -24,7 +25,7 @@ class Dispatcher:
     """Answers calls. It knows no version of the protocol and no transport.
 
     Args:
-        tools, prompts, resources, lists, completions, discoverer, subscriptions, tasks: have the methods.
+        tools, prompts, resources, lists, completions, discoverer, subscriptions, tasks, sessions: have the methods.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Dispatcher:
         discoverer: Discoverer,
         subscriptions: Subscriptions,
         tasks: TaskRequests,
+        sessions: SessionRequests,
     ) -> None:
         self._methods: Mapping[str, Method] = {
             "tools/call": tools.call,
@@ -49,6 +51,12 @@ class Dispatcher:
             "completion/complete": completions.complete,
             "server/discover": discoverer.discover,
             "subscriptions/listen": subscriptions.listen,
+            "initialize": discoverer.discover,
+            "ping": sessions.ping,
+            "logging/setLevel": sessions.set_level,
+            "resources/subscribe": sessions.subscribe,
+            "resources/unsubscribe": sessions.unsubscribe,
+            "sessions/listen": sessions.listen,
             "tasks/get": tasks.get,
             "tasks/result": tasks.result,
             "tasks/update": tasks.update,

@@ -65,7 +65,7 @@ class Subscriptions:
         give_back = self._places.take(None if principal is None else principal.person)
         changes: Subscription | None = None
         try:
-            changes = await self._subscribe(call, wanted)
+            changes = await self.subscribe(call, wanted)
             if has_tasks:
                 changes = await with_tasks(changes, lambda ids: self._tasks.peek(ids, principal))
         except BaseException as error:
@@ -77,7 +77,7 @@ class Subscriptions:
             raise
         return Listening(_Counted(changes, give_back))
 
-    async def _subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:
+    async def subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:
         """Start to listen to what the caller may hear of."""
         guarded = self._authorizer.guards(None) or not self._registry.guarded.isdisjoint(_READ)
         if not guarded or not any(change.kind == "resource" for change in wanted):

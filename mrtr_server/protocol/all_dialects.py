@@ -5,9 +5,13 @@ from .dialect import Reply as Reply
 from .dialect import Surface as Surface
 from .dialect import unclaimed as unclaimed
 from .drafts import SepDraftDialect as SepDraftDialect
+from .handshake import CANCELLED as CANCELLED
+from .handshake import HandshakeDialect as HandshakeDialect
 from .jsonrpc import Envelope as Envelope
 from .jsonrpc import read_envelope as read_envelope
 from .v2026_07_28 import ModernDialect as ModernDialect
 
-DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (ModernDialect, SepDraftDialect)}
+DIALECTS: dict[str, type[Dialect]] = {
+    dialect.name: dialect for dialect in (ModernDialect, HandshakeDialect, SepDraftDialect)
+}
 """Every dialect by its name. The first that claims a request, in this order, loads it."""

@@ -13,6 +13,7 @@ from ..errors import (
     Busy,
     CutOff,
     Declined,
+    HandshakeNotServed,
     HeaderMismatch,
     InternalFault,
     InvalidParams,
@@ -24,6 +25,7 @@ from ..errors import (
     PayloadTooLarge,
     ProtocolError,
     RequestError,
+    SessionEnded,
     Unavailable,
     UnknownMethod,
     UnsupportedVersion,
@@ -33,6 +35,7 @@ from .callers import Principal
 from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
 from .jsonrpc import Envelope
 from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, Progress, Question, Subscription
+from .sessions import Sessions
 
 METHODS = ASKING_METHODS | {
     "tools/list",
@@ -75,12 +78,16 @@ class Surface:
         versions: the protocol versions that are served, the preferred one first.
         mirrored: the parameters that headers mirror, by the name of each tool that has some.
         may_be_task: returns whether a tool's calls may become tasks.
+        output_schema: returns the schema of a tool's results; None if they are text and content.
+        sessions: makes and opens session ids; None where no served version has any.
     """
 
     info: JSON
     versions: list[str]
     mirrored: Mirrored
     may_be_task: Callable[[str], bool]
+    output_schema: Callable[[str], JSON | None] = lambda tool: None
+    sessions: Sessions | None = None
 
 
 def names_version(envelope: Envelope) -> bool:
@@ -93,7 +100,8 @@ def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
     """Return the error for a message that no served wire form claims."""
     requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
     if requested or envelope.method == "initialize" or not versions:
-        return UnsupportedVersion(requested if isinstance(requested, str) else "", versions)
+        kind = HandshakeNotServed if envelope.method == "initialize" else UnsupportedVersion
+        return kind(requested if isinstance(requested, str) else "", versions)
     return HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
 
 
@@ -107,6 +115,8 @@ class Dialect(ABC):
     name: ClassVar[str]
     version: ClassVar[str] = ""
     """The version that it advertises; empty for none."""
+    versions: ClassVar[tuple[str, ...]] = ()
+    """The versions that it serves."""
 
     codes: ClassVar[Mapping[type[RequestError], tuple[int, int]]] = {
         ParseError: (400, -32700),
@@ -118,6 +128,8 @@ class Dialect(ABC):
         HeaderMismatch: (400, -32020),
         MissingCapability: (400, -32021),
         UnsupportedVersion: (400, -32022),
+        HandshakeNotServed: (200, -32022),  # a client that shows HTTP errors alone would hide what it says
+        SessionEnded: (404, -32600),
         ProtocolError: (200, -32603),
         Declined: (200, DECLINED),
         Busy: (503, BUSY),
@@ -213,6 +225,11 @@ def notification(method: str, params: JSON) -> bytes:
     """Return a notification as bytes."""
     message = {"jsonrpc": "2.0", "method": method, "params": params}
     return to_json(message, fallback=str, inf_nan_mode="null")  # one NaN would make it unreadable
+
+
+def request(id: str, method: str, params: JSON) -> bytes:
+    """Return a request of the server's own as bytes."""
+    return to_json({"jsonrpc": "2.0", "id": id, "method": method, "params": params}, inf_nan_mode="null")
 
 
 def result(call: Call, body: JSON) -> bytes:

@@ -137,7 +137,9 @@ class SepDraftDialect(Dialect):
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Take a JSON-RPC response that names a task for the answer to the one question that the task has open."""
-        answer = envelope.message["result"]
+        answer = envelope.message.get("result")
+        if answer is None:
+            raise InvalidRequest(NO_METHOD, envelope.id)
         if _RELATED not in _meta(answer) and _RELATED not in _meta(envelope.message):
             raise InvalidRequest(NO_METHOD, envelope.id)
         task_id = _task_id(answer, envelope.message)

@@ -69,7 +69,7 @@ def read_envelope(
     Raises:
         ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
         OverBudget: it nests too deep, or holds too many values.
-        InvalidRequest: it is not a JSON-RPC request or notification, or its id is too long to be repeated.
+        InvalidRequest: it is not a JSON-RPC request, notification or response, or its id is too long to be repeated.
         Each error has the message's id, if one can be read.
     """
     if len(body) > values and has_more_values(body, values):
@@ -105,12 +105,14 @@ def read_envelope(
 
 
 def _problem_of(message: JSON, request_id: str | int | None) -> str:
-    """Return why a message is neither a request, a notification nor a result; empty if it is one."""
+    """Return why a message is neither a request, a notification nor a response; empty if it is one."""
     method = message.get("method")
     if message.get("jsonrpc") != "2.0":
         return 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
-    if method is None and request_id is not None and "error" not in message and type(message.get("result")) is dict:
-        return ""
+    if method is None and request_id is not None:
+        given = [message[name] for name in ("result", "error") if name in message]
+        if len(given) == 1 and type(given[0]) is dict:
+            return ""
     if not isinstance(method, str) or not method:
         return NO_METHOD
     if "id" in message and request_id is None:

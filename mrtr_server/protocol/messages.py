@@ -1,5 +1,6 @@
 """Calls, outcomes and notes: what dialects and the engine exchange, the same in every version of the protocol."""
 
+import math
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -25,6 +26,10 @@ TASKS = "io.modelcontextprotocol/tasks"
 
 NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}
 """What a client must declare for that, in the shape of `ClientCapabilities`."""
+
+
+class NamedChoices(list[JSON]):
+    """Titled choices of a form whose author wrote `enumNames`: versions that have these send them as written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ class Call:
         can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
         root: the path that the application is mounted at; empty where it is not.
         scopes: what the credentials are good for.
+        session: names the client's session in the store; empty for none.
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
     """
 
@@ -117,6 +123,7 @@ class Call:
     can_retry: bool = True
     root: str = ""
     scopes: frozenset[str] = NO_SCOPES
+    session: str = ""
     mismatch: RequestError | None = None
 
     @property
@@ -147,10 +154,12 @@ class NeedsInput:
     Args:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
         state: the sealed journal.
+        expires: how long the state can be used, in seconds since the epoch.
     """
 
     questions: dict[str, Question]
     state: str
+    expires: float = math.inf
 
 
 @dataclass(slots=True)
@@ -285,14 +294,17 @@ class Change:
 
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
-            task, `"run"` for what the client of a task did to it, which its worker is to hear of.
-        uri: the resource, or the id of the task.
+            task, `"run"` for what the client of a task did to it, which its worker is to hear of; for open calls
+            `"answer"` and `"cancelled"`, for sessions `"session"`.
+        uri: the resource, or the id of what has changed.
         task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
+        note: what saves its listener a look in the store, sealed. A fan-out need not carry it.
     """
 
-    kind: Literal["tools", "prompts", "resources", "resource", "task", "run"]
+    kind: Literal["tools", "prompts", "resources", "resource", "task", "run", "answer", "cancelled", "session"]
     uri: str = ""
     task: Task | None = field(default=None, compare=False)
+    note: str = field(default="", compare=False)
 
 
 class Subscription(Protocol):

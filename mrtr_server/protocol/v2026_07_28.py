@@ -23,6 +23,7 @@ from .dialect import (
     result,
     timestamp,
 )
+from .handshake_versions import HEADERS as HANDSHAKE_HEADERS
 from .headers import VERSION_HEADER, check_headers
 from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
@@ -47,9 +48,6 @@ from .messages import (
 
 VERSION = "2026-07-28"
 _VERSION_VALUE = VERSION.encode()
-HANDSHAKE_VERSIONS = frozenset({b"2024-11-05", b"2025-03-26", b"2025-06-18", b"2025-11-25"})
-"""Versions that begin with a handshake; a header that names one is not of this dialect."""
-
 _PREFIX = "io.modelcontextprotocol/"
 _CLIENT = _PREFIX + "clientInfo"
 _CAPABILITIES = _PREFIX + "clientCapabilities"
@@ -67,6 +65,7 @@ class ModernDialect(Dialect):
 
     name = VERSION
     version = VERSION
+    versions = (VERSION,)
 
     def __init__(self, surface: Surface) -> None:
         super().__init__(surface)
@@ -75,7 +74,7 @@ class ModernDialect(Dialect):
     def claims(self, envelope: Envelope) -> bool:
         """Return whether `_meta` has a version, or a header names one without a handshake (Versioning)."""
         header = envelope.headers.get(VERSION_HEADER)
-        if header is not None and header.strip(b" \t") not in HANDSHAKE_VERSIONS:
+        if header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS:
             return True
         return names_version(envelope)
 

@@ -7,6 +7,7 @@ from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..flow.handler import TaskTerms
 from ..protocol.header_params import HeaderParameter
+from ..protocol.messages import JSON
 from .completions import Completer
 from .prompts import Prompt
 from .resources import Resource
@@ -93,6 +94,11 @@ class Registry:
     def header_parameters(self, tool: str) -> tuple[HeaderParameter, ...]:
         """Return the parameters of a tool that headers mirror (Tools, x-mcp-header); none for an unknown tool."""
         return self.mirrored.get(tool, ())
+
+    def output_schema(self, tool: str) -> JSON | None:
+        """Return the schema of a tool's results; None if it has none, or there is no such tool."""
+        found = self.tools.get(tool)
+        return found.entry.get("outputSchema") if found is not None else None
 
     def may_be_task(self, tool: str) -> bool:
         """Check whether a tool's calls may become tasks."""

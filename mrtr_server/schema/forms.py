@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_snake
 
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, SetupError
+from ..protocol.messages import NamedChoices
 from .arguments import TitleFreeSchema, problems_of
 from .patterns import refuse_backtracking
 
@@ -220,7 +221,8 @@ def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
         raise SetupError(
             f"{where} has {len(values)} choices and {len(names)} titles; give every choice a title, or none"
         )
-    return {keyword: [{"const": value, "title": name} for value, name in zip(values, names, strict=True)]}
+    titled = [{"const": value, "title": name} for value, name in zip(values, names, strict=True)]
+    return {keyword: NamedChoices(titled) if keyword == "oneOf" and not options else titled}
 
 
 def _close_bounds(field: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
+from ..errors import StoreUnavailable
 from .pubsub import Fanout, InProcessFanout
 from .quotas import ANY, Quota
 from .tasks import FREE, Places, TaskRow
@@ -163,6 +164,21 @@ class Store(ABC):
         Raises:
             StoreUnavailable: as for `redeem`.
         """
+
+    async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
+        """Keep a value in place of the one that is there for the key. By default none can be replaced.
+
+        Args:
+            key: a digest; none that `put` is called with.
+            value: sealed.
+            keep: how long it is kept, in seconds.
+            quota: who it is kept for, and how much may be stored before a value for a new key is refused.
+
+        Raises:
+            Full: as for `redeem`.
+            StoreUnavailable: as for `redeem`.
+        """
+        raise StoreUnavailable(f"{type(self).__name__} can't replace values; implement its method replace")
 
     # Connections: none, unless a subclass has some
 

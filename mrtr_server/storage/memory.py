@@ -48,6 +48,19 @@ class _ExpiringDict(Generic[T]):
     def add(self, key: str, item: T, now: float, expires: float, quota: Quota) -> None:
         while self._expiring and self._expiring[0][0] <= now:
             self._drop(heapq.heappop(self._expiring))
+        if key not in self._items:  # what is replaced has its room
+            self._check_room(quota)
+        self.remove(key)
+        self._items[key] = (item, expires)
+        if quota.caller:
+            self._callers[key] = quota.caller
+        self._usage.add(quota.caller, states=1)
+        heapq.heappush(self._expiring, (expires, key))
+        if len(self._expiring) > 2 * len(self._items) + 100:
+            self._expiring = [(expires, key) for key, (_, expires) in self._items.items()]
+            heapq.heapify(self._expiring)
+
+    def _check_room(self, quota: Quota) -> None:
         quota.check_state(self._usage, self._room)
         if len(self._items) >= self._most:
             raise StoreUnavailable(
@@ -59,15 +72,6 @@ class _ExpiringDict(Generic[T]):
                 f"The in-process store is full: {self._bytes} bytes have not expired; give it a larger most_bytes, or "
                 "the server a database"
             )
-        self.remove(key)
-        self._items[key] = (item, expires)
-        if quota.caller:
-            self._callers[key] = quota.caller
-        self._usage.add(quota.caller, states=1)
-        heapq.heappush(self._expiring, (expires, key))
-        if len(self._expiring) > 2 * len(self._items) + 100:
-            self._expiring = [(expires, key) for key, (_, expires) in self._items.items()]
-            heapq.heapify(self._expiring)
 
     def grow(self, key: str, size: int) -> None:
         """Note that what is there for a key holds that many bytes."""
@@ -361,6 +365,13 @@ class InProcessStore(_InProcessTasks):
             self._values.add(key, value, now, now + keep, quota)
             self._values.grow(key, len(value))
             return True
+
+    @override
+    async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
+        now = self._clock()
+        with self._lock:
+            self._values.add(key, value, now, now + keep, quota)
+            self._values.grow(key, len(value))
 
     @override
     async def get(self, key: str) -> bytes | None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from threading import RLock
 from typing import Protocol
 
@@ -40,7 +41,7 @@ class Fanout(Protocol):
 LONG_URI = 600
 """Characters beyond which a URI is known by its digest: notices between processes are short."""
 
-_NOBODY: "Mapping[_Listener, Change]" = {}
+_NOBODY: "Mapping[Listener, Change]" = {}
 
 
 def topic_of(change: Change) -> Change:
@@ -57,32 +58,33 @@ class InProcessFanout:
     """The fan-out within one process."""
 
     def __init__(self) -> None:
-        self._listeners: set[_Listener] = set()
-        self._listeners_to: dict[Change, dict[_Listener, Change]] = {}
+        self._listeners: set[Listener] = set()
+        self._listeners_to: dict[Change, dict[Listener, Change]] = {}
         """The same by topic, so that a change costs what its own listeners take, however many others wait."""
         self._guard = RLock()
 
     def publish(self, change: Change) -> None:
         """Notify every listener that wants a change; see `Fanout.publish`."""
-        self._publish_topic(topic_of(change))
+        self._publish_topic(topic_of(change), change.note)
 
-    def _publish_topic(self, topic: Change) -> None:
+    def _publish_topic(self, topic: Change, note: str = "") -> None:
         for listener, change in tuple(self._listeners_to.get(topic, _NOBODY).items()):
-            listener.notify(change)
+            listener.notify(replace(change, note=note) if note else change)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""
-        listener = _Listener(wanted, self._forget)
+        listener = Listener(wanted, self._forget)
         with self._guard:
             self._listeners.add(listener)
             for change in wanted:
                 self._listeners_to.setdefault(topic_of(change), {})[listener] = change
         return listener
 
-    def _forget(self, listener: "_Listener") -> None:
+    def _forget(self, listener: "Listener") -> bool:
+        """End a subscription; return whether it had not ended before."""
         with self._guard:
             if listener not in self._listeners:
-                return
+                return False
             self._listeners.discard(listener)
             for change in listener.wanted:
                 topic = topic_of(change)
@@ -90,12 +92,13 @@ class InProcessFanout:
                 listeners.pop(listener, None)
                 if not listeners:
                     del self._listeners_to[topic]
+            return True
 
 
-class _Listener:
+class Listener:
     """One subscription. It holds each change once, so a listener that never reads costs no more than its filter."""
 
-    def __init__(self, wanted: frozenset[Change], forget: "Callable[[_Listener], None]") -> None:
+    def __init__(self, wanted: frozenset[Change], forget: "Callable[[Listener], object]") -> None:
         self.wanted = wanted
         self._forget = forget
         self._loop = asyncio.get_running_loop()
@@ -104,6 +107,7 @@ class _Listener:
         self._closed = False
 
     def notify(self, change: Change) -> None:
+        """Note a change. May be called from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._add, change)
         except RuntimeError:  # its loop has ended without closing it
@@ -123,6 +127,7 @@ class _Listener:
         return changes
 
     def close(self) -> None:
+        """End the subscription."""
         self._closed = True
         self._forget(self)
         with suppress(RuntimeError):  # its loop has ended

@@ -158,6 +158,12 @@ class WatchedStore(Store):
         return kept
 
     @override
+    async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
+        work = self._store.replace(key, value, keep=keep, quota=quota)
+        await _watched(self._outage, "replace", work, lambda _: True)
+        self._contact.worked(wrote=True)
+
+    @override
     async def get(self, key: str) -> bytes | None:
         return await _watched(self._outage, "get", self._store.get(key), _nothing)
 

@@ -63,6 +63,8 @@ class Connection(ResponseWriter):
     """Whether the client has disconnected."""
     finishing = False
     """Whether the last of the response is being sent."""
+    listens = False
+    """Whether the client listens to changes, until either side ends that."""
     _stream: EventStream | None = None
     _watcher: "asyncio.Task[None] | None" = None
 
@@ -85,6 +87,10 @@ class Connection(ResponseWriter):
         self.loop = request.get_loop()
         self.request = request
 
+    def parts(self) -> tuple[Mapping[bytes, bytes], Admission, Scope, Receive, Send, float, "asyncio.Task[Any]"]:
+        """Return what it was made of, for a connection of another kind that takes its place."""
+        return self.headers, self._admission, self.scope, self._receive, self._send, self._seconds, self.request
+
     def accepts_stream(self) -> bool:
         """Return whether the client accepts an event stream."""
         return SSE_TYPE in self.headers.get(b"accept", b"").lower()
@@ -106,10 +112,13 @@ class Connection(ResponseWriter):
     def _add(self, note: Note, data: bytes) -> Awaitable[None]:
         if self.finishing:  # by now, while a thread was at it
             return NOTHING
-        if self._stream is None:
-            self._start()
-            self._stream = EventStream(self)
-        return self._stream.add_progress(data) if isinstance(note, Progress) else self._stream.add_message(data)
+        stream = self._stream or self._open_stream()
+        return stream.add_progress(data) if isinstance(note, Progress) else stream.add_message(data)
+
+    def _open_stream(self) -> EventStream:
+        self._start()
+        self._stream = EventStream(self)
+        return self._stream
 
     def _start(self) -> None:
         """Note that the response starts now."""
@@ -180,6 +189,7 @@ class Connection(ResponseWriter):
             listening: yields the changes.
         """
         changes = listening.changes
+        self.listens = True
         try:
             writer = self.dialect.listening(call, changes)
             if not self.accepts_stream():
@@ -194,7 +204,8 @@ class Connection(ResponseWriter):
         try:
             self._start()
             await self.start_stream()
-            await self.write_event(writer.opened())
+            if first := writer.opened():
+                await self.write_event(first)
             with self._admission.on_drain(heard.end):
                 while not (self.gone or self.stalled):
                     happened = await heard.next()
@@ -205,8 +216,8 @@ class Connection(ResponseWriter):
                         break
                     for change in happened:
                         await self.write_event(writer.changed(change))
-            if not self.gone:
-                await self.write_event(writer.closed())
+            if not self.gone and (last := writer.closed()):
+                await self.write_event(last)
             await self.end()
         finally:
             watcher.cancel()

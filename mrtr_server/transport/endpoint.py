@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -19,16 +20,28 @@ from ..errors import (
 )
 from ..flow.admission import Admission
 from ..limits import Limits
+from ..live.live_calls import LiveCalls
+from ..live.parts import LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import DIALECTS, Dialect, Envelope, Reply, Surface, read_envelope, unclaimed
+from ..protocol.all_dialects import (
+    DIALECTS,
+    Dialect,
+    Envelope,
+    HandshakeDialect,
+    Reply,
+    Surface,
+    read_envelope,
+    unclaimed,
+)
 from ..protocol.callers import NO_SCOPES, Client
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
+from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
@@ -45,6 +58,9 @@ class Endpoint:
         info: the server's name, version and so on, in the shape of `Implementation`.
         mirrored: the parameters that headers mirror, by the name of each tool that has some.
         may_be_task: returns whether a tool's calls may become tasks.
+        output_schema: returns the schema of a tool's results.
+        calls: serves calls that stay open while the client answers.
+        live: what these and sessions share.
         limits: what a request may use.
         admission: whether the server is draining.
         dialects: the names of the wire forms to serve; None for all.
@@ -62,6 +78,9 @@ class Endpoint:
         info: JSON,
         mirrored: Mapping[str, tuple[HeaderParameter, ...]],
         may_be_task: Callable[[str], bool],
+        output_schema: Callable[[str], JSON | None],
+        calls: LiveCalls,
+        live: LiveParts,
         limits: Limits,
         admission: Admission,
         *,
@@ -73,8 +92,9 @@ class Endpoint:
         if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
             raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
         chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
-        self._versions = [dialect.version for dialect in chosen if dialect.version]
-        surface = Surface(info, self._versions, mirrored, may_be_task)
+        versions = [dialect.version for dialect in chosen if dialect.version]
+        self._versions = [each for dialect in chosen for each in dialect.versions]
+        surface = Surface(info, versions, mirrored, may_be_task, output_schema, live.sessions)
         self._dialects = [dialect(surface) for dialect in chosen]
         self._dispatcher = dispatcher
         self._limits = limits
@@ -83,6 +103,10 @@ class Endpoint:
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
         self._refusals = refusals
         self._watch = Watch()
+        self._handshake: HandshakeEndpoint | None = None
+        for each in self._dialects:
+            if isinstance(each, HandshakeDialect):
+                self._handshake = HandshakeEndpoint(each, dispatcher, calls, live, limits, admission, self._watch)
         self._in_flight = InFlight(admission.shutdown)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,23 +121,29 @@ class Endpoint:
             repeated = _join_repeated(headers, listed)
         request = running_request()
         connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
-        if scope["method"] != "POST":
+        method = scope["method"]
+        if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):
             await connection.respond(405, b"", (b"allow", b"POST"))
             return
-        refusal = self._refuse(headers)
+        refusal = self._refuse(headers, method)
         if refusal is not None:
             await connection.respond(*refusal)
             return
         self._in_flight.enter(request)
         try:
-            await self._serve(connection, repeated, scope, receive)
+            if method == "POST":
+                rest = await self._serve(connection, repeated, scope, receive)
+                if rest is not None:
+                    await rest
+            else:
+                await self._serve_other(connection, method)
         except asyncio.CancelledError:
             if not self._in_flight.forgive(request):  # not even its answer was taken in time
                 raise
         finally:
             self._in_flight.leave(request)
 
-    def _refuse(self, headers: Mapping[bytes, bytes]) -> tuple[int, bytes] | None:
+    def _refuse(self, headers: Mapping[bytes, bytes], method: str) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
             self._refusals.note(
@@ -128,7 +158,7 @@ class Endpoint:
             )
             return 403, b'{"error":"Host not allowed"}'
         kind = headers.get(b"content-type", b"")
-        if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE:
+        if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE and method == "POST":
             return 415, b'{"error":"Content-Type must be application/json"}'
         return None
 
@@ -159,14 +189,15 @@ class Endpoint:
                 return b"".join(parts)
             message = await receive()
 
-    async def _serve(self, connection: Connection, repeated: str, scope: Scope, receive: Receive) -> None:
+    async def _serve(
+        self, connection: Connection, repeated: str, scope: Scope, receive: Receive
+    ) -> Coroutine[Any, Any, None] | None:
+        """Serve a POST; return what serves it if it is of the handshake era."""
         dialect = self._dialects[0]
         call: Call | None = None
         request_id: str | int | None = None
-        listens = False
-        reply: tuple[int, bytes, Headers]
-        headers = connection.headers
-        limits = self._limits
+        reply: tuple[int, bytes, Headers] | None
+        headers, limits, handshake = connection.headers, self._limits, self._handshake
         try:
             length = headers.get(b"content-length", b"")
             if length.isdigit() and int(length[:32]) > limits.body_bytes:
@@ -176,14 +207,18 @@ class Endpoint:
             if message.get("more_body") or message["type"] != "http.request" or len(body) > limits.body_bytes:
                 body = await self._read_on(message, receive)
                 if body is None:
-                    return
+                    return None
+            if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
+                return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
-            del body, message  # a stream may stay open for long, and need not hold what opened it
             request_id = envelope.id
-            if request_id is None:  # a notification, and there is none that we would act on
+            if (request_id is None or not envelope.method) and await self._take(envelope, scope):
                 await connection.respond(202, b"")
-                return
+                return None
             connection.dialect = dialect = self._choose(envelope)
+            if handshake is not None and dialect is handshake.dialect:
+                return self._serve_handshake(handshake, connection, envelope, body)
+            del body, message  # a stream may stay open for long, and need not hold what opened it
             user = scope.get("user")
             call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")
@@ -196,34 +231,75 @@ class Endpoint:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
                 call.params, call.client = {}, Client()
-                listens = True
                 await connection.listen(call, outcome)
-                return
+                return None
             written = dialect.dump_outcome(call, outcome)
             reply = (200 if written else 202, written, NO_HEADERS)
             call = None  # the client may take its time to read the reply, and both may be as large
             del outcome
-        except asyncio.CancelledError:
+        except (Exception, asyncio.CancelledError) as error:
+            reply = await self._failed(error, connection, dialect, call, request_id)
+        if reply is not None:
+            await connection.finish(*reply)
+        return None
+
+    async def _serve_handshake(
+        self, handshake: HandshakeEndpoint, connection: Connection, envelope: Envelope | None, body: bytes
+    ) -> None:
+        """Serve a request of the handshake era, or a batch, which has no envelope."""
+        reply: Reply | None
+        call: Call | None = None
+        request_id = None if envelope is None else envelope.id
+        try:
+            if envelope is None:
+                reply = await handshake.serve_batch(body, connection)
+            else:
+                connection = live = await handshake.connect(connection)
+                call = live.open(envelope, body)
+                del envelope, body  # as above
+                reply = await handshake.serve(call, live)
+                call = None
+        except (Exception, asyncio.CancelledError) as error:
+            reply = await self._failed(error, connection, handshake.dialect, call, request_id)
+        if reply is not None:
+            await connection.finish(*reply)
+
+    async def _take(self, envelope: Envelope, scope: Scope) -> bool:
+        """Take a notification, or a response; False if it is for a dialect. Raises `RequestError`."""
+        if self._handshake is None:
+            return envelope.id is None  # there is no notification that we would act on
+        user = scope.get("user")
+        return await self._handshake.take(envelope, None if user is None else principal_of(user))
+
+    async def _serve_other(self, connection: Connection, method: str) -> None:
+        """Serve a `GET` or `DELETE`, which only clients of the handshake era send."""
+        handshake = self._handshake
+        assert handshake is not None  # noqa: S101  who calls this has checked that
+        try:
+            await (handshake.get(connection) if method == "GET" else handshake.delete(connection))
+        except RequestError as error:
+            await connection.finish(*handshake.dialect.error(None, error))
+
+    async def _failed(
+        self,
+        error: BaseException,
+        connection: Connection,
+        dialect: Dialect,
+        call: Call | None,
+        request_id: str | int | None,
+    ) -> Reply | None:
+        """Return the reply to a request that failed; None if its client has left. Raises what nobody may answer."""
+        if isinstance(error, asyncio.CancelledError):
             if connection.gone:
                 await connection.leave()
-                return
-            if not self._can_answer(connection, listens=listens):
-                raise
+                return None
+            # A shutdown cut it off, by our own clock or by the web server's; or else it is not ours to answer.
+            if connection.listens or self._admission.shutdown.began is None:
+                connection.abandon()
+                raise error
             self._in_flight.forgive(connection.request)
             logger.warning("%s was cut off, since the server shuts down", _named(call))
-            reply = dialect.error(request_id, CutOff())
-        except Exception as error:
-            reply = self._failed(error, dialect, call, request_id)
-        await connection.finish(*reply)
-
-    def _can_answer(self, connection: Connection, *, listens: bool) -> bool:
-        """Check whether a cancelled request can be answered, for a shutdown cut it off; else abandon its response."""
-        if not listens and self._admission.shutdown.began is not None:  # by our own clock or by the web server's
-            return True
-        connection.abandon()
-        return False
-
-    def _failed(self, error: Exception, dialect: Dialect, call: Call | None, request_id: str | int | None) -> Reply:
+            return dialect.error(request_id, CutOff())
         if isinstance(error, PayloadTooLarge):
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))

@@ -15,6 +15,10 @@ BACKLOG_BYTES = 256 * 1024
 _PROGRESS = "progress"
 
 
+class Frame(bytes):
+    """One or more lines of a stream, as they are written."""
+
+
 class _Turn:
     """An awaitable that yields to the event loop once. Unlike a coroutine, it need not be awaited."""
 
@@ -59,6 +63,11 @@ class EventStream:
         self._size += len(data)
         return self._add(next(self._numbers), data)
 
+    def add_frame(self, frame: Frame) -> None:
+        """Add lines that are never dropped."""
+        self._size += len(frame)
+        self._add(next(self._numbers), frame)
+
     def _add(self, key: object, data: bytes) -> Awaitable[None]:
         self._backlog.pop(key, None)
         self._backlog[key] = data
@@ -66,9 +75,10 @@ class EventStream:
         return _TURN
 
     async def end(self, data: bytes) -> None:
-        """Add the last event, and wait until all are written."""
-        self._size += len(data)
-        self._backlog[next(self._numbers)] = data
+        """Add the last event, and wait until all are written; without data, only wait."""
+        if data:
+            self._size += len(data)
+            self._backlog[next(self._numbers)] = data
         self._ending = True
         self._more.set()
         await self._writing
@@ -84,9 +94,13 @@ class EventStream:
             while self._backlog:
                 key = next(iter(self._backlog))
                 data = self._backlog.pop(key)
-                await self._writer.write_event(data)
+                if type(data) is Frame:
+                    await self._writer.write(data)
+                else:
+                    await self._writer.write_event(data)
                 if key is not _PROGRESS:
                     self._size -= len(data)
+                del data  # the next one may take its time
             if self._ending:
                 return
             await self._more.wait()

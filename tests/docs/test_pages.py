@@ -101,7 +101,7 @@ def test_every_link_to_a_heading_leads_to_one() -> None:
             assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
 
 
-@pytest.mark.parametrize("name", ["writing-servers", "operating", "database", "access", "tasks", "drafts"])
+@pytest.mark.parametrize("name", ["writing-servers", "operating", "database", "access", "tasks", "drafts", "clients"])
 def test_a_table_of_contents_has_every_section_in_its_order(name: str) -> None:
     text = (ROOT / "docs" / f"{name}.md").read_text()
     listed = re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
@@ -208,7 +208,7 @@ def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Pa
 
 
 def test_the_commands_are_there() -> None:
-    for command in ("scripts/demo", "scripts/chaos", "scripts/lock", "scripts/test", ".ci/run"):
+    for command in ("scripts/demo", "scripts/chaos", "scripts/clients", "scripts/lock", "scripts/test", ".ci/run"):
         assert os.access(ROOT / command, os.X_OK), command
 
 

@@ -15,12 +15,14 @@ from mrtr_server.errors import (
     CutOff,
     Declined,
     Full,
+    HandshakeNotServed,
     HeaderMismatch,
     InternalFault,
     InvalidParams,
     InvalidRequest,
     InvalidRequestState,
     MissingCapability,
+    NoSharedStore,
     NotExecuted,
     OverBudget,
     OverShare,
@@ -28,6 +30,7 @@ from mrtr_server.errors import (
     PayloadTooLarge,
     ProtocolError,
     RequestError,
+    SessionEnded,
     Unavailable,
     UnknownMethod,
     UnknownTarget,
@@ -40,8 +43,8 @@ from ..support.serving import ROOT, in_thread
 from ..support.wire import ACCEPT, JSON, VERSION, Reply, Wire, modern, request
 
 PACKAGE = ROOT / "mrtr_server"
-SHARED = {"dialect", "all_dialects"}
-FORMS = {"drafts", "v2026_07_28"}
+SHARED = {"all_dialects", "dialect", "handshake_entries", "handshake_questions", "handshake_versions"}
+FORMS = {"drafts", "handshake", "v2026_07_28"}
 MODULES = [PACKAGE / "protocol" / f"{name}.py" for name in sorted(SHARED | FORMS)]
 
 OLD = "2025-11-25"
@@ -55,8 +58,8 @@ def app(**options: list[str]) -> MRTRServer:
     served = MRTRServer("chosen", keys=[bytes(32)], **options)  # type: ignore[arg-type]
 
     @served.tool
-    def hello() -> str:
-        return "hello"
+    def hello() -> int:
+        return 5
 
     return served
 
@@ -64,6 +67,8 @@ def app(**options: list[str]) -> MRTRServer:
 def outcome(reply: Reply) -> str | int:
     """Say which dialect wrote a reply, or give the code of the error."""
     if "result" in reply.message:
+        if "tools" not in reply.result and not isinstance(reply.result.get("structuredContent"), int):
+            return "handshake"  # the others send 5 as it is
         return "modern" if "resultType" in reply.result else "draft"
     code = reply.code
     assert code is not None
@@ -100,13 +105,14 @@ CHOICES = [
     ("tools/call", UNKNOWN, VERSION, False, -32020),
     ("tools/call", VERSION, UNKNOWN, False, -32020),
     ("tools/call", None, UNKNOWN, False, -32020),
-    ("tools/call", OLD, None, False, -32022),  # an era that is not served
-    ("tools/call", OLD, None, True, -32022),
+    ("tools/call", OLD, None, False, "handshake"),
+    ("tools/call", OLD, None, True, "handshake"),
     ("tools/call", OLD, VERSION, False, -32020),  # `_meta` says modern, the header does not
-    ("tools/call", None, None, True, -32020),  # a session that nobody has begun here
-    ("initialize", None, None, False, -32022),
-    ("initialize", None, None, True, -32022),
-    ("initialize", OLD, None, False, -32022),
+    ("tools/call", None, None, True, "handshake"),  # a session that does not open is one all the same
+    ("initialize", None, None, False, "handshake"),
+    ("initialize", None, None, True, "handshake"),
+    ("initialize", OLD, None, False, "handshake"),
+    ("initialize", UNKNOWN, None, False, -32602),  # a version of the future, and malformed
     ("initialize", VERSION, VERSION, False, -32601),  # modern, which has no such method
     ("tools/list", None, None, False, "draft"),
     ("tools/list", VERSION, VERSION, False, "modern"),
@@ -118,7 +124,8 @@ def servers() -> Iterator[dict[str, Wire]]:
     """All dialects, and each one alone."""
     with ExitStack() as stack:
         wires = {}
-        for name, chosen in {"all": None, "modern": [VERSION], "draft": ["sep-draft"]}.items():
+        chosen_by_name = {"all": None, "modern": [VERSION], "handshake": [OLD], "draft": ["sep-draft"]}
+        for name, chosen in chosen_by_name.items():
             served = app() if chosen is None else app(dialects=chosen)
             wires[name] = Wire(f"http://127.0.0.1:{stack.enter_context(in_thread(served))}/mcp")
             stack.callback(wires[name].close)
@@ -148,7 +155,19 @@ class TestNarrowing:
         assert outcome(send(wire, "tools/call", None, None, False)) == -32020
         assert outcome(send(wire, "tools/call", None, None, True)) == -32020
         refused = send(wire, "initialize", None, None, False)
+        assert refused.status == 200, "many clients show HTTP errors alone"
         assert refused.error.data == {"supported": [VERSION], "requested": OLD}
+        assert VERSION in refused.error.message
+        assert "dialects=" in refused.error.message, "who can change it reads what to change"
+
+    def test_without_the_others_only_a_handshake_is_served(self, servers: dict[str, Wire]) -> None:
+        wire = servers["handshake"]
+        assert outcome(send(wire, "initialize", None, None, False)) == "handshake"
+        assert outcome(send(wire, "tools/call", OLD, None, False)) == "handshake"
+        refused = send(wire, "tools/call", VERSION, VERSION, False)
+        assert (refused.status, refused.code) == (400, -32022)
+        assert refused.error.data["supported"] == [OLD, "2025-06-18", "2025-03-26", "2024-11-05"]
+        assert outcome(send(wire, "tools/call", None, None, False)) == -32020
 
     @pytest.mark.parametrize(("header", "meta"), [(VERSION, VERSION), (None, VERSION), (VERSION, None), (OLD, None)])
     def test_without_the_ratified_protocol_no_version_is_served(
@@ -161,8 +180,8 @@ class TestNarrowing:
         assert refused.error.data["supported"] == []
 
     def test_needs_names_of_dialects(self) -> None:
-        for wrong in ([], ["2025-11-25"], [VERSION, "x"]):
-            with pytest.raises(SetupError, match="choose from 2026-07-28, sep-draft"):
+        for wrong in ([], ["2025-06-18"], [VERSION, "x"]):
+            with pytest.raises(SetupError, match="choose from 2026-07-28, 2025-11-25, sep-draft"):
                 app(dialects=wrong)
 
     def test_keeps_the_order_in_which_they_are_asked(self, serve: Serve) -> None:
@@ -173,7 +192,7 @@ class TestNarrowing:
 
 # Errors
 
-# Each error with its HTTP status, its JSON-RPC code, and its data on the wire; the same in every dialect so far.
+# Each error with its HTTP status, its JSON-RPC code, and its data on the wire.
 ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (ParseError("x"), 400, -32700, None),
     (InvalidRequest("x", 5), 400, -32600, None),
@@ -190,6 +209,9 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (HeaderMismatch("x"), 400, -32020, None),
     (MissingCapability({"roots": {}}), 400, -32021, {"requiredCapabilities": {"roots": {}}}),
     (UnsupportedVersion("v9", ["v1"]), 400, -32022, {"supported": ["v1"], "requested": "v9"}),
+    (HandshakeNotServed("v9", ["v1"]), 200, -32022, {"supported": ["v1"], "requested": "v9"}),
+    (SessionEnded(), 404, -32600, None),
+    (NoSharedStore(), 500, -32603, None),
     (ProtocolError("x"), 200, -32603, None),
     (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
     (Busy(1.5), 503, -31002, None),
@@ -200,6 +222,17 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (Unavailable("abcd"), 503, -32603, {"reference": "abcd"}),
     (NotExecuted("abcd"), 503, -32603, {"reference": "abcd"}),
 ]
+
+
+AS_EVERYWHERE = (
+    ParseError,
+    InvalidRequest,
+    PayloadTooLarge,
+    HeaderMismatch,
+    UnsupportedVersion,
+    SessionEnded,
+)
+"""What answers no request has its own status in the handshake era, too; whatever answers one has 200."""
 
 
 def below(kind: type[RequestError]) -> set[type[RequestError]]:
@@ -221,6 +254,8 @@ def test_every_error_is_in_the_table() -> None:
 def test_every_error_has_a_status_and_a_code_in_every_dialect(
     dialect: Dialect, error: RequestError, status: int, code: int, data: JSON | None
 ) -> None:
+    if dialect.name == OLD and not isinstance(error, AS_EVERYWHERE) and type(error) not in (Busy, Full, OverShare):
+        status, code = 200, -32002 if data == {"uri": "a://y"} else code
     reply = dialect.error("id-1", error)
     assert reply.status == status
     written = {"code": code, "message": error.message} | ({} if data is None else {"data": data})
@@ -240,8 +275,8 @@ def test_an_error_of_another_package_is_still_an_error(dialect: Dialect) -> None
     class Strict(InvalidParams):
         pass
 
-    assert dialect.error(1, Homemade("x")).status == 500
-    assert dialect.error(1, Strict("x")).status == 400
+    assert dialect.error(1, Homemade("x")).status == (200 if dialect.name == OLD else 500)
+    assert dialect.error(1, Strict("x")).status == (200 if dialect.name == OLD else 400)
     del Homemade, Strict
 
 

@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from mrtr_server.protocol.handshake_versions import BY_NAME
+
 from ..support.direct import headers_for
+from ..support.handshake import Handshake, check, play
 from ..support.serving import in_thread
 from ..support.wire import JSON, PREFIX, Listener, Wire
 from ..tasks.test_notifications import Opened, until
@@ -249,3 +252,25 @@ subscription."""
 @pytest.mark.parametrize("dialect", KINDS)
 def test_each_dialect_has_one_of_each_kind(dialect: str) -> None:
     assert {path.stem for path in (HERE / dialect).glob("*.json")} >= KINDS[dialect]
+
+
+# With a handshake
+
+
+@pytest.mark.parametrize("transcript", transcripts("handshake"))
+def test_each_version_with_a_handshake_is_served_as_recorded(wire_to: Callable[[str], Wire], transcript: JSON) -> None:
+    """What is asked is answered as the transcript says; sealed ids are left out."""
+    client = Handshake([wire_to(transcript["app"]).url], version=transcript["version"])
+    try:
+        for exchange in transcript["exchanges"]:
+            replies = play(client, exchange)
+            assert replies == exchange["replies"]
+            for reply in replies:
+                check("JSONRPCMessage", {**reply, "id": 1} if "id" in reply else reply, client.version)
+    finally:
+        client.close()
+
+
+def test_every_version_with_a_handshake_has_its_transcript() -> None:
+    versions = {parameter.values[0]["version"] for parameter in transcripts("handshake")}
+    assert versions == set(BY_NAME)

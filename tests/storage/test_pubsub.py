@@ -113,6 +113,28 @@ class TestReplicas:
         here.publish(b)
         await told(subscription, b)
 
+    async def test_what_a_change_carries_arrives_with_it(self, here: SQLFanout, there: SQLFanout) -> None:
+        answer = Change("answer", "id")
+        for note, arrives in (("sealed", "sealed"), ("x" * 8_000, "")):  # what is too long is left to be looked up
+            listener = there.subscribe(frozenset({answer}))
+            heard: list[str] = []
+            async with asyncio.timeout(5):
+                # Until it is connected it may have missed something, and hears of all that it wants, without notes.
+                while not any(each == arrives for each in heard[1:]):
+                    here.publish(Change("answer", "id", note=note))
+                    heard += [change.note for change in await listener.next()]
+            listener.close()
+            assert set(heard) <= {"", arrives}
+
+    async def test_a_file_is_polled_more_often_while_a_person_is_waited_for(self, here: SQLFanout) -> None:
+        first, second = (here.subscribe(frozenset({Change("answer", id)})) for id in ("a", "b"))
+        assert here._notices.hurried == 2
+        first.close()
+        first.close()
+        assert here._notices.hurried == 1
+        second.close()
+        assert here._notices.hurried == 0
+
     async def test_a_kind_that_is_new_is_carried_as_it_is(self, here: SQLFanout, there: SQLFanout) -> None:
         new: Any = Change("task", "id")  # type: ignore[arg-type,unused-ignore]
         subscription = await listener(there, new)

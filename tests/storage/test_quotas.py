@@ -174,6 +174,8 @@ class TestRoomThatComesMeanwhile:
         assert await full.put("one", b"1", keep=60, quota=quota)
         assert await full.put("two", b"2", keep=60, quota=quota)
         assert await full.get("two") == b"2"
+        await full.replace("three", b"3", keep=60, quota=quota)
+        assert await full.get("three") == b"3"
 
 
 class TestStates:
@@ -190,6 +192,18 @@ class TestStates:
                 await bench.store.put("another report", b"value", keep=60, quota=ann)
         assert await bench.redeem(Quota(BOB, **limits)) == "granted"
         assert await bench.redeem(Quota(**limits)) == "granted"
+
+    async def test_that_replace_others_are_no_new_ones(self, bench: Bench) -> None:
+        ann = Quota(ANN, states=20, share=0.1)
+        for key in ("first", "second", "first"):
+            await bench.store.replace(key, b"value", keep=60, quota=ann)
+        with pytest.raises(OverShare) as refused:
+            await bench.store.replace("third", b"value", keep=60, quota=ann)
+        assert refused.value.data == {"limit": "stored_states", "value": 2}
+        assert await bench.store.get("third") is None
+        await bench.store.replace("second", b"new", keep=60, quota=ann)
+        assert await bench.another.get("second") == b"new"
+        await bench.store.replace("third", b"value", keep=60, quota=Quota(BOB, states=20, share=0.1))
 
     async def test_that_are_used_up_are_never_removed_early_and_can_still_be_looked_up(self, bench: Bench) -> None:
         quota = Quota(ANN, states=1)

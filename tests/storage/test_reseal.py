@@ -1,6 +1,7 @@
 """Sealing a database anew: an old key can be dropped before its tasks end, and servers work meanwhile."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,16 @@ from starlette.requests import Request
 
 from mrtr_server import Context, KeyRing, Limits, MRTRServer, SQLStore, StoreUnavailable
 from mrtr_server.cli import main
+from mrtr_server.flow.admission import Admission
+from mrtr_server.live.answers import Asked
+from mrtr_server.live.events import Event, Origin
+from mrtr_server.live.parts import LiveParts
+from mrtr_server.live.session_states import SessionState
+from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.messages import Call, Complete, Outcome
+from mrtr_server.protocol.sessions import Session
+from mrtr_server.storage.lease import Lease
+from mrtr_server.storage.quotas import Quotas
 from mrtr_server.storage.sql import reseal as module
 from mrtr_server.storage.sql.database import Database
 from mrtr_server.storage.sql.reseal import TABLES, Resealed, reseal
@@ -120,6 +131,47 @@ async def test_every_sealed_row_is_sealed_under_the_first_key_and_the_others_can
             flow.move_to(new.app)
         assert (await ended.look()).text == "done"
         assert (await parked.answer(confirm=yes)).text == "approved"
+
+
+async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str) -> None:
+    asked, long = Asked("round", "key", time.time() + 600), "x" * 2_000
+    event = Event(Origin("tools/call", {"name": long}, 1, Session("v", Client(), key="key")), expires=time.time() + 600)
+    call = Call("tools/call", {}, state="state")
+
+    def parts(store: SQLStore, *keys: bytes) -> LiveParts:
+        ring, limits = KeyRing(keys), Limits()
+        shared = (store, store.fanout(), Quotas(ring, limits), limits, Admission(limits), time.time)
+        return LiveParts(ring, "bank", *shared, is_shared=lambda: True)
+
+    async def runs(lease: Lease) -> Outcome:
+        return Complete({"ran": "before"})
+
+    async def never_runs(lease: Lease) -> Outcome:
+        raise AssertionError("it has an outcome")
+
+    store = SQLStore(url)
+    try:
+        old = parts(store, OLD)
+        await old.answers.keep(asked, {"lacks": True}, None)
+        sealed = old.events.seal(event, None)
+        assert sealed.row, "so long an event is in the store"
+        await old.events.keep(sealed)
+        await old.states.change("key", None, lambda state: SessionState("debug"))
+        await old.redeemer.once(call, time.time() + 600, runs)
+
+        done = await reseal(url, KeyRing([NEW, OLD]))
+        assert counted(done) == {"mrtr_redemptions": (1, 1), "mrtr_kept": (3, 3), "mrtr_tasks": (0, 0)}
+        assert all(each.is_done for each in await reseal(url, KeyRing([NEW])))
+
+        new = parts(store, NEW)
+        assert await new.answers.find(asked) == {"lacks": True}
+        assert (await new.states.read("key")).level == "debug"
+        assert await new.redeemer.once(call, time.time() + 600, never_runs) == Complete({"ran": "before"})
+        found = await parts(store, NEW, OLD).events.open(sealed.after(0), None)  # its client holds an id of the old key
+        assert found is not None
+        assert found.origin.params == {"name": long}
+    finally:
+        await store.close()
 
 
 def test_every_sealed_column_of_the_tables_is_known() -> None:

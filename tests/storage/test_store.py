@@ -228,6 +228,17 @@ class StoreContract:
         assert await bench.store.put(state, b"second", keep=20)
         assert await bench.store.get(state) == b"second"
 
+    async def test_a_value_may_be_replaced(self, bench: Bench, state: str) -> None:
+        for value in (b"first", b"\x00second", b""):
+            await bench.store.replace(state, value, keep=20)
+            assert await bench.another.get(state) == value
+        await bench.pass_time(15)
+        await bench.another.replace(state, b"longer", keep=20)
+        await bench.pass_time(15)
+        assert await bench.store.get(state) == b"longer"
+        await bench.pass_time(6)
+        assert await bench.store.get(state) is None
+
     async def test_an_empty_value_is_one(self, bench: Bench, state: str) -> None:
         assert await bench.store.put(state, b"", keep=KEEP)
         assert await bench.store.get(state) == b""

@@ -23,6 +23,8 @@ from mrtr_server.testing.wire import Request
 JSON = dict[str, Any]
 
 VERSION = "2026-07-28"
+HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Versions whose replies have another form; see `handshake.py`."""
 PREFIX = "io.modelcontextprotocol/"
 EVERYTHING: JSON = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {}}
 """The capabilities of a client that can do whatever it is asked."""
@@ -355,7 +357,8 @@ class Inspected:
         self.replies = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not any(name == b"mcp-protocol-version" for name, _ in scope["headers"]):
+        named = dict(scope["headers"]).get(b"mcp-protocol-version") if scope["type"] == "http" else None
+        if named is None or named.decode() in HANDSHAKES:
             await self.app(scope, receive, send)
             return
         asked, answered = bytearray(), bytearray()

@@ -116,9 +116,34 @@ class Person:
         }
 
 
-@pytest.fixture(params=["auto", "2026-07-28"])
+MODERN = frozenset(
+    {
+        "test_a_flow_goes_on_in_another_process_of_the_client",
+        "test_an_extension_follows_a_call_from_rounds_into_its_task_and_to_its_end",
+        "test_what_a_task_failed_with_is_told",
+        "test_log_messages_come_from_the_level_that_the_client_asked_for",
+        "test_structured_output_is_what_its_schema_says",
+        "test_changes_reach_the_one_who_listens",
+        "test_what_was_not_asked_for_is_not_sent",
+        "test_several_listen_beside_calls",
+        "test_have_the_codes_of_the_protocol",
+        "test_of_a_state_that_was_changed_are_no_more_than_that",
+    }
+)
+"""What is otherwise with a handshake: states, tasks, listening, levels of messages, codes, and results that are no
+objects. `tests/live` has all that."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let the client find the version by asking first, pinned, and with the handshake of 2025-11-25."""
+    if "mode" in metafunc.fixturenames:
+        modern = metafunc.function.__name__ in MODERN
+        metafunc.parametrize("mode", ["auto", "2026-07-28", *([] if modern else ["legacy"])], indirect=True)
+
+
+@pytest.fixture
 def mode(request: pytest.FixtureRequest) -> str:
-    """How the client finds the version: by asking first, or pinned."""
+    """How the client finds the version."""
     return str(request.param)
 
 

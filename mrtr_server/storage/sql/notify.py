@@ -28,6 +28,10 @@ POLL = 0.2
 """How often a SQLite file is polled, in seconds."""
 GATHER = 0.05
 """How long to wait for more notices before they are written there, in seconds: each write waits for the disk."""
+HURRIED_POLL = 0.02
+"""The polling interval while a call is open that waits for a person, in seconds."""
+HURRIED_GATHER = 0.002
+"""How long to wait for more before what somebody waits for is written, in seconds."""
 GATHER_NOTIFY = 0.01
 """How long to wait for more before they are sent to PostgreSQL, in seconds."""
 KEEP = 600.0
@@ -57,6 +61,10 @@ class Notices:
         self.database = database
         self.writer = token_hex(8)
         """Names this process, which ignores its own notices."""
+        self.hurried = 0
+        """How many listeners wait for what a person does."""
+        self.urgent = False
+        """Whether something waits to be sent that somebody waits for."""
         self._subscribers: list[tuple[OnNotice, Callable[[], None]]] = []
         self._outbox: dict[str, None] = {}
         self._guard = threading.Lock()
@@ -76,13 +84,26 @@ class Notices:
         """
         self._subscribers.append((on_notice, on_gap))
 
-    def publish(self, notice: str) -> None:
+    def hurry(self, by: int) -> None:
+        """Note that listeners begin to wait for what a person does, or end: a SQLite file is polled more often then.
+
+        Args:
+            by: how many of them; negative where they end.
+        """
+        with self._guard:
+            self.hurried += by
+        if by > 0 and self.hurried == by:
+            self.start()
+
+    def publish(self, notice: str, *, urgent: bool = False) -> None:
         """Send a notice to all other processes. Never waits.
 
         Args:
             notice: of `LONGEST` bytes at most. Equal ones that wait are sent as one.
+            urgent: whether somebody waits for it.
         """
         with self._guard:
+            self.urgent = self.urgent or urgent
             self._outbox.pop(notice, None)
             if len(self._outbox) >= MAX_WAITING_NOTICES:
                 del self._outbox[next(iter(self._outbox))]
@@ -108,6 +129,7 @@ class Notices:
     def drain(self) -> list[str]:
         """Return some of the notices that wait to be sent. If that fails, `requeue` them."""
         with self._guard:
+            self.urgent = False
             taken = list(islice(self._outbox, BATCH))
             for notice in taken:
                 del self._outbox[notice]
@@ -247,8 +269,8 @@ class _Carrier(threading.Thread):
                 is_all = await self._look()
                 self._is_there()
                 if is_all and is_clean and not self._ending:
-                    await self._rest(POLL)
-                    await asyncio.sleep(GATHER)
+                    await self._rest(HURRIED_POLL if self._notices.hurried else POLL)
+                    await asyncio.sleep(HURRIED_GATHER if self._notices.hurried or self._notices.urgent else GATHER)
         finally:
             await self._database.close()
 

@@ -72,6 +72,22 @@ SET value = excluded.value, writer = excluded.writer, expires = excluded.expires
 WHERE mrtr_kept.expires <= :now OR mrtr_kept.writer = excluded.writer
 RETURNING key;
 
+-- name: replace_value
+INSERT INTO mrtr_kept (key, value, writer, expires, caller)
+SELECT :key, :value, :writer, :now + :keep, :caller
+WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE key = :key)
+    OR (
+        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+        FROM mrtr_usage WHERE caller = '*'
+    )
+    AND (
+        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+        FROM mrtr_usage WHERE caller = :caller
+    )
+ON CONFLICT (key) DO UPDATE
+SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller
+RETURNING key;
+
 -- name: get_value
 SELECT value FROM mrtr_kept WHERE key = :key AND expires > :now;
 

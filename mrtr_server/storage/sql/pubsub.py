@@ -4,11 +4,15 @@ import json
 from collections.abc import Sequence
 
 from ...protocol.messages import Change, Subscription
-from ..pubsub import InProcessFanout, digest_of, topic_of
+from ..pubsub import InProcessFanout, Listener, digest_of, topic_of
 from .notify import LONGEST, Notices
 
 CHANGED = "changed "
 """How a notice of a change begins."""
+CARRIED = "carried "
+"""How a notice of a change begins that carries something; earlier releases do not know it."""
+URGENT = frozenset({"answer", "cancelled"})
+"""The kinds of changes that somebody waits for: a call that is open."""
 
 
 class SQLFanout(InProcessFanout):
@@ -30,14 +34,22 @@ class SQLFanout(InProcessFanout):
     def publish(self, change: Change) -> None:
         """Notify every listener on every replica that wants a change; see `Fanout`."""
         super().publish(change)
-        self._notices.publish(CHANGED + _written(change))
+        self._notices.publish(_written(change), urgent=change.kind in URGENT)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening; see `Fanout`."""
         subscription = super().subscribe(wanted)
+        if any(change.kind in URGENT for change in wanted):
+            self._notices.hurry(1)
         if wanted:
             self._notices.start()
         return subscription
+
+    def _forget(self, listener: Listener) -> bool:
+        forgotten = super()._forget(listener)
+        if forgotten and any(change.kind in URGENT for change in listener.wanted):
+            self._notices.hurry(-1)
+        return forgotten
 
     def _on_notice(self, notices: Sequence[str]) -> None:
         if not self._listeners:
@@ -45,6 +57,9 @@ class SQLFanout(InProcessFanout):
         for notice in notices:
             if notice.startswith(CHANGED):
                 self._publish_here(notice.removeprefix(CHANGED))
+            elif notice.startswith(CARRIED):
+                kind, uri, note = json.loads(notice.removeprefix(CARRIED))
+                super().publish(Change(kind, uri, note=note))
 
     def _publish_here(self, written: str) -> None:
         kind, uri, digest = json.loads(written)
@@ -57,6 +72,8 @@ class SQLFanout(InProcessFanout):
 
 
 def _written(change: Change) -> str:
+    if change.note and len(written := CARRIED + json.dumps([change.kind, change.uri, change.note])) <= LONGEST:
+        return written
     written = json.dumps([change.kind, change.uri, ""])
     # A URI that is too long for a notice is recognized by those who wait for it.
-    return written if len(written) <= LONGEST else json.dumps([change.kind, "", digest_of(change.uri)])
+    return CHANGED + (written if len(written) <= LONGEST else json.dumps([change.kind, "", digest_of(change.uri)]))

@@ -24,23 +24,35 @@ class _Table:
 
     Args:
         name: its name.
-        purpose: what its columns are sealed for.
+        purposes: what its columns are sealed for: each row for one of these.
         columns: the sealed ones.
         find: the statement that returns rows after a key: each the key and these columns.
         change: the statement that changes these columns of a row where they are as they were found.
     """
 
     name: str
-    purpose: str
+    purposes: tuple[str, ...]
     columns: tuple[str, ...]
     find: str
     change: str
 
 
 TABLES = (
-    _Table("mrtr_redemptions", purposes.OUTCOME, ("outcome",), "sealed_redemptions", "reseal_redemption"),
-    _Table("mrtr_kept", purposes.REPORT, ("value",), "sealed_values", "reseal_value"),
-    _Table("mrtr_tasks", purposes.TASK, ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
+    _Table(
+        "mrtr_redemptions",
+        (purposes.OUTCOME, purposes.LIVE_OUTCOME),
+        ("outcome",),
+        "sealed_redemptions",
+        "reseal_redemption",
+    ),
+    _Table(
+        "mrtr_kept",
+        (purposes.REPORT, purposes.LIVE_ANSWER, purposes.LIVE_EVENT, purposes.LIVE_SESSION),
+        ("value",),
+        "sealed_values",
+        "reseal_value",
+    ),
+    _Table("mrtr_tasks", (purposes.TASK,), ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
 )
 
 
@@ -89,15 +101,18 @@ async def reseal(url: str, ring: KeyRing) -> list[Resealed]:
     try:
         if await database.found_version() is None:
             raise SetupError(f"{database.name}: there are no tables; check the URL of the database")
-        return [await _reseal_table(database, table, BoundCodec(ring, table.purpose)) for table in TABLES]
+        return [
+            await _reseal_table(database, table, [BoundCodec(ring, each) for each in table.purposes])
+            for table in TABLES
+        ]
     finally:
         await database.close()
 
 
-async def _reseal_table(database: Database, table: _Table, codec: BoundCodec) -> Resealed:
+async def _reseal_table(database: Database, table: _Table, codecs: Sequence[BoundCodec]) -> Resealed:
     sealed = 0
     for _ in range(PASSES):
-        found = await _pass(database, table, codec)
+        found = await _pass(database, table, codecs)
         sealed += found.sealed
         if not found.sealed and not found.left:
             break
@@ -107,23 +122,23 @@ async def _reseal_table(database: Database, table: _Table, codec: BoundCodec) ->
     return found
 
 
-async def _pass(database: Database, table: _Table, codec: BoundCodec) -> Resealed:
+async def _pass(database: Database, table: _Table, codecs: Sequence[BoundCodec]) -> Resealed:
     """Look at all rows once, and seal anew what is under another key."""
     done, after = Resealed(table.name), ""
     while rows := await database.rows(table.find, after=after, most=BATCH):
         after = rows[-1][0]
         done.rows += len(rows)
-        await asyncio.gather(*(_reseal_row(database, table, codec, row, done) for row in rows))
+        await asyncio.gather(*(_reseal_row(database, table, codecs, row, done) for row in rows))
     return done
 
 
 async def _reseal_row(
-    database: Database, table: _Table, codec: BoundCodec, row: Sequence[object], done: Resealed
+    database: Database, table: _Table, codecs: Sequence[BoundCodec], row: Sequence[object], done: Resealed
 ) -> None:
     key, *values = row
     before = dict(zip(table.columns, map(_bytes, values), strict=True))
     try:
-        anew = {column: codec.reseal(value) for column, value in before.items() if value}
+        anew = {column: _reseal_value(codecs, value) for column, value in before.items() if value}
     except InvalidRequestState as refused:
         done.unopened[refused.reason] += 1
         return
@@ -135,6 +150,17 @@ async def _reseal_row(
         done.sealed += 1
     else:  # it was changed meanwhile
         done.left += 1
+
+
+def _reseal_value(codecs: Sequence[BoundCodec], value: bytes) -> str | None:
+    """Seal a value for what it is sealed for now; see `BoundCodec.reseal`."""
+    refusals = []
+    for codec in codecs:
+        try:
+            return codec.reseal(value)
+        except InvalidRequestState as refused:
+            refusals.append(refused)
+    raise refusals[0]
 
 
 def _bytes(value: object) -> bytes:

@@ -89,6 +89,16 @@ class SQLStore(SQLTasks):
         raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
 
     @override
+    async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
+        await self._sweep()
+        given = {"key": key, "value": value, "writer": token_hex(16), "keep": keep, **budget(quota, quota.states)}
+        for _ in range(LOOKS):
+            if await self._changed("replace_value", **given):
+                return
+            quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
+        raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
+
+    @override
     async def get(self, key: str) -> bytes | None:
         found = await self.database.find("get_value", key=key)
         return found[0][0] if found else None

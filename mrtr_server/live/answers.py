@@ -1,0 +1,166 @@
+"""Answers to the questions of open calls: kept before they are acknowledged, then told to who waits for them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pydantic_core import from_json, to_json
+
+from ..crypto.bound_codec import BoundCodec
+from ..crypto.digests import digest
+from ..crypto.keys import KeyRing
+from ..crypto.purposes import LIVE_ANSWER
+from ..errors import InvalidRequestState, StoreUnavailable
+from ..protocol.callers import Principal
+from ..protocol.messages import JSON, Change, Subscription
+from ..protocol.sessions import owner_of
+from ..storage.base import Store
+from ..storage.pubsub import Fanout
+from ..storage.quotas import Quotas
+from .events import KEPT_AFTER
+
+_LONGEST_ID = 2_048
+"""Characters of the id of a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that went out.
+
+    Args:
+        round: names the round that asked.
+        key: of the question within it.
+        expires: when it expires, in seconds since the epoch.
+    """
+
+    round: str
+    key: str
+    expires: float
+
+
+class Answers:
+    """Keeps answers, the first one to each question, and finds them.
+
+    Args:
+        ring: seals the ids of questions, and what is kept.
+        audience: the server that they belong to.
+        store: keeps them.
+        fanout: tells who waits.
+        quotas: how much each caller may keep.
+        clock: returns the time in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        ring: KeyRing,
+        audience: str,
+        store: Store,
+        fanout: Fanout,
+        quotas: Quotas,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ids = BoundCodec(ring, "live ask")
+        self._codec = BoundCodec(ring, LIVE_ANSWER)
+        self._audience = audience
+        self._store = store
+        self._fanout = fanout
+        self._quotas = quotas
+        self._clock = clock
+
+    # The ids of questions
+
+    def seal(self, asked: Asked, principal: Principal | None) -> str:
+        """Return the id of the request that asks."""
+        return self._ids.seal(self._place(principal), to_json([asked.round, asked.key, asked.expires]))
+
+    def open(self, id: str, principal: Principal | None) -> Asked | None:
+        """Return what was asked.
+
+        Args:
+            id: what a client sent; it may be anything.
+            principal: on whose behalf.
+
+        Returns:
+            The question; None if the id does not open for this principal.
+        """
+        if len(id) > _LONGEST_ID:
+            return None
+        try:
+            return Asked(*from_json(self._ids.unseal(self._place(principal), id, "belongs to another principal")))
+        except InvalidRequestState:
+            return None
+
+    def elicitation(self, asked: Asked) -> str:
+        """Return what names a question that is a page; it opens nothing."""
+        return digest(["elicitation", self._audience, asked.round, asked.key])
+
+    # What was answered
+
+    async def keep(self, asked: Asked, answer: JSON, principal: Principal | None) -> None:
+        """Keep an answer, unless there is one, and tell who waits.
+
+        Args:
+            asked: the question.
+            answer: in one of the forms that `read` of `questions.py` takes.
+            principal: who was asked.
+
+        Raises:
+            StoreUnavailable: it could not be kept.
+            Full: likewise, since too much is kept.
+        """
+        id = self._id(asked)
+        left = asked.expires - self._clock()
+        if left <= -KEPT_AFTER:
+            return  # the round can't run any more
+        sealed = self._codec.seal(_answer_place(id), to_json(answer))
+        keep, quota = max(left, 0.0) + KEPT_AFTER, self._quotas.of(principal)
+        if await self._store.put(id, sealed.encode(), keep=keep, quota=quota):
+            self._fanout.publish(Change("answer", id, note=sealed))
+        else:
+            self._fanout.publish(Change("answer", id))
+
+    async def find(self, asked: Asked) -> JSON | None:
+        """Return the answer to a question; None if there is none. Raises `StoreUnavailable`."""
+        id = self._id(asked)
+        found = await self._store.get(id)
+        return None if found is None else self._read(id, found.decode("ascii", "replace"))
+
+    def publish(self, change: Change) -> None:
+        """Notify who listens of a change."""
+        self._fanout.publish(change)
+
+    def listen(self, asked: Iterable[Asked], *others: Change) -> Subscription:
+        """Begin to listen for the answers to questions, and for other changes."""
+        return self._fanout.subscribe(frozenset([*(Change("answer", self._id(each)) for each in asked), *others]))
+
+    async def heard(self, changes: Iterable[Change], asked: Iterable[Asked]) -> dict[str, JSON]:
+        """Return the answers, by key, that changes tell of.
+
+        Raises:
+            StoreUnavailable: one could not be found.
+        """
+        notes = {change.uri: change.note for change in changes if change.kind == "answer"}
+        found: dict[str, JSON] = {}
+        for each in asked:
+            id = self._id(each)
+            if id in notes:
+                answer = self._read(id, notes[id]) if notes[id] else await self.find(each)
+                if answer is not None:
+                    found[each.key] = answer
+        return found
+
+    def _read(self, id: str, sealed: str) -> JSON:
+        try:
+            answer: JSON = from_json(self._codec.unseal(_answer_place(id), sealed, "kept for another question"))
+        except InvalidRequestState as refused:
+            raise StoreUnavailable(f"The answer to a question can't be unsealed: {refused.reason}") from None
+        return answer
+
+    def _id(self, asked: Asked) -> str:
+        return digest(["live answer", self._audience, asked.round, asked.key])
+
+    def _place(self, principal: Principal | None) -> bytes:
+        return to_json([self._audience, owner_of(principal)])
+
+
+def _answer_place(id: str) -> bytes:
+    return f"{id} ".encode()

@@ -1,0 +1,78 @@
+"""What an open call needs of its client's connection."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..protocol.messages import Call, Outlet, Question
+from .events import Origin
+
+
+class Channel(Outlet, Protocol):
+    """The response to the client of an open call: a stream, once something is to be said before the result."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody reads the response any more."""
+        ...
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether the client takes a stream."""
+        ...
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the client's version says that it comes back to a stream that the server closes."""
+        ...
+
+    @property
+    def progress(self) -> float:
+        """The progress that was sent last."""
+        ...
+
+    def origin(self) -> Origin:
+        """Return the request that opened the call, as it was sent."""
+        ...
+
+    def load(self, origin: Origin) -> Call:
+        """Return the call of a request. Raises `RequestError`."""
+        ...
+
+    def on_start(self, id: Callable[[], str]) -> None:
+        """Set which id the first event has, if a stream starts by itself."""
+        ...
+
+    def on_gone(self, then: Callable[[], object] | None) -> None:
+        """Set what is called, on the event loop, when the client leaves; at once if it has left."""
+        ...
+
+    def prime(self, id: str, retry: int | None = None) -> None:
+        """Start the stream, unless it has started, and send an event with nothing but an id.
+
+        Args:
+            id: the event's.
+            retry: when a client that loses the stream is to come back, in milliseconds.
+        """
+        ...
+
+    def check(self, question: Question) -> None:
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
+        ...
+
+    def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
+        """Send a question.
+
+        Args:
+            id: of the request.
+            question: what is asked.
+            elicitation: names it, if it is a page.
+            event: the id of the event.
+
+        Raises:
+            MissingCapability: clients of this version can't be asked that.
+        """
+        ...
+
+    def waits(self, waiting: bool) -> None:
+        """Note whether the call waits for a person, so that there is progress to be shown."""
+        ...

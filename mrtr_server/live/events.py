@@ -1,0 +1,205 @@
+"""Ids of what goes out on the stream of an open call: any replica can continue from one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from ..crypto.bound_codec import BoundCodec
+from ..crypto.digests import digest_bytes
+from ..crypto.keys import KeyRing
+from ..crypto.purposes import LIVE_EVENT
+from ..errors import InvalidRequestState, StoreUnavailable
+from ..protocol.callers import Client, Principal
+from ..protocol.messages import JSON, Question
+from ..protocol.sessions import Session, owner_of
+from ..storage.base import Store
+from ..storage.quotas import ANY, Quota, Quotas
+
+LONGEST_ID = 2_500
+"""Characters of a sealed event id. nginx refuses headers of more than 8 KB, so what is longer goes to the store."""
+
+KEPT_AFTER = 60.0
+"""How long what belongs to a question is kept after it has expired, in seconds."""
+
+ENDED = "end."
+"""How the id of a stream's last event begins: there is nothing after it."""
+
+_MOST_DIGITS = 4
+"""Digits of the number of questions that were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The request that opened a call, so that another replica can load it.
+
+    Args:
+        method, params, request_id: of the request, as sent.
+        session: its session, with the version that the client speaks.
+    """
+
+    method: str
+    params: JSON
+    request_id: str | int
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Where a stream stands.
+
+    Args:
+        origin: the request that opened it.
+        run: names the first round of a call while it runs; empty once it has ended.
+        state: the sealed journal of the round that ended with questions.
+        questions: by key.
+        expires: when they expire, in seconds since the epoch.
+        progress: the progress that was sent last.
+        sent: how many of the questions were sent before.
+        is_lost: whether the store has it no more, so that only the method, the id and the version are known.
+    """
+
+    origin: Origin
+    run: str = ""
+    state: str = ""
+    questions: dict[str, Question] = field(default_factory=dict)
+    expires: float = 0.0
+    progress: float = 0.0
+    sent: int = 0
+    is_lost: bool = False
+
+    @property
+    def round(self) -> str:
+        """Name the round that asked."""
+        return digest_bytes(self.state.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class SealedEvent:
+    """An event's id, still without the number of questions that were sent.
+
+    Args:
+        id: the id.
+        row: the key of the row that holds the event, if it is too long for a header; empty otherwise.
+        sealed: what that row holds.
+        keep: how long it is kept, in seconds.
+        quota: how much its caller may keep.
+    """
+
+    id: str
+    row: str = ""
+    sealed: bytes = b""
+    keep: float = 0.0
+    quota: Quota = ANY
+
+    def after(self, sent: int) -> str:
+        """Return the id of the event after so many questions."""
+        return f"{self.id}.{sent}"
+
+
+class EventIds:
+    """Seals events into ids, and opens these.
+
+    Args:
+        ring: the first key seals, every key opens.
+        audience: the server that the ids belong to.
+        store: takes what is too long for a header.
+        quotas: how much of that each caller may keep.
+        clock: returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
+        self._codec = BoundCodec(ring, "live event")
+        self._rows = BoundCodec(ring, LIVE_EVENT)
+        self._audience = audience
+        self._store = store
+        self._quotas = quotas
+        self._clock = clock
+
+    def seal(self, event: Event, principal: Principal | None) -> SealedEvent:
+        """Return the id of an event. What is too long for a header must be kept before the id is good; see `keep`."""
+        payload, place = _dump(event), self._place(principal)
+        id = self._codec.seal(place, payload)
+        if len(id) <= LONGEST_ID:
+            return SealedEvent(id)
+        row, origin = token_hex(16), event.origin
+        short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
+        sealed = self._rows.seal(_row_place(place, row), payload).encode()
+        keep = max(event.expires - self._clock(), 0.0) + KEPT_AFTER
+        return SealedEvent(self._codec.seal(place, short), row, sealed, keep, self._quotas.of(principal))
+
+    async def keep(self, event: SealedEvent) -> None:
+        """Keep what an id does not hold itself. Raises `StoreUnavailable` and `Full`."""
+        if event.row:
+            await self._store.put(event.row, event.sealed, keep=event.keep, quota=event.quota)
+
+    async def open(self, id: str, principal: Principal | None) -> Event | None:
+        """Return the event of an id.
+
+        Args:
+            id: what a client sent; it may be anything.
+            principal: on whose behalf.
+
+        Returns:
+            The event; None if it does not open for this principal.
+
+        Raises:
+            StoreUnavailable: it is in the store, which is away.
+        """
+        sealed, _, sent = id.rpartition(".")
+        if len(sealed) > LONGEST_ID or not (sent.isascii() and sent.isdecimal()) or len(sent) > _MOST_DIGITS:
+            return None
+        place = self._place(principal)
+        try:
+            payload = self._codec.unseal(place, sealed, "belongs to another principal")
+        except InvalidRequestState:
+            return None
+        kind, *parts = from_json(payload)
+        if kind == "row":
+            row, method, request_id, version = parts
+            found = await self._store.get(row)
+            if found is None:
+                return Event(Origin(method, {}, request_id, Session(version)), is_lost=True)
+            try:
+                payload = self._rows.unseal(_row_place(place, row), found, "kept for another event")
+            except InvalidRequestState as refused:
+                raise StoreUnavailable(f"An event of a stream can't be unsealed: {refused.reason}") from None
+            _, *parts = from_json(payload)
+        return replace(_load(parts), sent=int(sent))
+
+    def _place(self, principal: Principal | None) -> bytes:
+        return to_json([self._audience, owner_of(principal)])
+
+
+def last_id() -> str:
+    """Return an id for the last event of a stream."""
+    return f"{ENDED}{token_hex(8)}"
+
+
+def _row_place(place: bytes, row: str) -> bytes:
+    return b"%b %b " % (place, row.encode())
+
+
+def _dump(event: Event) -> bytes:
+    origin, session = event.origin, event.origin.session
+    asked = [(key, q.kind, q.method, q.params, q.needs, q.shape) for key, q in event.questions.items()]
+    parts = [
+        "event",
+        [origin.method, origin.params, origin.request_id],
+        [session.version, [session.client.info, session.client.capabilities], session.issued, session.key],
+        event.run,
+        event.state,
+        asked,
+        event.expires,
+        event.progress,
+    ]
+    return to_json(parts, inf_nan_mode="constants")
+
+
+def _load(parts: list[Any]) -> Event:
+    (method, params, request_id), (version, client, issued, key), run, state, asked, expires, progress = parts
+    origin = Origin(method, params, request_id, Session(version, Client(*client), issued, key))
+    questions = {key: Question(*rest) for key, *rest in asked}
+    return Event(origin, run, state, questions, expires, progress)

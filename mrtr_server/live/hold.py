@@ -1,0 +1,141 @@
+"""A call that waits for answers: its questions are on its stream, and nothing of its handler runs."""
+
+import asyncio
+
+from ..flow.admission import Admission
+from ..protocol.callers import Principal
+from ..protocol.messages import JSON, Change
+from .answers import Answers, Asked
+from .channel import Channel
+from .events import Event, SealedEvent
+from .questions import WITHDRAWN, no_answer
+
+RETRY = 250
+"""When the client of a stream that closes is to come back, in milliseconds."""
+
+ANSWERED_BEFORE = 5.0
+"""How long before its expiry a question counts as not answered, in seconds; at most a tenth of the time it had."""
+
+
+class Hold:
+    """The questions of one round, and the answers to them.
+
+    Args:
+        event: has the questions.
+        id: of the event, which is kept.
+        principal: on whose behalf the call is.
+        answers: keeps the answers, and tells of them.
+        channel: the response to the client.
+        admission: says when the server drains.
+        now: the time in seconds since the epoch.
+        cancelled: tells that the call may have been cancelled; None if it can't be.
+    """
+
+    _has_sent = False
+    heard_of_cancellation = False
+    """Whether the call may have been cancelled."""
+
+    def __init__(
+        self,
+        event: Event,
+        id: SealedEvent,
+        principal: Principal | None,
+        answers: Answers,
+        channel: Channel,
+        admission: Admission,
+        now: float,
+        cancelled: Change | None,
+    ) -> None:
+        self._event = event
+        self._id = id
+        self._principal = principal
+        self._answers = answers
+        self._channel = channel
+        self._admission = admission
+        self._asked = {key: Asked(event.round, key, event.expires) for key in event.questions}
+        self._changes = answers.listen(self._asked.values(), *([] if cancelled is None else [cancelled]))
+        self._found: dict[str, JSON] = {}
+        left = event.expires - now
+        self._deadline = asyncio.get_running_loop().time() + left - min(ANSWERED_BEFORE, left / 10)
+
+    async def look(self) -> None:
+        """Find what was answered while the client was away. Raises `StoreUnavailable`."""
+        for key, asked in self._asked.items():
+            if (answer := await self._answers.find(asked)) is not None:
+                self._found[key] = answer
+
+    async def wait(self) -> dict[str, JSON] | None:
+        """Send the questions that have not been sent, and wait for all answers.
+
+        Returns:
+            The answers by key; None if the client has left, may have cancelled the call, or is to continue elsewhere.
+
+        Raises:
+            StoreUnavailable: an answer could not be found.
+            MissingCapability: clients of this version can't be asked that.
+        """
+        if not self._is_answered:
+            if not self._has_sent:
+                self._send()
+            self._channel.on_gone(self._changes.close)
+            self._channel.waits(True)
+            try:
+                with self._admission.on_drain(self._changes.close):
+                    await self._hear()
+            finally:
+                self._channel.waits(False)
+                self._channel.on_gone(None)
+        if self._is_answered:
+            return self._found
+        if not (self._channel.gone or self.heard_of_cancellation):  # it drains
+            self._channel.prime(self._id.after(len(self._asked)), RETRY)
+        return None
+
+    async def withdraw(self) -> None:
+        """Let the questions take no more answers. Raises `StoreUnavailable`."""
+        for asked in self._asked.values():
+            await self._answers.keep(asked, WITHDRAWN, self._principal)
+
+    def close(self) -> None:
+        """End the waiting."""
+        self._changes.close()
+
+    @property
+    def _is_answered(self) -> bool:
+        return len(self._found) == len(self._asked)
+
+    def _send(self) -> None:
+        self._has_sent = True
+        event, answers = self._event, self._answers
+        if event.sent >= len(event.questions):  # there will be no event with an id for a while
+            self._channel.prime(self._id.after(event.sent))
+        for question in event.questions.values():  # all of them, before the person sees one
+            self._channel.check(question)
+        for number, (key, question) in enumerate(event.questions.items(), 1):
+            if number > event.sent:
+                asked = self._asked[key]
+                request, page = answers.seal(asked, self._principal), answers.elicitation(asked)
+                self._channel.ask(request, question, page, self._id.after(number))
+
+    async def _hear(self) -> None:
+        while not self._is_answered:
+            try:
+                async with asyncio.timeout_at(self._deadline):
+                    heard = await self._changes.next()
+            except TimeoutError:
+                await self._give_up()
+                return
+            if not heard:
+                return
+            self._found |= await self._answers.heard(heard, self._asked.values())
+            if any(change.kind == "cancelled" for change in heard):
+                self.heard_of_cancellation = True
+                return
+
+    async def _give_up(self) -> None:
+        """Answer what nobody has answered in time; an answer that came just before that counts."""
+        for key, asked in self._asked.items():
+            if key not in self._found:
+                given = no_answer(self._event.questions[key])
+                await self._answers.keep(asked, given, self._principal)
+                self._found[key] = await self._answers.find(asked) or given

@@ -1,0 +1,288 @@
+"""Calls whose questions are asked while they are open.
+
+A round that ends with questions sends them on the stream of the call, waits for their answers, and is followed by the
+next round. The handler knows nothing of that: it runs from the top, against its journal, as it does for any client.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from ..crypto.digests import digest
+from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
+from ..logs.failures import report_outage
+from ..protocol.callers import Principal
+from ..protocol.messages import JSON, Call, Change, NeedsInput, Outcome, Outlet
+from ..storage.lease import Lease
+from .channel import Channel
+from .events import Event
+from .first_rounds import FirstRounds
+from .hold import RETRY, Hold
+from .parts import LiveParts
+from .questions import read_answers
+
+CANCEL_KEPT = 3600.0
+"""How long a cancellation is kept, in seconds."""
+
+Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
+"""Answers a call, or says what it needs."""
+
+
+class LiveCalls:
+    """Serves calls of clients that answer while a call is open.
+
+    Args:
+        dispatch: runs a round of a call.
+        parts: what calls and sessions share.
+    """
+
+    def __init__(self, dispatch: Dispatch, parts: LiveParts) -> None:
+        self._dispatch = dispatch
+        self._parts = parts
+        self._admission = parts.admission
+        self._first_rounds = FirstRounds(parts)
+        self._open: dict[tuple[str, str | int], _Running] = {}
+        """Calls that are open here, by session and request."""
+
+    async def serve(self, call: Call, channel: Channel) -> Outcome | None:
+        """Serve a new call.
+
+        Args:
+            call: the request.
+            channel: the response to its client.
+
+        Returns:
+            The outcome; None if there is none to be sent, since the client has left, has cancelled the call, or
+            continues elsewhere.
+
+        Raises:
+            RequestError: why there is no outcome.
+        """
+        running = self._enter(call)
+        try:
+            outcome = await self._first_rounds.run(call, channel, self._dispatch)
+            if not isinstance(outcome, NeedsInput):
+                return outcome
+            call.params, call.arguments = {}, {}  # a person may take their time
+            return await self._follow(outcome, running, channel)
+        except asyncio.CancelledError:
+            if not running.has_cancelled():
+                raise
+            return None
+        finally:
+            self._leave(running)
+
+    async def resume(self, event: Event, call: Call, channel: Channel) -> Outcome | None:
+        """Continue a call from an event of its stream, wherever it began; see `serve`."""
+        running = self._enter(call)
+        try:
+            return await self._resume(running, channel, event)
+        except asyncio.CancelledError:
+            if not running.has_cancelled():
+                raise
+            return None
+        finally:
+            self._leave(running)
+
+    async def _resume(self, running: "_Running", channel: Channel, event: Event) -> Outcome | None:
+        call = running.call
+        with store_needed():
+            if await self._is_cancelled(call):
+                return None
+            if event.run:
+                with self._parts.holds.hold(call.principal):
+                    outcome = await self._first_rounds.find(event, call, channel)
+                return await self._follow(outcome, running, channel) if isinstance(outcome, NeedsInput) else outcome
+        if event.expires <= self._parts.clock():
+            raise ProtocolError("Nobody answered in time; call again")
+        return await self._follow(NeedsInput(event.questions, event.state, event.expires), running, channel, event)
+
+    async def _follow(
+        self, outcome: Outcome, running: "_Running", channel: Channel, event: Event | None = None
+    ) -> Outcome | None:
+        """Ask what a round needs, and run the next one, until there is a result.
+
+        Args:
+            outcome: of the round.
+            running: the call.
+            channel: the response to the client.
+            event: where the client left, if it has come back.
+        """
+        while isinstance(outcome, NeedsInput):
+            is_new = event is None
+            if event is None:
+                event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
+            if self._admission.draining if event.questions else self._admission.is_full and channel.can_move:
+                await self._move(event, running, channel)
+                return None
+            answers: dict[str, JSON] = {}
+            if event.questions:
+                found = await self._ask(event, running, channel, is_new=is_new)
+                if found is None:
+                    return None
+                answers = read_answers(event.questions, found)
+            call = channel.load(event.origin)
+            call.state, call.answers = event.state, answers
+            outcome = await self._redeem(call, event.expires, running, channel)
+            event = None
+        return outcome
+
+    async def _redeem(self, call: Call, expires: float, running: "_Running", channel: Channel) -> Outcome:
+        """Run the round after an answer, once in the fleet."""
+
+        async def run(lease: Lease) -> Outcome:
+            with running.within(asyncio.current_task()):
+                return await self._dispatch(call, channel)
+
+        # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
+        return await self._parts.redeemer.once(replace(call, state=f"live {call.state}"), expires, run)
+
+    async def _ask(
+        self, event: Event, running: "_Running", channel: Channel, *, is_new: bool
+    ) -> dict[str, JSON] | None:
+        """Send questions, and wait for all answers; see `Hold.wait`.
+
+        Args:
+            event: has the questions.
+            running: the call.
+            channel: the response to the client.
+            is_new: whether they have never been sent, so that there can be no answer yet.
+        """
+        if channel.gone:
+            return None
+        parts, principal = self._parts, running.call.principal
+        if not parts.is_shared():
+            raise NoSharedStore
+        if not channel.can_stream:
+            raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
+        id = parts.events.seal(event, principal)
+        with parts.holds.hold(principal), store_needed():
+            await parts.events.keep(id)
+            call = running.call
+            cancelled = _cancellation(call.session, call.request_id) if call.session else None
+            hold = Hold(event, id, principal, parts.answers, channel, self._admission, parts.clock(), cancelled)
+            try:
+                if not is_new:
+                    await hold.look()
+                while (found := await hold.wait()) is None and hold.heard_of_cancellation:
+                    hold.heard_of_cancellation = False  # unless that was a false alarm, as when notices were missed
+                    if await self._is_cancelled(call):
+                        await hold.withdraw()
+                        break
+                return found
+            except asyncio.CancelledError:
+                if running.is_cancelled:
+                    await hold.withdraw()
+                raise
+            finally:
+                hold.close()
+
+    async def _move(self, event: Event, running: "_Running", channel: Channel) -> None:
+        """Close the stream, so that its client continues at another replica."""
+        if not channel.gone:
+            id = self._parts.events.seal(event, running.call.principal)
+            with store_needed():
+                await self._parts.events.keep(id)
+            channel.prime(id.after(event.sent), RETRY)
+
+    # Cancellation
+
+    async def cancel(self, session: str, request_id: str | int, principal: Principal | None) -> None:
+        """Cancel a call of a session, wherever it runs.
+
+        Args:
+            session: its key.
+            request_id: of the request that began the call.
+            principal: on whose behalf.
+
+        Raises:
+            StoreUnavailable: it could not be kept, for a client that comes back.
+            Full: likewise, since too much is kept.
+        """
+        change = _cancellation(session, request_id)
+        if running := self._open.get((session, request_id)):
+            running.cancel()
+        await self._parts.store.put(change.uri, b"", keep=CANCEL_KEPT, quota=self._parts.quotas.of(principal))
+        self._parts.answers.publish(change)
+
+    async def watch(self, call: Call) -> None:
+        """Wait until a call that takes long is cancelled through another replica, and cancel it."""
+        running = self._open.get((call.session, call.request_id))
+        if running is None:
+            return
+        changes = self._parts.answers.listen((), _cancellation(call.session, call.request_id))
+        try:
+            while await changes.next():
+                with suppress(StoreUnavailable):
+                    if await self._is_cancelled(call):
+                        running.cancel()
+                        return
+        finally:
+            changes.close()
+
+    async def _is_cancelled(self, call: Call) -> bool:
+        id = _cancellation(call.session, call.request_id).uri
+        return bool(call.session) and await self._parts.store.get(id) is not None
+
+    def _enter(self, call: Call) -> "_Running":
+        running = _Running(call)
+        if call.session:
+            self._open[call.session, call.request_id] = running
+        return running
+
+    def _leave(self, running: "_Running") -> None:
+        key = (running.call.session, running.call.request_id)
+        if self._open.get(key) is running:
+            del self._open[key]
+
+
+class _Running:
+    """An open call, and what a cancellation of it cancels.
+
+    Args:
+        call: the call.
+    """
+
+    __slots__ = ("_own", "_task", "call", "is_cancelled")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.is_cancelled = False
+        self._own: asyncio.Task[Any] | None = asyncio.current_task()
+        self._task = self._own
+
+    def cancel(self) -> None:
+        """Cancel what runs. Safe to call twice, and on any thread."""
+        if not self.is_cancelled and self._task is not None:
+            self.is_cancelled = True
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    def has_cancelled(self) -> bool:
+        """Return whether its client has cancelled it, and undo that for its own task, which has to end in peace."""
+        if self.is_cancelled and self._own is not None and self._own.cancelling():
+            self._own.uncancel()
+        return self.is_cancelled
+
+    @contextmanager
+    def within(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
+        """Cancel another task in place of the call's own, for as long as the block lasts."""
+        own, self._task = self._task, task
+        try:
+            yield
+        finally:
+            self._task = own
+
+
+@contextmanager
+def store_needed() -> Iterator[None]:
+    """Report that the store can't take part in a question of an open call."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
+
+
+def _cancellation(session: str, request_id: str | int) -> Change:
+    return Change("cancelled", digest(["live cancellation", session, request_id]))

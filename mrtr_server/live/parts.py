@@ -1,0 +1,61 @@
+"""What open calls and sessions share, made once for a server."""
+
+from collections.abc import Callable
+
+from ..crypto.bound_codec import BoundCodec
+from ..crypto.keys import KeyRing
+from ..crypto.purposes import LIVE_OUTCOME
+from ..flow.admission import Admission
+from ..flow.single_use import Redeemer
+from ..limits import Limits
+from ..protocol.sessions import Sessions
+from ..storage.base import Store
+from ..storage.pubsub import Fanout
+from ..storage.quotas import Quotas
+from .answers import Answers
+from .events import EventIds
+from .holds import Holds
+from .session_states import SessionStates
+
+LEASE = 10.0
+"""How long a replica that runs a round of an open call may be silent before another may run it, in seconds."""
+
+
+class LiveParts:
+    """What open calls and sessions share.
+
+    Args:
+        ring: seals all their ids.
+        audience: the server that these belong to.
+        store: keeps answers, outcomes, and what sessions set.
+        fanout: tells replicas of each other's answers.
+        quotas: how much each caller may keep.
+        limits: bounds what is held.
+        admission: says when the server drains.
+        clock: returns the time in seconds since the epoch.
+        is_shared: returns whether what one worker keeps reaches all workers.
+    """
+
+    def __init__(
+        self,
+        ring: KeyRing,
+        audience: str,
+        store: Store,
+        fanout: Fanout,
+        quotas: Quotas,
+        limits: Limits,
+        admission: Admission,
+        clock: Callable[[], float],
+        is_shared: Callable[[], bool],
+    ) -> None:
+        self.sessions = Sessions(ring, audience, clock)
+        self.states = SessionStates(ring, store, fanout, quotas, clock)
+        self.answers = Answers(ring, audience, store, fanout, quotas, clock)
+        self.events = EventIds(ring, audience, store, quotas, clock)
+        self.holds = Holds(limits)
+        self.redeemer = Redeemer(store, BoundCodec(ring, LIVE_OUTCOME), quotas, lease=LEASE, clock=clock)
+        self.quotas = quotas
+        self.is_shared = is_shared
+        self.store = store
+        self.admission = admission
+        self.clock = clock

@@ -1,0 +1,50 @@
+"""What the answer to a question of an open call means for the call."""
+
+from collections.abc import Mapping
+
+from ..errors import MissingCapability, ProtocolError
+from ..protocol.messages import JSON, Question
+
+DISMISSED: JSON = {"result": {"action": "cancel"}}
+"""The answer of a person who does not answer."""
+
+WITHDRAWN: JSON = {"failed": "the call was cancelled"}
+"""The answer to a question that counts no more."""
+
+
+def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return answers as a round takes them.
+
+    Args:
+        questions: what was asked, by key.
+        answers: what came, by key: `{"result": ...}`, `{"lacks": true}` where the client does not know such questions,
+            or `{"failed": "why"}`.
+
+    Raises:
+        MissingCapability: the client can't be asked that.
+        ProtocolError: it could not do what was asked, and nobody can be asked instead.
+    """
+    return {key: _read(question, answers[key]) for key, question in questions.items()}
+
+
+def no_answer(question: Question) -> JSON:
+    """Return the answer that counts when nobody has answered in time."""
+    return DISMISSED if question.method == "elicitation/create" else {"failed": "there was no answer in time"}
+
+
+def _read(question: Question, answer: JSON) -> JSON:
+    if "result" in answer:
+        result: JSON = answer["result"]
+        return result
+    if "lacks" in answer:
+        raise MissingCapability(_nested(question.needs))
+    if question.method == "elicitation/create":
+        return dict(DISMISSED["result"])
+    raise ProtocolError(f"The client did not fulfil {question.method}: {answer.get('failed')}")
+
+
+def _nested(path: str) -> JSON:
+    nested: JSON = {}
+    for part in reversed(path.split(".")):
+        nested = {part: nested}
+    return nested

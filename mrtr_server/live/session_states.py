@@ -1,0 +1,188 @@
+"""What a session has set: the level of its log, the resources that it listens to, and whether it has ended."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic_core import from_json, to_json
+
+from ..crypto.bound_codec import BoundCodec
+from ..crypto.digests import digest
+from ..crypto.keys import KeyRing
+from ..crypto.purposes import LIVE_SESSION
+from ..errors import Busy, InvalidRequestState, StoreUnavailable
+from ..protocol.callers import Principal
+from ..protocol.messages import Change, LogLevel
+from ..protocol.sessions import Session, owner_of
+from ..storage.base import Store
+from ..storage.pubsub import Fanout
+from ..storage.quotas import Quotas
+
+T = TypeVar("T")
+
+DEFAULT_LEVEL: LogLevel = "info"
+"""The least severe messages that a client gets which has set no level."""
+
+KEEP = 24 * 3600.0
+"""How long what a session has set is kept, in seconds."""
+
+LOOK_AFTER = 30.0
+"""How long a session is taken to be alive before the shared store is asked, in seconds."""
+
+MOST_RESOURCES = 1_000
+"""How many resources a session may listen to."""
+
+_REMEMBERED = 10_000
+"""Of how many sessions a process remembers something."""
+
+_MOST_CHANGES = 100
+"""How many sessions of one owner may be changed within `_WINDOW`. An anonymous owner has `_REMEMBERED`."""
+
+_WINDOW = 600.0
+
+RETRY_AFTER = 5.0
+"""When an owner is to try again that has changed too many, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """What a session has set.
+
+    Args:
+        level: the least severe log messages that it wants.
+        resources: the URIs that it listens to.
+        ended: whether its client has ended it.
+    """
+
+    level: LogLevel = DEFAULT_LEVEL
+    resources: tuple[str, ...] = ()
+    ended: bool = False
+
+
+NOTHING_SET = SessionState()
+
+
+class SessionStates:
+    """Keeps what sessions set, in the shared store if there is one.
+
+    Of two changes of one session at the same time, on two replicas, the later one counts.
+
+    Args:
+        ring: seals it.
+        store: keeps it.
+        fanout: tells the stream of the session's notifications.
+        quotas: how much each caller may keep.
+        clock: returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, ring: KeyRing, store: Store, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]) -> None:
+        self._codec = BoundCodec(ring, LIVE_SESSION)
+        self._store = store
+        self._fanout = fanout
+        self._quotas = quotas
+        self._clock = clock
+        self._ended: dict[str, None] = {}
+        self._alive_until: dict[str, float] = {}
+        self._changed: dict[tuple[str, int], set[str]] = {}
+
+    async def read(self, session: str) -> SessionState:
+        """Return what a session has set.
+
+        Args:
+            session: its key; empty for none.
+
+        Raises:
+            StoreUnavailable: nobody can say.
+        """
+        if not session:
+            return NOTHING_SET
+        found = await self._store.get(_id(session))
+        if found is None:
+            return NOTHING_SET
+        try:
+            level, resources, ended = from_json(self._codec.unseal(_place(session), found, "of another session"))
+        except InvalidRequestState as refused:
+            raise StoreUnavailable(f"What a session has set can't be unsealed: {refused.reason}") from None
+        return SessionState(level, tuple(resources), ended)
+
+    async def change(
+        self, session: str, principal: Principal | None, change: Callable[[SessionState], SessionState]
+    ) -> None:
+        """Change what a session has set, and tell the stream of its notifications.
+
+        Args:
+            session: its key.
+            principal: whose session it is.
+            change: returns the new state.
+
+        Raises:
+            StoreUnavailable: it could not be kept.
+            Busy: the principal has changed too many sessions, or too much is kept.
+        """
+        self._count(session, owner_of(principal))
+        state = change(await self.read(session))
+        sealed = self._codec.seal(_place(session), to_json([state.level, state.resources, state.ended]))
+        await self._store.replace(_id(session), sealed.encode(), keep=KEEP, quota=self._quotas.of(principal))
+        if state.ended:
+            _remember(self._ended, session, None)
+        self._fanout.publish(changed(session))
+
+    def has_surely_not_ended(self, session: Session) -> bool:
+        """Return whether nothing need be asked to know that a session has not ended.
+
+        A session that is ended elsewhere is refused here within `LOOK_AFTER`: it grants nothing.
+        """
+        key = session.key
+        if not key:
+            return True
+        if key in self._ended:
+            return False
+        until = max(session.issued + LOOK_AFTER, self._alive_until.get(key, 0.0))
+        return not self._store.shared or self._clock() < until
+
+    async def has_ended(self, session: Session) -> bool:
+        """Return whether a session has ended. While the store is away, none has."""
+        if session.key in self._ended:
+            return True
+        try:
+            state = await self.read(session.key)
+        except StoreUnavailable:
+            return False
+        if state.ended:
+            _remember(self._ended, session.key, None)
+        else:
+            _remember(self._alive_until, session.key, self._clock() + LOOK_AFTER)
+        return state.ended
+
+    def _count(self, session: str, owner: str) -> None:
+        window = int(self._clock() // _WINDOW)
+        counted = self._changed.get((owner, window))
+        if counted is None:
+            self._changed = {each: sessions for each, sessions in self._changed.items() if each[1] == window}
+            counted = self._changed[owner, window] = set()
+        counted.add(session)
+        if len(counted) > (_MOST_CHANGES if owner else _REMEMBERED):
+            counted.discard(session)
+            raise Busy(RETRY_AFTER)
+
+
+def changed(session: str) -> Change:
+    """Return the change that tells the stream of a session's notifications that something was set."""
+    return Change("session", session)
+
+
+def _remember(remembered: dict[str, T], session: str, what: T) -> None:
+    remembered.pop(session, None)
+    remembered[session] = what
+    if len(remembered) > _REMEMBERED:
+        with suppress(RuntimeError, KeyError):  # another thread is at it
+            del remembered[next(iter(remembered))]
+
+
+def _id(session: str) -> str:
+    return digest(["live session", session])
+
+
+def _place(session: str) -> bytes:
+    return f"{session} ".encode()

@@ -1,0 +1,145 @@
+"""What clients of the handshake era ask that no other client does: `ping`, and what a session sets."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..errors import InvalidParams, OverBudget, StoreUnavailable, UnknownTarget
+from ..flow.authorization import Authorizer
+from ..live.session_states import MOST_RESOURCES, SessionState, SessionStates, changed
+from ..protocol.messages import Call, Change, Complete, Listening, Outcome, Outlet, Subscription
+from ..registration.registry import Registry
+from .failures import ErrorReporter
+from .subscriptions import Subscriptions
+
+_LISTS = (Change("tools"), Change("prompts"), Change("resources"))
+
+
+class SessionRequests:
+    """Serves what concerns a session.
+
+    Args:
+        registry: has the resources that a session may listen to.
+        states: keeps what sessions set.
+        subscriptions: carry the changes.
+        errors: logs what goes wrong on our side.
+        authorizer: knows who may hear of what.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        states: SessionStates,
+        subscriptions: Subscriptions,
+        errors: ErrorReporter,
+        authorizer: Authorizer,
+    ) -> None:
+        self._registry = registry
+        self._states = states
+        self._subscriptions = subscriptions
+        self._errors = errors
+        self._authorizer = authorizer
+
+    async def ping(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `ping` (Ping)."""
+        return Complete({})
+
+    async def set_level(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `logging/setLevel` (Logging, Setting Log Level). Without a session it changes nothing."""
+        level = call.params["level"]
+        if call.session:
+            await self._change(call, lambda state: replace(state, level=level))
+        return Complete({})
+
+    async def subscribe(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `resources/subscribe` (Resources, Subscriptions). Raises `RequestError`."""
+        found = self._registry.find_resource(call.target)
+        if found is None:
+            raise UnknownTarget("resource", call.target)
+        if self._authorizer.guards(found[0].authorize):
+            await self._authorizer.require(call.caller, call.method, "resource", (found[0].authorize, call.target))
+
+        def add(state: SessionState) -> SessionState:
+            if len(state.resources) >= MOST_RESOURCES:
+                raise OverBudget("The session listens to too many resources", "resources", MOST_RESOURCES)
+            return replace(state, resources=(*(uri for uri in state.resources if uri != call.target), call.target))
+
+        await self._change(call, add)
+        return Complete({})
+
+    async def unsubscribe(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `resources/unsubscribe` (Resources, Subscriptions). Raises `RequestError`."""
+
+        def remove(state: SessionState) -> SessionState:
+            return replace(state, resources=tuple(uri for uri in state.resources if uri != call.target))
+
+        await self._change(call, remove)
+        return Complete({})
+
+    async def listen(self, call: Call, outlet: Outlet) -> Outcome:
+        """Open the stream of a session's notifications: changes of the lists, and of the resources it listens to."""
+        changes = SessionChanges(call, self._states, self._subscriptions)
+        await changes.begin()
+        return Listening(changes)
+
+    async def _change(self, call: Call, change: Callable[[SessionState], SessionState]) -> None:
+        if not call.session:
+            raise InvalidParams("This needs a session: send the Mcp-Session-Id that initialize returned")
+        try:
+            await self._states.change(call.session, call.principal, change)
+        except StoreUnavailable as error:
+            raise self._errors.report(call, error) from None
+
+
+class SessionChanges:
+    """The changes that a session hears of; it listens anew when the session has set something else.
+
+    Args:
+        call: the request for the stream.
+        states: know what the session listens to.
+        subscriptions: carry the changes.
+    """
+
+    def __init__(self, call: Call, states: SessionStates, subscriptions: Subscriptions) -> None:
+        self.wanted: frozenset[Change] = frozenset()
+        self._call = call
+        self._states = states
+        self._subscriptions = subscriptions
+        self._changes: Subscription | None = None
+        self._is_stale = False
+        self._is_closed = False
+
+    async def begin(self) -> None:
+        """Begin to listen to what the session wants now; changes meanwhile are not lost."""
+        session = self._call.session
+        before, self._is_stale = self._changes, False
+        try:
+            state = await self._states.read(session)
+        except StoreUnavailable:
+            state = SessionState()  # the lists are heard of in any case
+        wanted = {*_LISTS, *(Change("resource", uri) for uri in state.resources)}
+        if session:
+            wanted.add(changed(session))
+        self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted))
+        if before is not None:
+            before.close()
+        if state.ended or self._is_closed:
+            self.close()
+
+    async def next(self) -> list[Change]:
+        """Wait for changes. Return an empty list when the stream is to end."""
+        while True:
+            if self._is_stale or self._changes is None:
+                await self.begin()
+            assert self._changes is not None  # noqa: S101  begin() has made it
+            heard = await self._changes.next()
+            if not heard:
+                return []
+            self._is_stale = any(change.kind == "session" for change in heard)
+            if told := [change for change in heard if change.kind != "session"]:
+                return told
+
+    def close(self) -> None:
+        """End the subscription. Safe to call twice."""
+        self._is_closed = True
+        if self._changes is not None:
+            self._changes.close()

@@ -1,0 +1,312 @@
+"""The handshake era: the versions whose clients begin with `initialize`, and answer questions while a call is open.
+
+Their results have no `resultType`, and a question is a request of the server's own. In what the versions differ is in
+`handshake_versions.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ..errors import (
+    CutOff,
+    InternalFault,
+    InvalidParams,
+    InvalidRequest,
+    MissingCapability,
+    OverBudget,
+    RequestError,
+    Unavailable,
+    UnknownMethod,
+    UnknownTarget,
+)
+from ..limits import LONGEST_NAME, check_length
+from .callers import Client, Principal
+from .dialect import (
+    METHODS,
+    WITH_ARGUMENTS,
+    Dialect,
+    ListenWriter,
+    Reply,
+    Surface,
+    names_version,
+    notification,
+    read_arguments,
+    read_progress_token,
+    read_target,
+    request,
+    result,
+)
+from .handshake_entries import EntryWriter, content_of
+from .handshake_questions import question_params
+from .handshake_versions import BY_NAME, HEADERS, NEWEST, UNNAMED, VERSIONS, HandshakeVersion
+from .headers import SESSION_HEADER, VERSION_HEADER, check_headers
+from .jsonrpc import NO_METHOD, Envelope
+from .messages import (
+    JSON,
+    LOG_LEVELS,
+    Call,
+    Change,
+    Complete,
+    Discovery,
+    Note,
+    Outcome,
+    Progress,
+    Question,
+    Subscription,
+)
+from .sessions import NO_SESSION, Session
+
+CANCELLED = "notifications/cancelled"
+"""The notification that ends a request."""
+
+_OWN_METHODS = frozenset({"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+"""The methods that no other version has: who calls one, and names no version, is of this era."""
+
+_METHODS = METHODS | _OWN_METHODS
+_ABOUT_RESOURCES = frozenset({"resources/subscribe", "resources/unsubscribe"})
+_INFO = {
+    # The fields of `Implementation`, by version.
+    True: ("name", "version", "title", "description", "websiteUrl", "icons"),
+    False: ("name", "version", "title"),
+}
+_NO_RESOURCE = -32002
+_NO_METHOD = -32601
+_LONGEST_REASON = 200
+"""Characters of what a client says of why it did not answer."""
+
+
+class HandshakeDialect(Dialect):
+    """The wire form of 2025-11-25, and of the versions before it.
+
+    Args:
+        surface: what to know about the server.
+        version: the version that it writes. `speaking` finds that of each request.
+        forms: the dialects of all versions, by name; made by the first one.
+    """
+
+    name = NEWEST.name
+    versions = tuple(BY_NAME)
+
+    codes: ClassVar[Mapping[type[RequestError], tuple[int, int]]] = {
+        **Dialect.codes,
+        # A client shows an error only where HTTP has none: what answers a request has the status 200.
+        UnknownMethod: (200, -32601),
+        InvalidParams: (200, -32602),
+        OverBudget: (200, -32602),
+        MissingCapability: (200, -32021),
+        Unavailable: (200, -32603),
+        CutOff: (200, -32603),
+        InternalFault: (200, -32603),
+        RequestError: (200, -32603),
+    }
+
+    def __init__(
+        self,
+        surface: Surface,
+        version: HandshakeVersion = NEWEST,
+        forms: "dict[str, HandshakeDialect] | None" = None,
+    ) -> None:
+        super().__init__(surface)
+        self.form = version
+        self._forms: dict[str, HandshakeDialect] = {} if forms is None else forms
+        if forms is None:
+            self._forms.update({each.name: HandshakeDialect(surface, each, self._forms) for each in VERSIONS})
+        self._sessions = surface.sessions
+        self._entries = EntryWriter(self.form)
+        fields = _INFO[self.form.enriches]
+        self._info = {name: value for name, value in surface.info.items() if name in fields}
+        if not self.form.structures:
+            self._info.pop("title", None)
+
+    # Which requests are of this era, and of which of its versions
+
+    def claims(self, envelope: Envelope) -> bool:
+        """Return whether a message belongs to a handshake, after a version of today has been ruled out."""
+        headers = envelope.headers
+        if VERSION_HEADER in headers:
+            return headers[VERSION_HEADER].strip(b" \t") in HEADERS
+        if names_version(envelope):
+            return False
+        method = envelope.method
+        return SESSION_HEADER in headers or method in _OWN_METHODS or method.startswith("notifications/")
+
+    def session_of(self, headers: Mapping[bytes, bytes], principal: Principal | None) -> Session:
+        """Return the session that the headers of a request name; `NO_SESSION` if they name none."""
+        return NO_SESSION if self._sessions is None else self._sessions.open(headers.get(SESSION_HEADER), principal)
+
+    def speaking(self, headers: Mapping[bytes, bytes], session: Session) -> "HandshakeDialect":
+        """Return the form for the version that a client speaks: that of its header, or of its session."""
+        header = headers.get(VERSION_HEADER)
+        if header is not None and (version := HEADERS.get(header.strip(b" \t"))) is not None:
+            return self._forms[version.name]
+        return self._forms.get(session.version) or self._forms[UNNAMED.name]
+
+    def is_named(self, headers: Mapping[bytes, bytes], session: Session) -> bool:
+        """Return whether a client says which version it speaks, by its header or its session."""
+        return session.version in self._forms or headers.get(VERSION_HEADER, b"").strip(b" \t") in HEADERS
+
+    def of_version(self, name: str) -> "HandshakeDialect":
+        """Return the form for a version; that of the newest if it is not known."""
+        return self._forms.get(name) or self._forms[NEWEST.name]
+
+    # Requests
+
+    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        """Return the call in a request. Headers are not required, but those that are there must match the body."""
+        return self.load_call_of(envelope, principal, user, self.session_of(envelope.headers, principal))
+
+    def load_call_of(self, envelope: Envelope, principal: Principal | None, user: Any, session: Session) -> Call:
+        """Return the call in a request of a session; see `load_call`."""
+        method = envelope.method
+        if not method:
+            raise InvalidRequest(NO_METHOD, envelope.id)
+        mismatch = check_headers(envelope, self.surface.mirrored, required=False)
+        if method not in _METHODS:
+            raise UnknownMethod(method)
+        params = envelope.params
+        meta = params.get("_meta")
+        call = Call(
+            method,
+            params,
+            read_target(method, params),
+            read_arguments(params) if method in WITH_ARGUMENTS else {},
+            client=session.client,
+            principal=principal,
+            user=user,
+            progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
+            log_level="debug",  # who has set a level is asked when there is a message
+            request_id=envelope.id if envelope.id is not None else 0,
+            headers=envelope.headers,
+            can_retry=False,  # the connection knows
+            session=session.key,
+            mismatch=mismatch,
+        )
+        if method == "initialize":
+            call.client = _read_client(params)
+        elif method in _ABOUT_RESOURCES:
+            call.target = _read_uri(params)
+        elif method == "logging/setLevel" and params.get("level") not in LOG_LEVELS:
+            raise InvalidParams(f"params.level must be one of {', '.join(LOG_LEVELS)}")
+        return call
+
+    def load_answer(self, envelope: Envelope) -> JSON:
+        """Return the answer in a response to a question: its result; or that the client lacks it, or why it failed."""
+        if "result" in envelope.message:
+            return {"result": envelope.message["result"]}
+        error = envelope.message["error"]
+        if error.get("code") == _NO_METHOD:
+            return {"lacks": True}
+        return {"failed": str(error.get("message"))[:_LONGEST_REASON]}
+
+    # Responses
+
+    def reply(self, call: Call, outcome: Outcome) -> Reply:
+        """Return the HTTP response that carries an outcome; the one to `initialize` has the id of the session."""
+        if isinstance(outcome, Discovery) and self._sessions is not None:
+            version = _negotiated(call.params)
+            id = self._sessions.begin(version, call.client, call.principal)
+            return Reply(200, self.of_version(version).dump_outcome(call, outcome), ((SESSION_HEADER, id),))
+        return Reply(200, self.dump_outcome(call, outcome))
+
+    def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
+        """Return the response that carries an outcome."""
+        if isinstance(outcome, Discovery):
+            return result(call, self._initialized(call, outcome))
+        assert isinstance(outcome, Complete)  # noqa: S101  questions are asked while the call is open
+        method, body = call.method, outcome.body
+        if method == "tools/call":
+            return result(call, self._tool_result(call.target, body))
+        if method == "prompts/get" and not self.form.structures:
+            messages = [{**each, "content": content_of(self.form, each["content"])} for each in body["messages"]]
+            return result(call, {**body, "messages": messages})
+        return result(call, self._entries.write(body))
+
+    def dump_error(self, error: RequestError) -> tuple[int, JSON]:
+        """Return an error's HTTP status, and its JSON-RPC error object."""
+        status, written = super().dump_error(error)
+        if isinstance(error, UnknownTarget) and "uri" in (error.data or {}):
+            written["code"] = _NO_RESOURCE
+        return status, written
+
+    def dump_question(self, id: str, question: Question, elicitation: str) -> bytes:
+        """Return the request that asks a client.
+
+        Args:
+            id: of the request.
+            question: what is asked.
+            elicitation: names the elicitation, if it is a page.
+
+        Raises:
+            MissingCapability: clients of this version can't be asked that.
+        """
+        return request(id, question.method, question_params(self.form, question, elicitation))
+
+    def note(self, note: Note) -> bytes:
+        """Return the notification that carries a note."""
+        if isinstance(note, Progress) and note.message is not None and not self.form.annotates:
+            note = Progress(note.token, note.progress, note.total)
+        return super().note(note)
+
+    def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
+        """Return the writer for the notifications of a `GET`."""
+        return _NotificationWriter()
+
+    def _initialized(self, call: Call, discovery: Discovery) -> JSON:
+        capabilities = {name: value for name, value in discovery.capabilities.items() if name != "extensions"}
+        if not self.form.annotates:
+            capabilities.pop("completions", None)
+        body: JSON = {
+            "protocolVersion": _negotiated(call.params),
+            "capabilities": capabilities,
+            "serverInfo": self._info,
+        }
+        if discovery.instructions:
+            body["instructions"] = discovery.instructions
+        return body
+
+    def _tool_result(self, tool: str, body: JSON) -> JSON:
+        form = self.form
+        if not form.structures:
+            content = [content_of(form, each) for each in body["content"]]
+            return {**{name: value for name, value in body.items() if name != "structuredContent"}, "content": content}
+        if "structuredContent" in body:
+            value, schema = body["structuredContent"], self.surface.output_schema(tool)
+            if type(value) is not dict or self._entries.wraps(schema):
+                return {**body, "structuredContent": {"result": value}}
+        return body
+
+
+class _NotificationWriter(ListenWriter):
+    """Writes the notifications of a `GET`: there is nothing at the beginning, and nothing at the end."""
+
+    def opened(self) -> bytes:
+        return b""
+
+    def changed(self, change: Change) -> bytes:
+        if change.kind == "resource":
+            return notification("notifications/resources/updated", {"uri": change.uri})
+        return notification(f"notifications/{change.kind}/list_changed", {})
+
+    def closed(self) -> bytes:
+        return b""
+
+
+def _negotiated(params: Mapping[str, Any]) -> str:
+    """Return the version that `initialize` agrees on: the one that was asked for, if it is served."""
+    wanted = params.get("protocolVersion")
+    return wanted if isinstance(wanted, str) and wanted in BY_NAME else NEWEST.name
+
+
+def _read_client(params: Mapping[str, Any]) -> Client:
+    info, capabilities = params.get("clientInfo", {}), params.get("capabilities", {})
+    if not isinstance(info, dict) or not isinstance(capabilities, dict):
+        raise InvalidParams("initialize needs clientInfo and capabilities, two objects")
+    return Client(info, capabilities)
+
+
+def _read_uri(params: Mapping[str, Any]) -> str:
+    uri = params.get("uri")
+    if not isinstance(uri, str):
+        raise InvalidParams("params.uri must be a string")
+    check_length(uri, LONGEST_NAME, "uri")
+    return uri

@@ -1,0 +1,90 @@
+"""What lists and results show, in the shape of each version of the handshake era."""
+
+from typing import Any
+
+from .handshake_versions import HandshakeVersion
+from .messages import JSON
+
+_ABOVE = ("$schema", "$defs", "definitions")
+"""What stands at the top of a schema."""
+
+_LISTS = ("tools", "prompts", "resources", "resourceTemplates")
+
+
+class EntryWriter:
+    """Writes the entries of lists for one version. What it has written of an entry it keeps.
+
+    Args:
+        version: the version.
+    """
+
+    def __init__(self, version: HandshakeVersion) -> None:
+        self._version = version
+        dropped = set() if version.enriches else {"icons"}
+        if not version.structures:
+            dropped |= {"title", "outputSchema", "_meta"}
+        self._dropped = dropped
+        # By identity, with the entry itself, so that no other entry can have it.
+        self._written: dict[int, tuple[JSON, JSON]] = {}
+
+    def write(self, body: JSON) -> JSON:
+        """Return the body of a result; one that is a list has each entry in the shape of the version."""
+        for listing in _LISTS:
+            if listing in body:
+                return {**body, listing: [self._entry(listing, entry) for entry in body[listing]]}
+        return body
+
+    @staticmethod
+    def wraps(schema: JSON | None) -> bool:
+        """Return whether results of a schema are wrapped, since they need not be objects."""
+        return schema is not None and schema.get("type") != "object"
+
+    def _entry(self, listing: str, entry: JSON) -> JSON:
+        known = self._written.get(id(entry))
+        if known is None:
+            known = self._written[id(entry)] = (entry, self._shaped(listing, entry))
+        return known[1]
+
+    def _shaped(self, listing: str, entry: JSON) -> JSON:
+        shaped = {name: value for name, value in entry.items() if name not in self._dropped}
+        if listing != "tools":
+            return shaped
+        if not self._version.annotates:
+            shaped.pop("annotations", None)
+        shaped["inputSchema"] = _of_objects(shaped["inputSchema"])
+        if "outputSchema" in shaped:
+            schema = shaped["outputSchema"]
+            shaped["outputSchema"] = _of_objects(_wrapped(schema) if self.wraps(schema) else schema)
+        return shaped
+
+
+def content_of(version: HandshakeVersion, content: Any) -> Any:
+    """Return a content block in the shape of a version; what it does not know becomes what it does."""
+    kind = content.get("type") if isinstance(content, dict) else None
+    if kind == "resource_link" and not version.structures:
+        return {"type": "text", "text": f"{content.get('title') or content.get('name')}: {content.get('uri')}"}
+    if kind == "audio" and not version.annotates:
+        found = {"uri": "urn:mcp:audio", "mimeType": content.get("mimeType"), "blob": content.get("data")}
+        return {"type": "resource", "resource": found}
+    return content
+
+
+def _wrapped(schema: JSON) -> JSON:
+    """Return the schema of an object whose `result` is of a schema, with the definitions where they are looked up."""
+    inner = {name: value for name, value in schema.items() if name not in _ABOVE}
+    above = {name: value for name, value in schema.items() if name in _ABOVE}
+    return {**above, "type": "object", "properties": {"result": inner}, "required": ["result"]}
+
+
+def _of_objects(schema: JSON) -> JSON:
+    """Return a schema whose properties are all objects, as these versions have it: `true` is one without a rule."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not any(isinstance(each, bool) for each in properties.values()):
+        return schema
+    return {**schema, "properties": {name: _as_object(each) for name, each in properties.items()}}
+
+
+def _as_object(schema: Any) -> Any:
+    if isinstance(schema, bool):
+        return {} if schema else {"not": {}}
+    return schema

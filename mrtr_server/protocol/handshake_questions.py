@@ -1,0 +1,67 @@
+"""Questions as requests of the handshake era, in the shape of each of its versions."""
+
+from typing import Any
+
+from ..errors import MissingCapability
+from .handshake_versions import HandshakeVersion
+from .messages import JSON, NamedChoices, Question
+
+
+def question_params(version: HandshakeVersion, question: Question, elicitation: str) -> JSON:
+    """Return the parameters of the request that asks a client.
+
+    Args:
+        version: what the client speaks.
+        question: what is asked.
+        elicitation: names the elicitation, if it is a page.
+
+    Raises:
+        MissingCapability: clients of this version can't be asked that.
+    """
+    params = question.params
+    if question.method == "sampling/createMessage":
+        return params if version.enriches else _plain_sampling(params)
+    if question.method != "elicitation/create":
+        return params
+    if params.get("mode") == "url":
+        if not version.enriches:
+            raise MissingCapability({"elicitation": {"url": {}}})
+        return {**params, "elicitationId": elicitation}
+    schema = params["requestedSchema"]
+    write = _named_field if version.enriches else _plain_field
+    fields = {name: write(field) for name, field in schema["properties"].items()}
+    return {**params, "requestedSchema": {**schema, "properties": fields}}
+
+
+def _plain_sampling(params: JSON) -> JSON:
+    """Return a sampling without tools, each of whose messages has one block of content."""
+    if "tools" in params or "toolChoice" in params:
+        raise MissingCapability({"sampling": {"tools": {}}})
+    messages: list[Any] = []
+    for message in params["messages"]:
+        content = message.get("content")
+        each = content if isinstance(content, list) else [content]
+        messages += [{**message, "content": block} for block in each]
+    return {**params, "messages": messages}
+
+
+def _named_field(field: JSON) -> JSON:
+    """Return a field with its choices as their author wrote them."""
+    return _with_names(field) if isinstance(field.get("oneOf"), NamedChoices) else field
+
+
+def _plain_field(field: JSON) -> JSON:
+    """Return a field that is a text, a number, a yes or no, or a choice of one."""
+    if field["type"] == "array":
+        raise MissingCapability({"elicitation": {"choices": {}}})
+    plain = {name: value for name, value in field.items() if name != "default" or field["type"] == "boolean"}
+    return _with_names(plain) if "oneOf" in plain else plain
+
+
+def _with_names(field: JSON) -> JSON:
+    options = field["oneOf"]
+    return {
+        **{name: value for name, value in field.items() if name != "oneOf"},
+        "enum": [option["const"] for option in options],
+        "enumNames": [option["title"] for option in options],
+    }

@@ -1,0 +1,135 @@
+"""Session ids of the handshake era: what a client said of itself, sealed, so that nothing is stored."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from ..crypto.bound_codec import BoundCodec
+from ..crypto.digests import digest, digest_bytes
+from ..crypto.keys import KeyRing
+from ..errors import InvalidRequestState
+from .callers import Client, Principal
+
+_KNOWN: Mapping[str, frozenset[str]] = {
+    "elicitation": frozenset({"form", "url"}),
+    "sampling": frozenset({"tools", "context"}),
+    "roots": frozenset(),
+}
+"""The capabilities that a session remembers, each with its own parts."""
+
+_LONGEST_ID = 1_500
+"""Characters of a session id; nginx takes 4 KB of response headers."""
+
+_LONGEST_NAME = 128
+"""Characters that are remembered of the client's name, and of its version."""
+
+_REMEMBERED = 4_096
+"""How many opened ids are kept, so that the requests of a busy session need not open theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is known of the client of a request.
+
+    Args:
+        version: the version that was negotiated; empty if that is not known.
+        client: who it is, and what it can do; its capabilities are None if they are not known.
+        issued: when the session began, in seconds since the epoch.
+        key: names the session in the store; empty for none.
+    """
+
+    version: str = ""
+    client: Client = field(default_factory=lambda: Client(capabilities=None))
+    issued: float = 0.0
+    key: str = ""
+
+
+NO_SESSION = Session()
+
+
+def owner_of(principal: Principal | None) -> str:
+    """Return a digest of on whose behalf a request comes; empty without authentication."""
+    return "" if principal is None else digest([principal.issuer, principal.subject, principal.client_id])
+
+
+class Sessions:
+    """Makes session ids, and opens them.
+
+    An id grants nothing and never expires. One that does not open is as good as none.
+
+    Args:
+        ring: the first key seals, every key opens.
+        audience: the server that the ids belong to.
+        clock: returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, ring: KeyRing, audience: str, clock: Callable[[], float] = time.time) -> None:
+        self._codec = BoundCodec(ring, "live session")
+        self._audience = audience
+        self._clock = clock
+        self._opened: dict[tuple[bytes, Principal | None], Session] = {}
+
+    def begin(self, version: str, client: Client, principal: Principal | None) -> bytes:
+        """Return the id of a new session.
+
+        Args:
+            version: the version that was negotiated.
+            client: as it describes itself; its known capabilities, name and version are kept.
+            principal: whose session it is.
+        """
+        kept = Client(
+            {"name": client.name[:_LONGEST_NAME], "version": client.version[:_LONGEST_NAME]},
+            _known_capabilities(client.capabilities or {}),
+        )
+        issued = self._clock()
+        payload = to_json([version, kept.capabilities, kept.info, issued])
+        id = self._codec.seal(self._place(principal), payload).encode()
+        if len(id) > _LONGEST_ID:  # of a name in an alphabet whose characters take many bytes
+            return self.begin(version, Client(capabilities=client.capabilities), principal)
+        self._remember(id, principal, Session(version, kept, issued, digest_bytes(id)))
+        return id
+
+    def open(self, id: bytes | None, principal: Principal | None) -> Session:
+        """Return the session of an id.
+
+        Args:
+            id: what the client sent; it may be anything.
+            principal: on whose behalf it came.
+
+        Returns:
+            The session; `NO_SESSION` if there is no id, or it does not open for this principal.
+        """
+        if id is None or len(id) > _LONGEST_ID:
+            return NO_SESSION
+        session = self._opened.get((id, principal))
+        if session is None:
+            try:
+                payload = self._codec.unseal(self._place(principal), id, "belongs to another principal")
+            except InvalidRequestState:
+                return NO_SESSION
+            version, capabilities, info, issued = from_json(payload)
+            session = Session(version, Client(info, capabilities), issued, digest_bytes(id))
+            self._remember(id, principal, session)
+        return session
+
+    def _remember(self, id: bytes, principal: Principal | None, session: Session) -> None:
+        self._opened[id, principal] = session
+        if len(self._opened) > _REMEMBERED:
+            with suppress(RuntimeError, KeyError):  # another thread is at it
+                del self._opened[next(iter(self._opened))]
+
+    def _place(self, principal: Principal | None) -> bytes:
+        return to_json([self._audience, owner_of(principal)])
+
+
+def _known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the capabilities that are known, without what clients add to them."""
+    return {
+        name: {part: {} for part in parts if found.get(part) is not None}
+        for name, parts in _KNOWN.items()
+        if isinstance(found := declared.get(name), dict)
+    }

@@ -1,0 +1,262 @@
+"""The handshake era over HTTP: answers and cancellations that come on their own, `GET` and `DELETE`."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from ..errors import Busy, InternalFault, InvalidRequest, ProtocolError, RequestError, SessionEnded, StoreUnavailable
+from ..flow.admission import Admission
+from ..limits import Limits
+from ..live.events import ENDED, Event
+from ..live.live_calls import LiveCalls, store_needed
+from ..live.parts import LiveParts
+from ..logs.failures import report_failure
+from ..methods.dispatcher import Dispatcher
+from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply, read_envelope
+from ..protocol.callers import Principal
+from ..protocol.messages import ASKING_METHODS, Call, Listening
+from ..protocol.sessions import Session
+from ..protocol.users import principal_of, scopes_of
+from .connection import Connection, Watch
+from .live_connection import LiveConnection
+
+LAST_EVENT = b"last-event-id"
+
+MOST_IN_BATCH = 100
+"""How many messages a batch may hold."""
+
+
+class HandshakeEndpoint:
+    """Serves what only clients of the handshake era send.
+
+    Args:
+        dialect: their form.
+        dispatcher: answers calls.
+        calls: serves open calls.
+        live: what they and sessions share.
+        limits: what a request may use.
+        admission: whether the server is draining.
+        watch: finds the calls that take long.
+    """
+
+    def __init__(
+        self,
+        dialect: HandshakeDialect,
+        dispatcher: Dispatcher,
+        calls: LiveCalls,
+        live: LiveParts,
+        limits: Limits,
+        admission: Admission,
+        watch: Watch,
+    ) -> None:
+        self.dialect = dialect
+        self._dispatcher = dispatcher
+        self._calls = calls
+        self._live = live
+        self._limits = limits
+        self._admission = admission
+        self._watch = watch
+
+    # POST
+
+    async def take(self, envelope: Envelope, principal: Principal | None) -> bool:
+        """Take a message that needs no reply.
+
+        Args:
+            envelope: a notification or a response.
+            principal: on whose behalf it came.
+
+        Returns:
+            Whether it was taken: any notification is, and a response that answers a question of an open call.
+
+        Raises:
+            RequestError: it could not be kept.
+        """
+        if envelope.method:
+            if envelope.method == CANCELLED:
+                await self._cancel(envelope, principal)
+            return True
+        answers = self._live.answers
+        asked = answers.open(envelope.id, principal) if isinstance(envelope.id, str) else None
+        if asked is None:
+            return False
+        with store_needed():
+            await answers.keep(asked, self.dialect.load_answer(envelope), principal)
+        return True
+
+    async def connect(self, connection: Connection) -> LiveConnection:
+        """Return the response to a request, in the form of the version that its client speaks.
+
+        Args:
+            connection: the response that it takes the place of.
+
+        Raises:
+            SessionEnded: the client has ended its session.
+        """
+        session = self._session_of(connection)
+        await self._check(session)
+        return self._live_connection(connection, session)
+
+    async def serve(self, call: Call, connection: LiveConnection) -> Reply | None:
+        """Serve a call; see `LiveCalls.serve`. What can't ask is answered at once.
+
+        Returns:
+            The reply; None if the response has ended without one.
+
+        Raises:
+            RequestError: why there is no outcome.
+        """
+        if call.method not in ASKING_METHODS:
+            return connection.form.reply(call, await self._dispatcher.dispatch(call, connection))
+        self._watch.enter(connection)
+        try:
+            outcome = await self._calls.serve(call, connection)
+        finally:
+            self._watch.leave(connection)
+        if outcome is None:
+            await connection.end_without_reply()
+            return None
+        return connection.form.reply(call, outcome)
+
+    async def _check(self, session: Session) -> None:
+        states = self._live.states
+        if not states.has_surely_not_ended(session) and await states.has_ended(session):
+            raise SessionEnded
+
+    def _session_of(self, connection: Connection) -> Session:
+        return self.dialect.session_of(connection.headers, _principal(connection))
+
+    def _live_connection(self, connection: Connection, session: Session) -> LiveConnection:
+        form = self.dialect.speaking(connection.headers, session)
+        return LiveConnection(connection, form, session, self._calls, self._live.states)
+
+    # A batch
+
+    def takes_batch(self, body: bytes, connection: Connection) -> bool:
+        """Return whether a body is a batch, of a client whose version has batches."""
+        if body[:100].lstrip()[:1] != b"[":
+            return False
+        headers, session = connection.headers, self._session_of(connection)
+        return self.dialect.is_named(headers, session) and self.dialect.speaking(headers, session).form.batches
+
+    async def serve_batch(self, body: bytes, connection: Connection) -> Reply:
+        """Return the reply to a batch. Its messages are served in turn; what it calls can't ask, and sends no notes."""
+        try:
+            messages = from_json(body)
+        except ValueError:
+            messages = []
+        if not 0 < len(messages) <= MOST_IN_BATCH:
+            return self.dialect.error(None, InvalidRequest(f"A batch holds 1 to {MOST_IN_BATCH} messages"))
+        session = self._session_of(connection)
+        replies = []
+        for message in messages:
+            quiet = self._live_connection(connection, session)
+            quiet.headers = {name: value for name, value in connection.headers.items() if name != b"accept"}
+            part = to_json(message, inf_nan_mode="constants")
+            if reply_to_part := await self._serve_part(part, quiet):
+                replies.append(reply_to_part.body)
+        return Reply(200, b"[" + b",".join(replies) + b"]") if replies else Reply(202, b"")
+
+    async def _serve_part(self, body: bytes, connection: LiveConnection) -> Reply | None:
+        form, request_id = connection.form, None
+        try:
+            envelope = read_envelope(body, connection.headers, "", self._limits.json_depth, self._limits.values)
+            request_id = envelope.id
+            if request_id is None or not envelope.method:
+                await self.take(envelope, _principal(connection))
+                return None
+            if envelope.method == "initialize":
+                raise InvalidRequest("initialize can't be part of a batch", request_id)
+            call = connection.open(envelope, body)
+            outcome = await self._calls.serve(call, connection)
+            return None if outcome is None else form.reply(call, outcome)
+        except RequestError as error:
+            return form.error(request_id if request_id is not None else error.request_id, error)
+        except Exception as error:
+            return form.error(request_id, InternalFault(report_failure("A request failed", error=error)))
+
+    # GET and DELETE
+
+    async def get(self, connection: Connection) -> None:
+        """Serve a `GET`: continue a stream, or open that of a session's notifications (Transports, Listening)."""
+        live = await self.connect(connection)
+        last = connection.headers.get(LAST_EVENT, b"").strip().decode("latin-1")
+        if not connection.accepts_stream():
+            await _refuse(connection)
+        elif last:
+            await self._resume(last, connection)
+        else:
+            await self._notify(live)
+
+    async def delete(self, connection: Connection) -> None:
+        """Serve a `DELETE`: end a session, where all workers learn of it (Transports, Session Management)."""
+        principal, session = _principal(connection), self._session_of(connection)
+        if session.key and self._live.is_shared():
+            with suppress(StoreUnavailable, Busy):
+                await self._check(session)
+                await self._live.states.change(session.key, principal, lambda state: replace(state, ended=True))
+                await connection.respond(204, b"")
+                return
+        await _refuse(connection)
+
+    async def _resume(self, last: str, connection: Connection) -> None:
+        event: Event | None = None
+        if not last.startswith(ENDED):
+            with store_needed():
+                event = await self._live.events.open(last, _principal(connection))
+        if event is None:
+            await _refuse(connection)
+            return
+        origin = event.origin
+        form = self.dialect.of_version(origin.session.version)
+        live = LiveConnection(connection, form, origin.session, self._calls, self._live.states)
+        self._watch.enter(live)
+        try:
+            if event.is_lost:
+                raise ProtocolError("Nobody answered in time; call again")
+            call = live.reopen(origin)
+            outcome = await self._calls.resume(event, call, live)
+            reply = None if outcome is None else form.reply(call, outcome)
+        except RequestError as error:
+            reply = form.error(origin.request_id, error)
+        except Exception as error:
+            reply = form.error(origin.request_id, InternalFault(report_failure("A request failed", error=error)))
+        finally:
+            self._watch.leave(live)
+        if reply is None:
+            await live.end_without_reply()
+        else:
+            # An HTTP error would make clients come back, and then give up without a word.
+            await live.finish_stream(reply)
+
+    async def _notify(self, connection: LiveConnection) -> None:
+        principal, scope = connection.principal, connection.scope
+        if not self._live.holds.have_room(principal) or self._admission.draining:
+            await _refuse(connection)
+            return
+        call = Call("sessions/listen", {}, principal=principal, user=scope.get("user"), session=connection.session.key)
+        if (credentials := scope.get("auth")) is not None:
+            call.scopes = scopes_of(credentials)
+        with self._live.holds.hold(principal):
+            listening = await self._dispatcher.dispatch(call, connection)
+            assert isinstance(listening, Listening)  # noqa: S101  the method has no other outcome
+            await connection.listen(call, listening)
+
+    async def _cancel(self, envelope: Envelope, principal: Principal | None) -> None:
+        session = self.dialect.session_of(envelope.headers, principal)
+        request_id: Any = envelope.params.get("requestId")
+        if session.key and type(request_id) in (str, int):
+            with suppress(StoreUnavailable, Busy):  # it is no promise
+                await self._calls.cancel(session.key, request_id, principal)
+
+
+def _principal(connection: Connection) -> Principal | None:
+    user = connection.scope.get("user")
+    return None if user is None else principal_of(user)
+
+
+async def _refuse(connection: Connection) -> None:
+    """Refuse a `GET` or `DELETE`: there is nothing that it could be about."""
+    await connection.respond(405, b"", (b"allow", b"POST"))

@@ -1,0 +1,317 @@
+"""The response to a client of the handshake era: a stream that it can come back to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from pydantic_core import from_json
+
+from ..errors import StoreUnavailable
+from ..live.events import Origin, last_id
+from ..live.live_calls import LiveCalls
+from ..live.session_states import DEFAULT_LEVEL, SessionStates
+from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
+from ..protocol.callers import Principal
+from ..protocol.messages import LOG_LEVELS, NOTHING, Call, LogLevel, LogMessage, Note, Progress, Question
+from ..protocol.sessions import Session
+from ..protocol.users import principal_of, scopes_of
+from . import connection
+from .connection import Connection
+from .response_writer import NO_HEADERS, Headers
+from .sse import EventStream, Frame
+
+STEP = 1e-6
+"""By how much progress grows that only shows that the call is still open."""
+
+_COMMENT = Frame(b":\n\n")
+
+
+class LiveConnection(Connection):
+    """The response to one client of the handshake era; see `Channel` for what an open call does with it.
+
+    Args:
+        connection: the response that it takes the place of.
+        form: that of the version that the client speaks.
+        session: of the client.
+        live: ends a call that is cancelled.
+        states: knows which log messages the session wants.
+    """
+
+    progress = 0.0
+    """The progress that was sent last."""
+    _body = b""
+    _origin: Origin | None = None
+    _call: Call | None = None
+    _first_id: Callable[[], str] | None = None
+    _then: Callable[[], object] | None = None
+    _ticking: asyncio.TimerHandle | None = None
+    _cancellation: asyncio.Task[None] | None = None
+    _resumes = _waiting = False
+    _level: LogLevel | None = None
+    _unsure: list[LogMessage] | None = None
+    """Messages that are held back until it is known whether the session wants them."""
+    _looking: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        connection: Connection,
+        form: HandshakeDialect,
+        session: Session,
+        live: LiveCalls,
+        states: SessionStates,
+    ) -> None:
+        super().__init__(*connection.parts())
+        self.dialect = self.form = form
+        self.session = session
+        self._live = live
+        self._states = states
+        self._user = self.scope.get("user")
+        if not session.key:
+            self._level = DEFAULT_LEVEL
+
+    # The request
+
+    def open(self, envelope: Envelope, body: bytes) -> Call:
+        """Return the call of a POST.
+
+        Args:
+            envelope: the message.
+            body: its bytes, from which it is read again for a later round.
+        """
+        self._body = body
+        self._call = self._load(envelope, self.session)
+        return self._call
+
+    def reopen(self, origin: Origin) -> Call:
+        """Return the call of a stream that the client comes back to."""
+        self._resumes = True
+        self._origin = origin
+        self._call = self.load(origin)
+        return self._call
+
+    def origin(self) -> Origin:
+        """Return the request that opened the call, as it was sent."""
+        if self._origin is None:
+            message = from_json(self._body)
+            version = self.form.form.name
+            session = Session(version, self.session.client, self.session.issued, self.session.key)
+            self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
+            self._body = b""
+        return self._origin
+
+    def load(self, origin: Origin) -> Call:
+        """Return the call of a request. Raises `RequestError`."""
+        envelope = Envelope({}, origin.method, origin.request_id, origin.params, self.headers)
+        return self._load(envelope, origin.session)
+
+    def _load(self, envelope: Envelope, session: Session) -> Call:
+        call = self.form.load_call_of(envelope, self.principal, self._user, session)
+        call.root = self.scope.get("root_path", "")
+        call.can_retry = self.can_move
+        if (credentials := self.scope.get("auth")) is not None:
+            call.scopes = scopes_of(credentials)
+        return call
+
+    @property
+    def principal(self) -> Principal | None:
+        """On whose behalf the request comes."""
+        return None if self._user is None else principal_of(self._user)
+
+    # The stream
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether the client takes a stream."""
+        return self.accepts_stream()
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the client's version says that it comes back to a stream that the server closes."""
+        return self.form.form.enriches and self.accepts_stream()
+
+    def on_start(self, id: Callable[[], str]) -> None:
+        """Set which id the first event has, if a stream starts by itself."""
+        self._first_id = id
+
+    def prime(self, id: str, retry: int | None = None) -> None:
+        """Send an event with nothing but an id; see `Channel`."""
+        self._first_id = None
+        stream = self._stream or self._open_stream()
+        later = f"retry: {retry}\n" if retry is not None else ""
+        # A type of its own: a client would look for a message in one without data.
+        stream.add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
+
+    def check(self, question: Question) -> None:
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
+        self.form.dump_question("", question, "")
+
+    def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
+        """Send a question; see `Channel`."""
+        data = self.form.dump_question(id, question, elicitation)
+        self._first_id = None
+        stream = self._stream or self._open_stream()
+        stream.add_frame(_message(event, data))
+
+    def waits(self, waiting: bool) -> None:
+        """Note whether the call waits for a person."""
+        self._waiting = waiting
+        if waiting:
+            self._unwatch_cancellation()  # who waits hears of it
+        elif self._watcher is not None:
+            self._watch_cancellation()
+
+    def _open_stream(self) -> EventStream:
+        stream = super()._open_stream()
+        self._tick_later()
+        return stream
+
+    def _take_first_id(self) -> str:
+        """Return the id for the event that starts the stream by itself; empty if it has an id."""
+        first, self._first_id = self._first_id, None
+        if first is None:
+            return ""
+        self._watch_client()  # at once: what comes of a call is kept only for a client that is known to have left
+        return first()
+
+    def _add(self, note: Note, data: bytes) -> Awaitable[None]:
+        if not self.finishing and (id := self._take_first_id()):
+            stream = self._stream or self._open_stream()
+            stream.add_frame(_message(id, data))  # unlike other notes it is not dropped, since it has the id
+            return NOTHING
+        return super()._add(note, data)
+
+    def _tick_later(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._ticking = self.loop.call_later(connection.KEEP_ALIVE, self._tick)
+
+    def _tick(self) -> None:
+        """Keep the stream open; a call that has had no stream gets one, since it takes long."""
+        self._ticking = None
+        if self.gone or self.finishing or not self.accepts_stream():
+            return
+        if id := self._take_first_id():
+            self.prime(id)
+        stream = self._stream or self._open_stream()
+        token = None if self._call is None else self._call.progress_token
+        if self._waiting and token is not None:
+            self.progress += STEP
+            stream.add_progress(self.form.note(Progress(token, self.progress)))
+        else:
+            stream.add_frame(_COMMENT)
+        self._tick_later()
+
+    # Notes
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
+        if isinstance(note, Progress):
+            self.progress = note.progress
+        elif self._level is None:
+            self.loop.call_soon_threadsafe(self._hold_back, note)
+            return NOTHING
+        elif LOG_LEVELS.index(note.level) < LOG_LEVELS.index(self._level):
+            return NOTHING
+        return super().send(note)
+
+    def _hold_back(self, note: LogMessage) -> None:
+        """Keep a message until it is known whether the session wants it."""
+        if self._level is not None:
+            self.send(note)
+            return
+        if self._unsure is None:
+            self._unsure = []
+            self._looking = self.loop.create_task(self._find_level(self._unsure))
+        self._unsure.append(note)
+
+    async def _find_level(self, unsure: list[LogMessage]) -> None:
+        try:
+            self._level = (await self._states.read(self.session.key)).level
+        except StoreUnavailable:
+            self._level = DEFAULT_LEVEL
+        for note in unsure:
+            self.send(note)
+
+    # The end
+
+    async def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> None:
+        """Send the reply; see `Connection.finish`."""
+        if self._looking is not None:
+            await self._looking
+        self._close()
+        if self.gone:
+            self.abandon()
+            return
+        if self._stream is not None:
+            self.finishing = True
+            await self._stream.end(_last(body))
+            return
+        await super().finish(status, body, headers)
+
+    async def end_without_reply(self) -> None:
+        """End the response without a reply: the client has left, has cancelled the call, or continues elsewhere."""
+        self._close()
+        self.finishing = True
+        if self._stream is None:  # of a GET there is nothing to come back to
+            await self.respond(405 if self._resumes else 202, b"")
+        elif self.gone:
+            self.abandon()
+        else:
+            await self._stream.end(b"")
+
+    async def finish_stream(self, reply: Reply) -> None:
+        """Send the reply as an event in any case."""
+        if not self.gone and self._stream is None:
+            self._open_stream()
+        await self.finish(*reply)
+
+    def _close(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    # The client's disconnect, which cancels nothing in this era, and its cancellation
+
+    def watch(self) -> None:
+        """Begin to watch a call that takes long: for its client's disconnect, and for its cancellation elsewhere."""
+        self._watch_client()
+        self._watch_cancellation()
+        if self._ticking is None:
+            self._tick_later()
+
+    def unwatch(self) -> None:
+        """Stop watching."""
+        super().unwatch()
+        self._close()
+        self._unwatch_cancellation()
+
+    def on_gone(self, then: Callable[[], object] | None) -> None:
+        """Set what is called when the client leaves."""
+        self._then = then
+        if self.gone and then is not None:
+            then()
+
+    def _watch_cancellation(self) -> None:
+        if self._call is not None and self._call.session and not self._waiting and self._cancellation is None:
+            self._cancellation = self.loop.create_task(self._live.watch(self._call))
+
+    def _unwatch_cancellation(self) -> None:
+        if self._cancellation is not None:
+            self._cancellation.cancel()
+            self._cancellation = None
+
+    def _watch_client(self) -> None:
+        if self._watcher is None:
+            self._watcher = self.loop.create_task(self._wait_until_gone(self._leave))
+
+    def _leave(self) -> None:
+        if self._then is not None:
+            self._then()
+
+
+def _message(id: str, data: bytes) -> Frame:
+    return Frame(b"event: message\nid: %b\ndata: %b\n\n" % (id.encode(), data))
+
+
+def _last(data: bytes) -> Frame:
+    """Return the last event of a stream; what comes back to it is told that there is nothing more."""
+    return _message(last_id(), data)

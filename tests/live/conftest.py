@@ -1,0 +1,58 @@
+"""Servers with open calls: one process, or several with one key and one store."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrtr_server import MRTRServer, SQLStore
+
+from ..support.databases import PostgreSQL
+from ..support.handshake import Handshake
+from ..support.live_app import register as register_all
+from ..support.serving import in_thread
+
+Connect = Callable[..., Handshake]
+"""Starts servers, and returns a client of all of them that has begun a session."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return server.url(asyncio.run(server.new_database()))
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Connect]:
+    """Serve the tools of `support/live_app.py` in so many processes' stead, each with its own connection to a store."""
+    with ExitStack() as stack:
+
+        def start(
+            servers: int = 1,
+            store: str = "",
+            *,
+            begin: bool = True,
+            register: Callable[[MRTRServer], MRTRServer] = register_all,
+            app: dict[str, Any] | None = None,
+            **client: Any,
+        ) -> Handshake:
+            urls = []
+            for _ in range(servers):
+                options: dict[str, Any] = {"keys": [bytes(32)], **(app or {})}
+                if store or servers > 1:
+                    options["store"] = SQLStore(store or f"sqlite:///{tmp_path}/live.db")
+                served = register(MRTRServer("live", **options))
+                urls.append(f"http://127.0.0.1:{stack.enter_context(in_thread(served, wait=False))}/mcp")
+            connected = Handshake(urls, **client)
+            stack.callback(connected.close)
+            if begin:
+                connected.begin()
+            return connected
+
+        yield start

@@ -1,0 +1,315 @@
+"""What a handler asks reaches a client of the handshake era while its call is open, and the answer comes back."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from mrtr_server import Context, Limits, MRTRServer
+
+from ..support.effects import EFFECTS
+from ..support.handshake import Handshake
+from .conftest import Connect
+
+TEXT = {"type": "text", "text": "hello"}
+SAMPLED = {"role": "assistant", "content": TEXT, "model": "m"}
+
+
+def text(response: dict[str, Any]) -> str:
+    """Return the text of a tool's result."""
+    return str(response["result"]["content"][0]["text"])
+
+
+class TestOneQuestion:
+    def test_it_is_a_request_on_the_stream_of_the_call_and_its_answer_a_post(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("greet", greeting="Good day") as stream:
+            asked = stream.ask()
+            assert asked["method"] == "elicitation/create"
+            assert asked["params"]["message"] == "Who are you?"
+            client.accept(asked, name="octocat")
+            response = stream.end()
+        assert response["id"] == client.ids
+        assert text(response) == "Good day, octocat!"
+        assert EFFECTS == ["greeted octocat"]
+
+    @pytest.mark.parametrize("tool", ["greet", "greet_purely"])
+    def test_every_style_asks_the_same(self, connect: Connect, tool: str) -> None:
+        client = connect()
+        with client.calling(tool) as stream:
+            client.accept(stream.ask(), name="octocat")
+            assert text(stream.end()) == "Hello, octocat!"
+
+    def test_prompts_and_resources_ask_as_well(self, connect: Connect) -> None:
+        client = connect()
+        with client.open("prompts/get", {"name": "greeting"}) as stream:
+            client.accept(stream.ask(), name="octocat")
+            assert stream.end()["result"]["messages"][0]["content"]["text"] == "Greet octocat"
+        with client.open("resources/read", {"uri": "notes://mine"}) as stream:
+            client.accept(stream.ask(), name="octocat")
+            assert stream.end()["result"]["contents"][0]["text"] == "the notes of octocat"
+
+    def test_an_answer_counts_whatever_its_headers(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("greet") as stream:
+            asked = stream.ask()
+            reply = client.answer(
+                asked,
+                {"action": "accept", "content": {"name": "octocat"}},
+                MCP_Protocol_Version=None,
+                Mcp_Session_Id=None,
+            )
+            assert reply.status == 202
+            assert text(stream.end()) == "Hello, octocat!"
+
+    def test_the_first_answer_counts(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("order", title="Emma") as stream:
+            asked = stream.ask()
+            client.accept(asked, name="first")
+            second = stream.ask()
+            client.accept(asked, name="second")
+            client.accept(second, confirm=True)
+            for question in (stream.ask(), stream.ask()):
+                client.accept(question, name="x")
+            assert text(stream.end()) == "Emma of first, from x, for x"
+
+    def test_an_answer_that_does_not_fit_is_asked_for_again_with_the_reason(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("greet") as stream:
+            first = stream.ask()
+            client.accept(first, name=7)
+            again = stream.ask()
+            assert again["id"] != first["id"]
+            assert again["params"]["message"].endswith("\n\nWho are you?")
+            client.accept(again, name="octocat")
+            assert text(stream.end()) == "Hello, octocat!"
+
+    @pytest.mark.parametrize("action", ["decline", "cancel"])
+    def test_a_no_ends_the_call_with_a_result_that_says_so(self, connect: Connect, action: str) -> None:
+        client = connect()
+        with client.calling("greet") as stream:
+            assert client.answer(stream.ask(), {"action": action}).status == 202
+            result = stream.end()["result"]
+        assert result["isError"]
+        assert EFFECTS == []
+
+    def test_a_declined_prompt_is_an_error(self, connect: Connect) -> None:
+        client = connect()
+        with client.open("prompts/get", {"name": "greeting"}) as stream:
+            client.answer(stream.ask(), {"action": "decline"})
+            assert stream.end()["error"]["code"] == -31001
+
+    def test_a_question_that_nobody_answers_in_time_counts_as_dismissed(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("hurry") as stream:
+            asked = stream.ask()
+            assert stream.end()["result"]["isError"]
+        assert client.answer(asked, {"action": "accept", "content": {"name": "late"}}).status == 202
+        assert EFFECTS == []
+
+
+class TestSeveral:
+    def test_questions_side_by_side_go_out_together_and_may_be_answered_in_any_order(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("everything") as stream:
+            asked = {message["method"]: message for message in (stream.ask(), stream.ask(), stream.ask())}
+            assert client.answer(asked["roots/list"], {"roots": [{"uri": "file:///a"}]}).status == 202
+            assert client.answer(asked["sampling/createMessage"], SAMPLED).status == 202
+            client.accept(asked["elicitation/create"], name="octocat")
+            assert text(stream.end()) == "hello, octocat in 1 places"
+
+    def test_one_after_the_other_on_one_stream(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("order", title="Emma") as stream:
+            client.accept(stream.ask(), name="Jane")
+            client.accept(stream.ask(), confirm=True)
+            for name in ("a", "b"):
+                client.accept(stream.ask(), name=name)
+            assert text(stream.end()) in ("Emma of Jane, from a, for b", "Emma of Jane, from b, for a")
+        assert EFFECTS == ["ordered Emma"]
+
+    def test_a_single_use_tool_has_its_effect_once(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("pay", amount=5) as stream:
+            client.accept(stream.ask(), confirm=True)
+            assert text(stream.end()) == "paid 5"
+        assert EFFECTS == ["paid 5"]
+
+    def test_calls_side_by_side_get_their_own_answers(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("greet") as one, client.calling("greet") as other:
+            first, second = one.ask(), other.ask()
+            client.accept(second, name="second")
+            client.accept(first, name="first")
+            assert (text(one.end()), text(other.end())) == ("Hello, first!", "Hello, second!")
+
+
+class TestErrors:
+    """A client answers with an error."""
+
+    def test_an_error_dismisses_an_elicitation(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("greet") as stream:
+            assert client.answer(stream.ask(), error={"code": -32603, "message": "boom"}).status == 202
+            assert stream.end()["result"]["isError"]
+
+    @pytest.mark.parametrize("tool", ["say_hello", "count_roots"])
+    def test_it_ends_the_call_where_nobody_else_can_answer(self, connect: Connect, tool: str) -> None:
+        client = connect()
+        with client.calling(tool) as stream:
+            client.answer(stream.ask(), error={"code": -32603, "message": "the model is away"})
+            assert "the model is away" in stream.end()["error"]["message"]
+
+    def test_an_unknown_method_is_a_missing_capability(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("say_hello") as stream:
+            client.answer(stream.ask(), error={"code": -32601, "message": "Method not found"})
+            error = stream.end()["error"]
+        assert error["data"] == {"requiredCapabilities": {"sampling": {}}}
+        assert "sampling" in error["message"]
+
+
+class TestCapabilities:
+    def test_what_the_client_did_not_declare_is_not_asked(self, connect: Connect) -> None:
+        client = connect(capabilities={"elicitation": {}})
+        reply = client.call("say_hello")
+        assert (reply.status, reply.code) == (200, -32021)
+        assert "sampling" in reply.error.message
+        reply = client.call("open_page")
+        assert "URL elicitation" in reply.error.message
+
+    def test_without_a_session_that_opens_all_is_asked(self, connect: Connect) -> None:
+        client = connect(capabilities={})
+        client.session = "forged"
+        with client.calling("greet") as stream:
+            client.accept(stream.ask(), name="octocat")
+            assert text(stream.end()) == "Hello, octocat!"
+
+    def test_a_client_that_takes_no_stream_reads_what_it_needs(self, connect: Connect) -> None:
+        client = connect()
+        reply = client.send("tools/call", {"name": "greet"}, Accept="application/json")
+        assert "text/event-stream" in reply.error.message
+
+
+class TestVersions:
+    def test_a_page_has_an_id(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("open_page") as stream:
+            asked = stream.ask()
+            assert asked["params"]["elicitationId"]
+            client.answer(asked, {"action": "accept"})
+            assert text(stream.end()) == "opened"
+
+    def test_choices_of_several_are_not_asked_of_older_clients(self, connect: Connect) -> None:
+        client = connect(version="2025-06-18")
+        for tool in ("pizza", "name_and_pizza"):  # nor is what could be asked beside them
+            assert "several choices" in client.call(tool).error.message
+
+    def test_older_clients_get_forms_as_they_know_them(self, connect: Connect) -> None:
+        client = connect(version="2025-06-18")
+        with client.calling("fill_in") as stream:
+            asked = stream.ask()
+            fields = asked["params"]["requestedSchema"]["properties"]
+            assert fields["name"] == {"type": "string"}
+            assert fields["happy"] == {"type": "boolean", "default": True}
+            assert fields["color"] == {"type": "string", "enum": ["#f00", "#00f"], "enumNames": ["Red", "Blue"]}
+            assert fields["size"] == {"type": "string", "enum": ["s", "l"], "enumNames": ["Small", "Large"]}
+            client.accept(asked, name="Jane", age=3, happy=False, color="#00f", size="l")
+            assert text(stream.end()) == "Jane 3 False #00f"
+
+    def test_the_newest_get_them_in_full(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("fill_in") as stream:
+            fields = stream.ask()["params"]["requestedSchema"]["properties"]
+        assert fields["name"] == {"type": "string", "default": "John"}
+        assert fields["color"] == {
+            "type": "string",
+            "enum": ["#f00", "#00f"],
+            "enumNames": ["Red", "Blue"],
+            "default": "#f00",
+        }
+        assert fields["size"]["oneOf"] == [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]
+
+
+class TestNotes:
+    def test_progress_and_messages_are_on_the_same_stream(self, connect: Connect) -> None:
+        client = connect()
+        with client.open("tools/call", {"name": "notes", "_meta": {"progressToken": "t"}}) as stream:
+            assert stream.next()["params"] == {"progressToken": "t", "progress": 1, "total": 3, "message": "first"}
+            assert stream.next()["params"] == {"level": "info", "data": "begun"}
+            client.accept(stream.ask(), name="Jane")
+            assert stream.next()["params"]["progress"] == 1, "the handler runs again from the top"
+            assert [stream.next()["method"] for _ in range(3)][-1] == "notifications/message"
+            assert text(stream.end()) == "noted"
+
+    def test_a_stream_is_kept_open_while_a_person_thinks(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mrtr_server.transport.connection.KEEP_ALIVE", 0.05)
+        client = connect()
+        with client.calling("greet") as stream:
+            asked = stream.ask()
+            timer = threading.Timer(0.3, client.accept, [asked], {"name": "octocat"})
+            timer.start()
+            assert text(stream.end()) == "Hello, octocat!"
+            timer.join()
+        assert stream.comments >= 2
+
+    def test_progress_grows_where_the_client_wants_some(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mrtr_server.transport.connection.KEEP_ALIVE", 0.05)
+        client = connect()
+        with client.open("tools/call", {"name": "greet", "_meta": {"progressToken": 7}}) as stream:
+            asked = stream.ask()
+            seen = [stream.next()["params"]["progress"] for _ in range(3)]
+            assert seen == sorted(set(seen))
+            assert 0 < seen[-1] < 1
+            client.accept(asked, name="octocat")
+            assert text(stream.end()) == "Hello, octocat!"
+
+
+@pytest.fixture
+def alone(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Handshake:
+    """A client of a server that is one of several workers, which share no store."""
+    monkeypatch.setattr("mrtr_server.deployment.shared_resources.worker_count", lambda: 4)
+    return connect(register=register_asking)
+
+
+def register_asking(app: MRTRServer) -> MRTRServer:
+    """Register a tool that asks, and one that does not."""
+
+    @app.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.sample("Hello?")).text
+
+    @app.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    return app
+
+
+class TestWithoutSharing:
+    """Several workers that share no store."""
+
+    def test_a_question_ends_with_an_error_that_says_what_to_do(self, alone: Handshake) -> None:
+        reply = alone.call("ask")
+        assert "MRTR_DATABASE_URL" in reply.error.message
+
+    def test_all_else_works(self, alone: Handshake) -> None:
+        assert alone.call("add", a=1, b=2).result["structuredContent"] == {"result": 3}
+
+
+def test_what_the_server_holds_is_bounded(connect: Connect) -> None:
+    client = connect(app={"limits": Limits(held_streams=1)})
+    with client.calling("greet") as stream:
+        asked = stream.ask()
+        reply = client.call("greet")
+        assert (reply.status, reply.code) == (503, -31002)
+        assert client.call("add", a=1, b=1).status == 200
+        client.accept(asked, name="octocat")
+        stream.end()
+    with client.calling("greet") as stream:
+        stream.ask()

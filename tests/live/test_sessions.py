@@ -1,0 +1,357 @@
+"""A session is sealed and stored nowhere; what it sets is kept, its notifications come on a GET, and DELETE ends it."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from mrtr_server import Limits
+
+from ..support.effects import EFFECTS
+from ..support.handshake import EVERYTHING, NEWEST, OLDER, Handshake
+from ..support.live_app import GATE
+from ..support.serving import wait_until
+from ..support.wire import request
+from .conftest import Connect
+from .test_asks import text
+
+
+class TestInitialize:
+    @pytest.mark.parametrize("version", [NEWEST, *OLDER])
+    def test_it_agrees_on_any_version_that_is_served(self, connect: Connect, version: str) -> None:
+        client = connect(begin=False, version=version)
+        assert client.begin()["protocolVersion"] == version
+
+    @pytest.mark.parametrize("version", ["2026-07-28", "1.0.0", "", 7, None])
+    def test_and_on_the_newest_otherwise(self, connect: Connect, version: Any) -> None:
+        client = connect(begin=False)
+        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        assert client.send("initialize", params).result["protocolVersion"] == NEWEST
+
+    def test_it_says_what_the_server_is_and_has(self, connect: Connect) -> None:
+        client = connect(
+            begin=False, app={"instructions": "Ask away", "website_url": "https://example.com", "title": "T"}
+        )
+        result = client.begin()
+        assert result["instructions"] == "Ask away"
+        assert result["serverInfo"]["websiteUrl"] == "https://example.com"
+        assert result["capabilities"] == {
+            "tools": {"listChanged": True},
+            "prompts": {"listChanged": True},
+            "resources": {"listChanged": True, "subscribe": True},
+            "logging": {},
+        }
+
+    def test_older_versions_have_fewer_fields(self, connect: Connect) -> None:
+        client = connect(begin=False, version="2024-11-05", app={"website_url": "https://example.com", "title": "T"})
+        assert client.begin()["serverInfo"] == {"name": "live", "version": "0.0.0"}
+
+    def test_the_id_is_short_and_has_nothing_but_what_is_known(self, connect: Connect) -> None:
+        client = connect(begin=False, capabilities={**EVERYTHING, "experimental": {"x": {"y": "z" * 5_000}}})
+        client.begin(title="T" * 5_000, description="D" * 5_000)
+        assert len(client.session) < 500
+        client.begin(version="é" * 9_000)
+        assert len(client.session) <= 1_500
+        with client.calling("greet") as stream:
+            stream.ask()
+
+    @pytest.mark.parametrize("wrong", [{"capabilities": 7}, {"clientInfo": "x"}])
+    def test_what_does_not_fit_is_refused(self, connect: Connect, wrong: dict[str, Any]) -> None:
+        client = connect(begin=False)
+        params = {"protocolVersion": NEWEST, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}, **wrong}
+        reply = client.send("initialize", params)
+        assert (reply.status, reply.code) == (200, -32602)
+
+    def test_ping_and_notifications(self, connect: Connect) -> None:
+        client = connect()
+        assert client.send("ping").message == {"jsonrpc": "2.0", "id": 2, "result": {}}
+        for method in ("notifications/roots/list_changed", "notifications/progress"):
+            reply = client.post({"jsonrpc": "2.0", "method": method})
+            assert (reply.status, reply.body) == (202, b"")
+
+    def test_an_unknown_method_is_an_error_that_every_client_shows(self, connect: Connect) -> None:
+        client = connect()
+        assert [(reply.status, reply.code) for reply in (client.send("server/discover"), client.send("x/y"))] == [
+            (200, -32601),
+            (200, -32601),
+        ]
+
+
+class TestVersionOfARequest:
+    def test_without_a_header_it_is_the_session_s(self, connect: Connect) -> None:
+        client = connect(version="2025-06-18")
+        assert "icons" not in str(client.send("tools/list", MCP_Protocol_Version=None).result)
+        assert client.send("tools/call", {"name": "pair"}, MCP_Protocol_Version=None).result["structuredContent"]
+
+    def test_without_either_it_is_the_one_before_headers(self, connect: Connect) -> None:
+        client = connect()
+        client.session = "forged"
+        reply = client.send("tools/call", {"name": "pair"}, MCP_Protocol_Version=None)
+        assert "structuredContent" not in reply.result
+
+    def test_headers_must_say_what_the_body_says(self, connect: Connect) -> None:
+        client = connect()
+        reply = client.send("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, Mcp_Name="other")
+        assert (reply.status, reply.code) == (400, -32020)
+
+
+class TestResults:
+    def test_what_is_no_object_is_wrapped_with_its_schema(self, connect: Connect) -> None:
+        client = connect()
+        tools = {tool["name"]: tool for tool in client.send("tools/list").result["tools"]}
+        assert tools["add"]["outputSchema"]["properties"] == {"result": {"type": "integer"}}
+        assert client.call("add", a=1, b=2).result["structuredContent"] == {"result": 3}
+        assert client.call("pair").result["structuredContent"] == {"result": [1, "x"]}
+
+    @pytest.mark.parametrize("version", ["2025-03-26", "2024-11-05"])
+    def test_the_oldest_have_no_structured_results(self, connect: Connect, version: str) -> None:
+        client = connect(version=version)
+        assert not any("outputSchema" in tool for tool in client.send("tools/list").result["tools"])
+        assert set(client.call("add", a=1, b=2).result) == {"content", "isError"}
+        assert not any("title" in prompt for prompt in client.send("prompts/list").result["prompts"])
+
+    def test_errors_have_the_codes_of_the_era(self, connect: Connect) -> None:
+        client = connect()
+        assert client.send("resources/read", {"uri": "nowhere://x"}).code == -32002
+        assert client.call("nothing").code == -32602
+        assert client.send("prompts/get", {"name": "nothing"}).code == -32602
+        assert client.call("fail").result["isError"]
+
+
+class TestBatches:
+    def batch(self) -> list[Any]:
+        return [
+            request("ping", id=1),
+            {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"},
+            request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, id="two"),
+            request("tools/call", {"name": "greet"}, id=3),
+            request("x/y", id=4),
+            7,
+        ]
+
+    def test_the_version_that_has_them_gets_a_list_of_replies(self, connect: Connect) -> None:
+        client = connect(version="2025-03-26")
+        reply = client.post(self.batch())
+        assert reply.status == 200
+        replies: Any = reply.message
+        assert [each.get("id") for each in replies] == [1, "two", 3, 4, None]
+        assert replies[0]["result"] == {}
+        assert replies[1]["result"]["content"][0]["text"] == "3"
+        assert "event-stream" in replies[2]["error"]["message"], "a call in a batch can't ask"
+        assert [each["error"]["code"] for each in replies[3:]] == [-32601, -32600]
+        assert EFFECTS == []
+
+    def test_notifications_alone_are_accepted(self, connect: Connect) -> None:
+        client = connect(version="2025-03-26")
+        assert client.post([{"jsonrpc": "2.0", "method": "notifications/initialized"}]).status == 202
+
+    @pytest.mark.parametrize("batch", [[], [{"jsonrpc": "2.0", "method": "ping", "id": 1}] * 101])
+    def test_an_empty_or_very_long_one_is_refused(self, connect: Connect, batch: list[Any]) -> None:
+        client = connect(version="2025-03-26")
+        reply = client.post(batch)
+        assert (reply.status, reply.code) == (400, -32600)
+
+    def test_others_are_refused_as_before(self, connect: Connect) -> None:
+        for version in (NEWEST, "2025-06-18", "2024-11-05"):
+            client = connect(version=version)
+            reply = client.post(self.batch())
+            assert (reply.status, reply.code) == (400, -32600)
+
+
+class TestLogLevel:
+    def levels(self, client: Handshake) -> list[str]:
+        """Return the levels of the messages of one call."""
+        with client.calling("notes") as stream:
+            seen = []
+            while "params" in (message := stream.next()):
+                if "id" in message:
+                    client.accept(message, name="x")
+                elif message["method"] == "notifications/message":
+                    seen.append(message["params"]["level"])
+        return seen
+
+    def test_by_default_it_is_info(self, connect: Connect) -> None:
+        assert set(self.levels(connect())) == {"info", "warning"}
+
+    def test_a_session_sets_its_own(self, connect: Connect, database: str) -> None:
+        client, other = connect(servers=2, store=database), connect(servers=2, store=database)
+        for level, seen in (("debug", {"debug", "info", "warning"}), ("warning", {"warning"}), ("error", set())):
+            client.send("logging/setLevel", {"level": level})
+            assert set(self.levels(client)) == seen
+        assert set(self.levels(other)) == {"info", "warning"}
+
+    def test_an_unknown_level_is_refused(self, connect: Connect) -> None:
+        assert connect().send("logging/setLevel", {"level": "loud"}).code == -32602
+
+
+class TestNotifications:
+    def test_lists_and_subscribed_resources(self, connect: Connect, database: str) -> None:
+        client = connect(servers=2, store=database)
+        assert client.send("resources/subscribe", {"uri": "notes://1"}).result == {}
+        with client.listen() as stream:
+            client.call("change")
+            seen = [stream.next() for _ in range(2)]
+        assert {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}} in seen
+        assert seen[-1]["params"].get("uri", "notes://1") == "notes://1"
+
+    def test_what_is_subscribed_while_it_is_open_counts(self, connect: Connect, database: str) -> None:
+        client, other = connect(servers=2, store=database), connect(servers=2, store=database)
+        seen = threading.Event()
+
+        def change() -> None:
+            while not seen.wait(0.05):
+                other.call("change")
+
+        with client.listen() as stream:
+            client.send("resources/subscribe", {"uri": "notes://2"})
+            changing = threading.Thread(target=change)
+            changing.start()
+            while stream.next()["params"].get("uri") != "notes://2":
+                pass
+            seen.set()
+            changing.join()
+
+    def test_unknown_resources_and_no_session_are_refused(self, connect: Connect) -> None:
+        client = connect()
+        assert client.send("resources/subscribe", {"uri": "nowhere://x"}).code == -32002
+        assert client.send("resources/subscribe", {"uri": 7}).code == -32602
+        client.session = "forged"
+        assert client.send("resources/subscribe", {"uri": "notes://1"}).code == -32602
+
+    def test_it_needs_no_session_and_no_version(self, connect: Connect) -> None:
+        client = connect(begin=False)
+        with client.listen() as stream:
+            client.call("change")
+            assert stream.next()["method"] == "notifications/tools/list_changed"
+
+    def test_one_too_many_is_405(self, connect: Connect) -> None:
+        client = connect(app={"limits": Limits(held_streams=1)})
+        with client.listen():
+            assert client.http.get(client.urls[0], headers=client.given()).status_code == 405
+        wait_until(lambda: self.opens(client), "the first to be let go")
+
+    def opens(self, client: Handshake) -> bool:
+        with client.http.stream("GET", client.urls[0], headers=client.given()) as response:
+            return response.status_code == 200
+
+    def test_without_accepting_a_stream_it_is_405(self, connect: Connect) -> None:
+        client = connect()
+        assert client.http.get(client.urls[0], headers=client.given(Accept="application/json")).status_code == 405
+
+    def test_a_foreign_origin_is_403(self, connect: Connect) -> None:
+        client = connect()
+        for method in ("GET", "DELETE"):
+            reply = client.http.request(method, client.urls[0], headers=client.given(Origin="https://evil.example"))
+            assert reply.status_code == 403
+
+
+class TestDelete:
+    def delete(self, client: Handshake) -> int:
+        return client.http.delete(client.url(), headers=client.given()).status_code
+
+    def test_it_ends_the_session_for_good(self, connect: Connect) -> None:
+        client = connect()
+        assert self.delete(client) == 204
+        assert client.send("ping").status == 404
+        assert self.delete(client) == 404
+        assert client.http.get(client.urls[0], headers=client.given()).status_code == 404
+
+    def test_elsewhere_it_is_noticed_within_half_a_minute(
+        self, connect: Connect, database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mrtr_server.live.session_states.LOOK_AFTER", 0.1)
+        client = connect(servers=2, store=database)
+        assert self.delete(client) == 204
+        wait_until(lambda: client.send("ping").status == 404 and client.send("ping").status == 404, "both to know")
+
+    def test_a_new_session_is_another(self, connect: Connect) -> None:
+        client = connect()
+        self.delete(client)
+        client.session = ""
+        client.begin()
+        assert client.send("ping").status == 200
+
+    def test_it_ends_the_stream_of_notifications(self, connect: Connect) -> None:
+        client = connect()
+        with client.listen() as stream:
+            self.delete(client)
+            assert list(stream.events()) == []
+
+    def test_what_is_no_session_can_t_be_ended(self, connect: Connect) -> None:
+        client = connect()
+        client.session = "forged"
+        assert self.delete(client) == 405
+
+    def test_workers_without_a_store_can_t_end_one(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("mrtr_server.deployment.shared_resources.worker_count", lambda: 4)
+        assert self.delete(connect(register=lambda app: app)) == 405
+
+
+class TestCancelled:
+    @pytest.fixture(autouse=True)
+    def gate(self) -> Any:
+        GATE.clear()
+        yield
+        GATE.set()
+
+    def cancel(self, client: Handshake, request_id: Any) -> None:
+        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
+        assert client.post(message).status == 202
+
+    @pytest.mark.parametrize("servers", [1, 2])
+    def test_a_running_call_ends_without_a_response(self, connect: Connect, servers: int) -> None:
+        client = connect(servers=servers)
+        with client.open("tools/call", {"name": "wait", "_meta": {"progressToken": 1}}) as stream:
+            assert stream.next()["params"]["progress"] == 1
+            time.sleep(0.2)  # another replica takes it, once this one has begun to listen for it
+            self.cancel(client, client.ids)
+            assert list(stream.events()) == []
+        assert EFFECTS == ["waits"]
+
+    @pytest.mark.parametrize("servers", [1, 2])
+    def test_a_call_that_asks_takes_no_more_answers(self, connect: Connect, servers: int) -> None:
+        client = connect(servers=servers)
+        with client.calling("greet") as stream:
+            asked = stream.ask()
+            time.sleep(0.2)
+            self.cancel(client, client.ids)
+            assert list(stream.events()) == []
+        client.accept(asked, name="late")
+        reply = client.http.get(client.url(), headers=client.given(Last_Event_ID=stream.last_id))
+        assert reply.status_code == 405
+        assert EFFECTS == []
+
+    def test_a_round_after_an_answer_is_cancelled_as_well(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("work_after") as stream:
+            client.accept(stream.ask(), name="x")
+            wait_until(lambda: "works" in EFFECTS, "the round to begin")
+            self.cancel(client, client.ids)
+            assert list(stream.events()) == []
+        GATE.set()
+        assert EFFECTS == ["works"]
+
+    def test_a_call_of_json_gets_no_body(self, connect: Connect) -> None:
+        client = connect()
+        other = Handshake(client.urls, session=client.session)
+        timer = threading.Timer(0.3, self.cancel, [other, 2])
+        timer.start()
+        reply = client.send("tools/call", {"name": "wait"})
+        timer.join()
+        other.close()
+        assert (reply.status, reply.body) == (202, b"")
+
+    def test_others_and_those_without_a_session_cancel_nothing(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("greet") as stream:
+            asked = stream.ask()
+            other = Handshake(client.urls)
+            self.cancel(other, client.ids)
+            other.begin()
+            self.cancel(other, client.ids)
+            self.cancel(client, "unknown")
+            self.cancel(client, None)
+            other.close()
+            client.accept(asked, name="octocat")
+            assert text(stream.end()) == "Hello, octocat!"
