@@ -1,5 +1,6 @@
 """What a handler asks reaches a client of the handshake era while its call is open, and the answer comes back."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -235,6 +236,21 @@ class TestNotes:
             assert [stream.next()["method"] for _ in range(3)][-1] == "notifications/message"
             assert text(stream.end()) == "noted"
 
+    @pytest.mark.parametrize("tool", ["narrate", "narrate_in_a_thread"])
+    def test_what_is_sent_first_comes_first(self, connect: Connect, database: str, tool: str) -> None:
+        """Also while the level that the session has set is still looked up."""
+        client = connect(store=database, register=register_narrating)
+        with client.open("tools/call", {"name": tool, "_meta": {"progressToken": "t"}}) as stream:
+            messages = []
+            while "method" not in (message := stream.next()) or "id" not in message:
+                messages.append(message["params"])
+            assert [each.get("data") for each in messages if "level" in each] == ["begun", "done"]
+            assert messages[0].get("data") == "begun"
+            assert messages[-1].get("data") == "done", "the question comes last"
+            progress = [each["progress"] for each in messages if "progress" in each]
+            assert progress == sorted(progress)
+            assert progress[-1] == 2, "newer progress may replace older, and comes before what was sent after it"
+
     def test_a_stream_is_kept_open_while_a_person_thinks(
         self, connect: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -260,6 +276,31 @@ class TestNotes:
             assert 0 < seen[-1] < 1
             client.accept(asked, name="octocat")
             assert text(stream.end()) == "Hello, octocat!"
+
+
+def register_narrating(app: MRTRServer) -> MRTRServer:
+    """Register tools that tell what they do, and then ask."""
+
+    @app.tool
+    async def narrate(ctx: Context) -> str:
+        await ctx.log("begun")
+        for number in range(3):
+            await ctx.progress(number, 3)
+        await ctx.log("done")
+        return (await ctx.sample("Hello?")).text
+
+    @app.tool
+    async def narrate_in_a_thread(ctx: Context) -> str:
+        def tell() -> None:
+            ctx.log("begun")
+            for number in range(3):
+                ctx.progress(number, 3)
+            ctx.log("done")
+
+        await asyncio.to_thread(tell)
+        return (await ctx.sample("Hello?")).text
+
+    return app
 
 
 @pytest.fixture
