@@ -151,7 +151,7 @@ class LiveCalls:
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id = parts.events.seal(event, principal)
-        with parts.holds.hold(principal), store_needed():
+        with parts.holds.hold(principal), parts.answers.await_round(event.round), store_needed():
             await parts.events.keep(id)
             hold = Hold(event, id, principal, parts.answers, channel, self._admission, parts.clock())
             try:

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import (
+    AnswerNotShared,
     CutOff,
     Full,
     InternalFault,
@@ -303,6 +304,12 @@ class Endpoint:
         if isinstance(error, PayloadTooLarge):
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
+        if isinstance(error, AnswerNotShared):
+            self._refusals.note(
+                "Refused an answer to a question that another process asks: they share no database, so that call waits "
+                "in vain. Set MRTR_DATABASE_URL for all replicas"
+            )
+            return dialect.error(None, error)  # it is no reply (Transports, Sending Messages to the Server)
         if isinstance(error, MissingCapability):
             self._note_lacking(call, error)
         if isinstance(error, Full):

@@ -335,6 +335,63 @@ class TestWithoutSharing:
         assert alone.call("add", a=1, b=2).result["structuredContent"] == {"result": 3}
 
 
+class TestReplicasWithoutSharing:
+    """Several servers of one process each, with one key and no store that they share: none can know of the others."""
+
+    @pytest.fixture
+    def here(self, connect: Connect) -> Handshake:
+        return connect()
+
+    @pytest.fixture
+    def elsewhere(self, connect: Connect, here: Handshake) -> Handshake:
+        other = connect(begin=False)
+        other.session = here.session
+        return other
+
+    def test_an_answer_that_reaches_another_one_is_refused(
+        self, here: Handshake, elsewhere: Handshake, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+            for _ in range(2):
+                refused = elsewhere.answer(asked, {"action": "accept", "content": {"name": "lost"}})
+                assert refused.status == 503
+                assert "id" not in refused.message, "it replies to nothing"
+                assert "MRTR_DATABASE_URL" in refused.error.message
+            here.accept(asked, name="octocat")
+            assert text(stream.end()) == "Hello, octocat!"
+        told = [record.getMessage() for record in caplog.records if "MRTR_DATABASE_URL" in record.getMessage()]
+        assert len(told) == 1, "once a minute"
+        assert "lost" not in told[0]
+
+    def test_a_second_answer_is_ignored_when_the_call_has_ended(self, here: Handshake) -> None:
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+            here.accept(asked, name="octocat")
+            stream.end()
+        here.accept(asked, name="again")
+        assert EFFECTS == ["greeted octocat"]
+
+    def test_the_one_that_a_client_has_come_back_to_takes_the_answer(
+        self, here: Handshake, elsewhere: Handshake
+    ) -> None:
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+        with elsewhere.resume(stream.last_id) as again:
+            next(again.events())
+            elsewhere.accept(asked, name="octocat")
+            assert text(again.end()) == "Hello, octocat!"
+
+    def test_a_successor_takes_the_answer_before_the_client_is_back(self, here: Handshake, connect: Connect) -> None:
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+        successor = connect(begin=False)
+        successor.session = here.session
+        successor.accept(asked, name="octocat")
+        with successor.resume(stream.last_id) as again:
+            assert text(again.end()) == "Hello, octocat!"
+
+
 def test_what_the_server_holds_is_bounded(connect: Connect) -> None:
     client = connect(app={"limits": Limits(held_streams=1)})
     with client.calling("greet") as stream:
