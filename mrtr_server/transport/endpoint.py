@@ -124,7 +124,8 @@ class Endpoint:
         connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
         method = scope["method"]
         if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):
-            await connection.respond(405, b"", (b"allow", b"POST"))
+            allowed = (b"allow", b"POST") if self._handshake is None else self._handshake.allow(method)
+            await connection.respond(405, b"", allowed)
             return
         refusal = self._refuse(headers, method)
         if refusal is not None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,9 +40,9 @@ class Named(AuthenticationBackend):
 
 
 @pytest.fixture
-def users() -> Iterator[tuple[Handshake, Handshake]]:
+def users(tmp_path: Path) -> Iterator[tuple[Handshake, Handshake]]:
     """Two users of one server, each in a session of their own."""
-    app = register(MRTRServer("live", keys=[bytes(32)], auth=Named()))
+    app = register(MRTRServer("live", keys=[bytes(32)], auth=Named(), database=f"sqlite:///{tmp_path}/live.db"))
     with ExitStack() as stack:
         url = f"http://127.0.0.1:{stack.enter_context(in_thread(app))}/mcp"
         clients = [Handshake([url], headers={"Authorization": name}) for name in ("jane", "john")]
@@ -83,6 +84,7 @@ class TestUsers:
         john.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": jane.ids}})
         john.session = own
         assert jane.send("ping").status == 200
+        assert jane.http.delete(jane.urls[0], headers=jane.given()).status_code == 204
 
 
 def parts(audience: str = "live", key: bytes = bytes(32)) -> LiveParts:
