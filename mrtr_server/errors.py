@@ -347,6 +347,16 @@ class NoSharedStore(RequestError):
         )
 
 
+class AnswerNotShared(RequestError):
+    """An answer came to a process that can't pass it on to the one whose call waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This answer did not reach the call that asks: another process of this server may wait for it, and they "
+            "share no database. Their operator can set MRTR_DATABASE_URL"
+        )
+
+
 class Busy(RequestError):
     """The server is draining or overloaded, and the client's protocol has no way to go on elsewhere.
 
