@@ -30,6 +30,7 @@
     │       │   └── HandshakeNotServed  a client that begins with a handshake, and no version with one is served
     │       ├── SessionEnded        a session that its client has ended
     │       ├── MissingCapability   the client can't do what has to be asked of it
+    │       ├── AnswerNotShared     an answer to a call that another process holds, without a store that they share
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
     │       ├── Declined            the user said no, where no tool result can say so
     │       ├── NoSharedStore       what is asked while a call is open needs a store that all workers share

@@ -40,7 +40,7 @@ class SessionRequests:
         self._authorizer = authorizer
 
     async def ping(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `ping` (Ping)."""
+        """Serve `ping` (Ping, Behavior Requirements)."""
         return Complete({})
 
     async def set_level(self, call: Call, outlet: Outlet) -> Outcome:
@@ -76,7 +76,7 @@ class SessionRequests:
         return Complete({})
 
     async def listen(self, call: Call, outlet: Outlet) -> Outcome:
-        """Open the stream of a session's notifications: changes of the lists, and of the resources it listens to."""
+        """Serve `GET` (Streamable HTTP, Listening for Messages from the Server): what a session is to hear of."""
         changes = SessionChanges(call, self._states, self._subscriptions)
         await changes.begin()
         return Listening(changes)
