@@ -30,6 +30,7 @@
     │       │   └── HandshakeNotServed  a client that begins with a handshake, and no version with one is served
     │       ├── SessionEnded        a session that its client has ended
     │       ├── MissingCapability   the client can't do what has to be asked of it
+    │       ├── AnswerNotShared     an answer to a call that another process holds, without a store that they share
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
     │       ├── Declined            the user said no, where no tool result can say so
     │       ├── NoSharedStore       what is asked while a call is open needs a store that all workers share
@@ -344,6 +345,16 @@ class NoSharedStore(RequestError):
         super().__init__(
             "This call asks a question, and this server can't take the answer: its workers share no database. Its "
             "operator can set MRTR_DATABASE_URL"
+        )
+
+
+class AnswerNotShared(RequestError):
+    """An answer came to a process that can't pass it on to the one whose call waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This answer did not reach the call that asks: another process of this server may wait for it, and they "
+            "share no database. Their operator can set MRTR_DATABASE_URL"
         )
 
 

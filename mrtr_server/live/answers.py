@@ -1,7 +1,12 @@
 """Answers to the questions of open calls: kept before they are acknowledged, then told to who waits for them."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from secrets import token_hex
 
 from pydantic_core import from_json, to_json
 
@@ -9,7 +14,7 @@ from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_ANSWER
-from ..errors import InvalidRequestState, StoreUnavailable
+from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Change, Subscription
 from ..protocol.sessions import owner_of
@@ -30,11 +35,15 @@ class Asked:
         round: names the round that asked.
         key: of the question within it.
         expires: when it expires, in seconds since the epoch.
+        asker: names the process that asked, where it shares no store with others.
+        at: when it asked, in seconds since the epoch; likewise.
     """
 
     round: str
     key: str
     expires: float
+    asker: str = field(default="", compare=False)
+    at: float = field(default=0.0, compare=False)
 
 
 class Answers:
@@ -65,12 +74,20 @@ class Answers:
         self._fanout = fanout
         self._quotas = quotas
         self._clock = clock
+        self._name = token_hex(8)
+        self._began = clock()
+        self._awaited: Counter[str] = Counter()
+        """How many open calls wait here, by round."""
+        self._guard = threading.Lock()
 
     # The ids of questions
 
     def seal(self, asked: Asked, principal: Principal | None) -> str:
         """Return the id of the request that asks."""
-        return self._ids.seal(self._place(principal), to_json([asked.round, asked.key, asked.expires]))
+        fields = [asked.round, asked.key, asked.expires]
+        if not self._store.shared:
+            fields += [self._asker, self._clock()]
+        return self._ids.seal(self._place(principal), to_json(fields))
 
     def open(self, id: str, principal: Principal | None) -> Asked | None:
         """Return what was asked.
@@ -104,9 +121,12 @@ class Answers:
             principal: who was asked.
 
         Raises:
+            AnswerNotShared: the call waits in another process, and shares no store with this one.
             StoreUnavailable: it could not be kept.
             Full: likewise, since too much is kept.
         """
+        if not self._may_be_read(asked):
+            raise AnswerNotShared
         id = self._id(asked)
         left = asked.expires - self._clock()
         if left <= -KEPT_AFTER:
@@ -123,6 +143,32 @@ class Answers:
         id = self._id(asked)
         found = await self._store.get(id)
         return None if found is None else self._read(id, found.decode("ascii", "replace"))
+
+    @contextmanager
+    def await_round(self, round: str) -> Iterator[None]:
+        """Note that a call waits here for the answers of a round, for as long as the block lasts."""
+        with self._guard:
+            self._awaited[round] += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._awaited[round] -= 1
+                if not self._awaited[round]:
+                    del self._awaited[round]
+
+    def _may_be_read(self, asked: Asked) -> bool:
+        """Return whether a call that waits for an answer, or one that its client comes back to, finds it here.
+
+        A question of before this process began may be that of its predecessor, and its client may come back to here.
+        """
+        return (
+            self._store.shared or asked.asker == self._asker or asked.at < self._began or asked.round in self._awaited
+        )
+
+    @property
+    def _asker(self) -> str:
+        return f"{self._name}.{os.getpid()}"  # the process may have been forked since
 
     def publish(self, change: Change) -> None:
         """Notify who listens of a change."""

@@ -158,7 +158,7 @@ class LiveCalls:
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id = parts.events.seal(event, principal)
-        with parts.holds.hold(principal), store_needed():
+        with parts.holds.hold(principal), parts.answers.await_round(event.round), store_needed():
             await parts.events.keep(id)
             call = running.call
             cancelled = _cancellation(call.session, call.request_id) if call.session else None

@@ -134,12 +134,12 @@ class SessionStates:
         A session that is ended elsewhere is refused here within `LOOK_AFTER`: it grants nothing.
         """
         key = session.key
-        if not key:
+        if not key or not self._store.shared:  # without a shared store, none can be ended
             return True
         if key in self._ended:
             return False
         until = max(session.issued + LOOK_AFTER, self._alive_until.get(key, 0.0))
-        return not self._store.shared or self._clock() < until
+        return self._clock() < until
 
     async def has_ended(self, session: Session) -> bool:
         """Return whether a session has ended. While the store is away, none has."""

@@ -76,10 +76,7 @@ class SessionRequests:
         return Complete({})
 
     async def listen(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `sessions/listen` (Transports, Listening for Messages from the Server): what a `GET` hears of.
-
-        These are changes of the lists, and of the resources that the session listens to.
-        """
+        """Serve `GET` (Streamable HTTP, Listening for Messages from the Server): what a session is to hear of."""
         changes = SessionChanges(call, self._states, self._subscriptions)
         await changes.begin()
         return Listening(changes)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic_core import to_json
 
 from ..errors import (
+    AnswerNotShared,
     Busy,
     CutOff,
     Declined,
@@ -131,6 +132,7 @@ class Dialect(ABC):
         HandshakeNotServed: (200, -32022),  # a client that shows HTTP errors alone would hide what it says
         SessionEnded: (404, -32600),
         ProtocolError: (200, -32603),
+        AnswerNotShared: (503, -32603),
         Declined: (200, DECLINED),
         Busy: (503, BUSY),
         OverShare: (429, BUSY),

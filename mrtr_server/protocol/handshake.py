@@ -93,7 +93,7 @@ class HandshakeDialect(Dialect):
         UnknownMethod: (200, -32601),
         InvalidParams: (200, -32602),
         OverBudget: (200, -32602),
-        MissingCapability: (200, -32021),
+        MissingCapability: (200, -32021),  # these versions name no code for what the client did not declare
         Unavailable: (200, -32603),
         CutOff: (200, -32603),
         InternalFault: (200, -32603),

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import (
+    AnswerNotShared,
     CutOff,
     Full,
     InternalFault,
@@ -123,7 +124,8 @@ class Endpoint:
         connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
         method = scope["method"]
         if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):
-            await connection.respond(405, b"", (b"allow", b"POST"))
+            allowed = (b"allow", b"POST") if self._handshake is None else self._handshake.allow(method)
+            await connection.respond(405, b"", allowed)
             return
         refusal = self._refuse(headers, method)
         if refusal is not None:
@@ -303,6 +305,12 @@ class Endpoint:
         if isinstance(error, PayloadTooLarge):
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
+        if isinstance(error, AnswerNotShared):
+            self._refusals.note(
+                "Refused an answer to a question that another process asks: they share no database, so that call waits "
+                "in vain. Set MRTR_DATABASE_URL for all replicas"
+            )
+            return dialect.error(None, error)  # it is no reply (Transports, Sending Messages to the Server)
         if isinstance(error, MissingCapability):
             self._note_lacking(call, error)
         if isinstance(error, Full):

@@ -184,22 +184,22 @@ class HandshakeEndpoint:
         live = await self.connect(connection)
         last = connection.headers.get(LAST_EVENT, b"").strip().decode("latin-1")
         if not connection.accepts_stream():
-            await _refuse(connection)
+            await self._refuse(connection)
         elif last:
             await self._resume(last, connection)
         else:
             await self._notify(live)
 
     async def delete(self, connection: Connection) -> None:
-        """Serve a `DELETE`: end a session, where all workers learn of it (Transports, Session Management)."""
+        """Serve a `DELETE`: end a session, where all replicas learn of it (Transports, Session Management)."""
         principal, session = _principal(connection), self._session_of(connection)
-        if session.key and self._live.is_shared():
+        if session.key and self._live.store.shared:
             with suppress(StoreUnavailable, Busy):
                 await self._check(session)
                 await self._live.states.change(session.key, principal, lambda state: replace(state, ended=True))
                 await connection.respond(204, b"")
                 return
-        await _refuse(connection)
+        await self._refuse(connection)
 
     async def _resume(self, last: str, connection: Connection) -> None:
         event: Event | None = None
@@ -207,7 +207,7 @@ class HandshakeEndpoint:
             with store_needed():
                 event = await self._live.events.open(last, _principal(connection))
         if event is None:
-            await _refuse(connection)
+            await self._refuse(connection)
             return
         origin = event.origin
         form = self.dialect.of_version(origin.session.version)
@@ -234,7 +234,7 @@ class HandshakeEndpoint:
     async def _notify(self, connection: LiveConnection) -> None:
         principal, scope = connection.principal, connection.scope
         if not self._live.holds.have_room(principal) or self._admission.draining:
-            await _refuse(connection)
+            await self._refuse(connection)
             return
         call = Call("sessions/listen", {}, principal=principal, user=scope.get("user"), session=connection.session.key)
         if (credentials := scope.get("auth")) is not None:
@@ -243,6 +243,16 @@ class HandshakeEndpoint:
             listening = await self._dispatcher.dispatch(call, connection)
             assert isinstance(listening, Listening)  # noqa: S101  the method has no other outcome
             await connection.listen(call, listening)
+
+    async def _refuse(self, connection: Connection) -> None:
+        """Refuse a `GET` or `DELETE`: there is nothing that it could be about."""
+        refused = connection.scope["method"]
+        await connection.respond(405, b"", self.allow(refused))
+
+    def allow(self, refused: str) -> tuple[bytes, bytes]:
+        """Return the header that says which methods are served, other than a refused one."""
+        served = ("GET", "POST", "DELETE") if self._live.store.shared else ("GET", "POST")
+        return b"allow", ", ".join(method for method in served if method != refused).encode()
 
     async def _cancel(self, envelope: Envelope, principal: Principal | None) -> None:
         session = self.dialect.session_of(envelope.headers, principal)
@@ -255,8 +265,3 @@ class HandshakeEndpoint:
 def _principal(connection: Connection) -> Principal | None:
     user = connection.scope.get("user")
     return None if user is None else principal_of(user)
-
-
-async def _refuse(connection: Connection) -> None:
-    """Refuse a `GET` or `DELETE`: there is nothing that it could be about."""
-    await connection.respond(405, b"", (b"allow", b"POST"))

@@ -47,8 +47,6 @@ class LiveConnection(Connection):
     _cancellation: asyncio.Task[None] | None = None
     _resumes = _waiting = False
     _level: LogLevel | None = None
-    _unsure: list[LogMessage] | None = None
-    """Messages that are held back until it is known whether the session wants them."""
     _looking: asyncio.Task[None] | None = None
 
     def __init__(
@@ -65,6 +63,8 @@ class LiveConnection(Connection):
         self._live = live
         self._states = states
         self._user = self.scope.get("user")
+        self._held_back: dict[object, tuple[Note, bytes] | Frame] = {}
+        """What waits until it is known which messages the session wants."""
         if not session.key:
             self._level = DEFAULT_LEVEL
 
@@ -134,11 +134,9 @@ class LiveConnection(Connection):
 
     def prime(self, id: str, retry: int | None = None) -> None:
         """Send an event with nothing but an id; see `Channel`."""
-        self._first_id = None
-        stream = self._stream or self._open_stream()
         later = f"retry: {retry}\n" if retry is not None else ""
         # A type of its own: a client would look for a message in one without data.
-        stream.add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
+        self._add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
 
     def check(self, question: Question) -> None:
         """Check that clients of this version can be asked something. Raises `MissingCapability`."""
@@ -147,9 +145,7 @@ class LiveConnection(Connection):
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
         data = self.form.dump_question(id, question, elicitation)
-        self._first_id = None
-        stream = self._stream or self._open_stream()
-        stream.add_frame(_message(event, data))
+        self._add_frame(_message(event, data))
 
     def waits(self, waiting: bool) -> None:
         """Note whether the call waits for a person."""
@@ -172,7 +168,26 @@ class LiveConnection(Connection):
         self._watch_client()  # at once: what comes of a call is kept only for a client that is known to have left
         return first()
 
+    def _add_frame(self, frame: Frame) -> None:
+        """Send what has an id, after what was sent before it."""
+        self._first_id = None
+        stream = self._stream or self._open_stream()
+        if self._looking is None:
+            stream.add_frame(frame)
+        else:
+            self._held_back[object()] = frame
+
     def _add(self, note: Note, data: bytes) -> Awaitable[None]:
+        if self.finishing:
+            return NOTHING
+        if self._looking is not None or (self._level is None and isinstance(note, LogMessage)):
+            self._hold_back(note, data)
+            return NOTHING
+        return self._add_now(note, data)
+
+    def _add_now(self, note: Note, data: bytes) -> Awaitable[None]:
+        if isinstance(note, LogMessage) and not self._wants(note):  # it was sent before that was known
+            return NOTHING
         if not self.finishing and (id := self._take_first_id()):
             stream = self._stream or self._open_stream()
             stream.add_frame(_message(id, data))  # unlike other notes it is not dropped, since it has the id
@@ -206,38 +221,40 @@ class LiveConnection(Connection):
         """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
         if isinstance(note, Progress):
             self.progress = note.progress
-        elif self._level is None:
-            self.loop.call_soon_threadsafe(self._hold_back, note)
-            return NOTHING
-        elif LOG_LEVELS.index(note.level) < LOG_LEVELS.index(self._level):
+        elif not self._wants(note):
             return NOTHING
         return super().send(note)
 
-    def _hold_back(self, note: LogMessage) -> None:
-        """Keep a message until it is known whether the session wants it."""
-        if self._level is not None:
-            self.send(note)
-            return
-        if self._unsure is None:
-            self._unsure = []
-            self._looking = self.loop.create_task(self._find_level(self._unsure))
-        self._unsure.append(note)
+    def _wants(self, note: LogMessage) -> bool:
+        """Return whether the session wants a message, as far as its level is known."""
+        return self._level is None or LOG_LEVELS.index(note.level) >= LOG_LEVELS.index(self._level)
 
-    async def _find_level(self, unsure: list[LogMessage]) -> None:
+    def _hold_back(self, note: Note, data: bytes) -> None:
+        """Keep a note until it is known which messages the session wants, so that what is sent first comes first."""
+        key = Progress if isinstance(note, Progress) else object()
+        self._held_back.pop(key, None)
+        self._held_back[key] = note, data
+        if self._looking is None:
+            self._looking = self.loop.create_task(self._find_level())
+
+    async def _find_level(self) -> None:
         try:
             self._level = (await self._states.read(self.session.key)).level
         except StoreUnavailable:
             self._level = DEFAULT_LEVEL
-        for note in unsure:
-            self.send(note)
+        self._looking = None
+        for held in self._held_back.values():
+            if isinstance(held, Frame):
+                self._add_frame(held)
+            else:
+                self._add_now(*held)
+        self._held_back.clear()
 
     # The end
 
     async def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> None:
         """Send the reply; see `Connection.finish`."""
-        if self._looking is not None:
-            await self._looking
-        self._close()
+        await self._settle()
         if self.gone:
             self.abandon()
             return
@@ -249,7 +266,7 @@ class LiveConnection(Connection):
 
     async def end_without_reply(self) -> None:
         """End the response without a reply: the client has left, has cancelled the call, or continues elsewhere."""
-        self._close()
+        await self._settle()
         self.finishing = True
         if self._stream is None:  # of a GET there is nothing to come back to
             await self.respond(405 if self._resumes else 202, b"")
@@ -263,6 +280,12 @@ class LiveConnection(Connection):
         if not self.gone and self._stream is None:
             self._open_stream()
         await self.finish(*reply)
+
+    async def _settle(self) -> None:
+        """Send what is held back, and nothing more by itself."""
+        if self._looking is not None:
+            await self._looking
+        self._close()
 
     def _close(self) -> None:
         if self._ticking is not None:

@@ -1,5 +1,6 @@
 """What a handler asks reaches a client of the handshake era while its call is open, and the answer comes back."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -243,6 +244,21 @@ class TestNotes:
             assert [stream.next()["method"] for _ in range(3)][-1] == "notifications/message"
             assert text(stream.end()) == "noted"
 
+    @pytest.mark.parametrize("tool", ["narrate", "narrate_in_a_thread"])
+    def test_what_is_sent_first_comes_first(self, connect: Connect, database: str, tool: str) -> None:
+        """Also while the level that the session has set is still looked up."""
+        client = connect(store=database, register=register_narrating)
+        with client.open("tools/call", {"name": tool, "_meta": {"progressToken": "t"}}) as stream:
+            messages = []
+            while "method" not in (message := stream.next()) or "id" not in message:
+                messages.append(message["params"])
+            assert [each.get("data") for each in messages if "level" in each] == ["begun", "done"]
+            assert messages[0].get("data") == "begun"
+            assert messages[-1].get("data") == "done", "the question comes last"
+            progress = [each["progress"] for each in messages if "progress" in each]
+            assert progress == sorted(progress)
+            assert progress[-1] == 2, "newer progress may replace older, and comes before what was sent after it"
+
     def test_a_stream_is_kept_open_while_a_person_thinks(
         self, connect: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -268,6 +284,31 @@ class TestNotes:
             assert 0 < seen[-1] < 1
             client.accept(asked, name="octocat")
             assert text(stream.end()) == "Hello, octocat!"
+
+
+def register_narrating(app: MRTRServer) -> MRTRServer:
+    """Register tools that tell what they do, and then ask."""
+
+    @app.tool
+    async def narrate(ctx: Context) -> str:
+        await ctx.log("begun")
+        for number in range(3):
+            await ctx.progress(number, 3)
+        await ctx.log("done")
+        return (await ctx.sample("Hello?")).text
+
+    @app.tool
+    async def narrate_in_a_thread(ctx: Context) -> str:
+        def tell() -> None:
+            ctx.log("begun")
+            for number in range(3):
+                ctx.progress(number, 3)
+            ctx.log("done")
+
+        await asyncio.to_thread(tell)
+        return (await ctx.sample("Hello?")).text
+
+    return app
 
 
 @pytest.fixture
@@ -300,6 +341,63 @@ class TestWithoutSharing:
 
     def test_all_else_works(self, alone: Handshake) -> None:
         assert alone.call("add", a=1, b=2).result["structuredContent"] == {"result": 3}
+
+
+class TestReplicasWithoutSharing:
+    """Several servers of one process each, with one key and no store that they share: none can know of the others."""
+
+    @pytest.fixture
+    def here(self, connect: Connect) -> Handshake:
+        return connect()
+
+    @pytest.fixture
+    def elsewhere(self, connect: Connect, here: Handshake) -> Handshake:
+        other = connect(begin=False)
+        other.session = here.session
+        return other
+
+    def test_an_answer_that_reaches_another_one_is_refused(
+        self, here: Handshake, elsewhere: Handshake, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+            for _ in range(2):
+                refused = elsewhere.answer(asked, {"action": "accept", "content": {"name": "lost"}})
+                assert refused.status == 503
+                assert "id" not in refused.message, "it replies to nothing"
+                assert "MRTR_DATABASE_URL" in refused.error.message
+            here.accept(asked, name="octocat")
+            assert text(stream.end()) == "Hello, octocat!"
+        told = [record.getMessage() for record in caplog.records if "MRTR_DATABASE_URL" in record.getMessage()]
+        assert len(told) == 1, "once a minute"
+        assert "lost" not in told[0]
+
+    def test_a_second_answer_is_ignored_when_the_call_has_ended(self, here: Handshake) -> None:
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+            here.accept(asked, name="octocat")
+            stream.end()
+        here.accept(asked, name="again")
+        assert EFFECTS == ["greeted octocat"]
+
+    def test_the_one_that_a_client_has_come_back_to_takes_the_answer(
+        self, here: Handshake, elsewhere: Handshake
+    ) -> None:
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+        with elsewhere.resume(stream.last_id) as again:
+            next(again.events())
+            elsewhere.accept(asked, name="octocat")
+            assert text(again.end()) == "Hello, octocat!"
+
+    def test_a_successor_takes_the_answer_before_the_client_is_back(self, here: Handshake, connect: Connect) -> None:
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+        successor = connect(begin=False)
+        successor.session = here.session
+        successor.accept(asked, name="octocat")
+        with successor.resume(stream.last_id) as again:
+            assert text(again.end()) == "Hello, octocat!"
 
 
 def test_what_the_server_holds_is_bounded(connect: Connect) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,8 +53,8 @@ def two_users(**options: Any) -> Iterator[tuple[Handshake, Handshake]]:
 
 
 @pytest.fixture
-def users() -> Iterator[tuple[Handshake, Handshake]]:
-    with two_users() as both:
+def users(tmp_path: Path) -> Iterator[tuple[Handshake, Handshake]]:
+    with two_users(database=f"sqlite:///{tmp_path}/live.db") as both:
         yield both
 
 
@@ -102,6 +103,7 @@ class TestUsers:
         john.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": jane.ids}})
         john.session = own
         assert jane.send("ping").status == 200
+        assert jane.http.delete(jane.urls[0], headers=jane.given()).status_code == 204
 
 
 def parts(audience: str = "live", key: bytes = bytes(32)) -> LiveParts:

@@ -250,8 +250,8 @@ class TestDelete:
     def delete(self, client: Handshake) -> int:
         return client.http.delete(client.url(), headers=client.given()).status_code
 
-    def test_it_ends_the_session_for_good(self, connect: Connect) -> None:
-        client = connect()
+    def test_it_ends_the_session_for_good(self, connect: Connect, database: str) -> None:
+        client = connect(store=database)
         assert self.delete(client) == 204
         assert client.send("ping").status == 404
         assert self.delete(client) == 404
@@ -265,27 +265,37 @@ class TestDelete:
         assert self.delete(client) == 204
         wait_until(lambda: client.send("ping").status == 404 and client.send("ping").status == 404, "both to know")
 
-    def test_a_new_session_is_another(self, connect: Connect) -> None:
-        client = connect()
-        self.delete(client)
+    def test_a_new_session_is_another(self, connect: Connect, database: str) -> None:
+        client = connect(store=database)
+        assert self.delete(client) == 204
         client.session = ""
         client.begin()
         assert client.send("ping").status == 200
 
-    def test_it_ends_the_stream_of_notifications(self, connect: Connect) -> None:
-        client = connect()
+    def test_it_ends_the_stream_of_notifications(self, connect: Connect, database: str) -> None:
+        client = connect(store=database)
         with client.listen() as stream:
-            self.delete(client)
+            assert self.delete(client) == 204
             assert list(stream.events()) == []
 
-    def test_what_is_no_session_can_t_be_ended(self, connect: Connect) -> None:
-        client = connect()
+    def test_what_is_no_session_can_t_be_ended(self, connect: Connect, database: str) -> None:
+        client = connect(store=database)
         client.session = "forged"
         assert self.delete(client) == 405
 
-    def test_workers_without_a_store_can_t_end_one(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("mrtr_server.deployment.shared_resources.worker_count", lambda: 4)
-        assert self.delete(connect(register=lambda app: app)) == 405
+    def test_without_a_shared_store_none_can_be_ended(self, connect: Connect) -> None:
+        """Another replica, of which nothing is known here, would go on to serve it."""
+        client = connect()
+        refused = client.http.delete(client.url(), headers=client.given())
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+        assert client.send("ping").status == 200
+
+    def test_a_method_that_is_not_served_is_told_which_are(self, connect: Connect, database: str) -> None:
+        today = connect(app={"dialects": ["2026-07-28"]}, begin=False)
+        shared = connect(store=database)
+        for client, served in ((today, "POST"), (connect(), "GET, POST"), (shared, "GET, POST, DELETE")):
+            refused = client.http.put(client.url(), headers=client.given())
+            assert (refused.status_code, refused.headers["allow"]) == (405, served)
 
 
 class TestCancelled:

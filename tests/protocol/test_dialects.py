@@ -11,6 +11,7 @@ import pytest
 
 from mrtr_server import MRTRServer, SetupError
 from mrtr_server.errors import (
+    AnswerNotShared,
     Busy,
     CutOff,
     Declined,
@@ -211,6 +212,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (UnsupportedVersion("v9", ["v1"]), 400, -32022, {"supported": ["v1"], "requested": "v9"}),
     (HandshakeNotServed("v9", ["v1"]), 200, -32022, {"supported": ["v1"], "requested": "v9"}),
     (SessionEnded(), 404, -32600, None),
+    (AnswerNotShared(), 503, -32603, None),
     (NoSharedStore(), 500, -32603, None),
     (ProtocolError("x"), 200, -32603, None),
     (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
@@ -231,6 +233,7 @@ AS_EVERYWHERE = (
     HeaderMismatch,
     UnsupportedVersion,
     SessionEnded,
+    AnswerNotShared,
 )
 """What answers no request has its own status in the handshake era, too; whatever answers one has 200."""
 

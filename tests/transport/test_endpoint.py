@@ -97,6 +97,24 @@ class TestStreams:
         ]
         assert streamed.text == "done"
 
+    def test_send_first_what_was_said_first(self, app: MRTRServer, serve: Serve) -> None:
+        @app.tool
+        async def narrate(ctx: Context) -> str:
+            await ctx.log("begun")
+            for number in range(3):
+                ctx.progress(number, 3)
+            await ctx.log("done")
+            return ""
+
+        reply = serve(app).call("narrate", progressToken="p", logLevel="info")
+        assert [
+            message["params"].get("data", message["params"].get("progress")) for message in reply.received[:-1]
+        ] == [
+            "begun",
+            2,
+            "done",
+        ], "newer progress takes the place of older"
+
     def test_tell_proxies_to_pass_them_on_at_once_and_caches_to_keep_nothing(self, wire: Wire) -> None:
         headers = wire.call("work", progressToken="p").headers
         assert headers["content-type"] == "text/event-stream; charset=utf-8"
