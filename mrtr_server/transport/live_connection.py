@@ -22,6 +22,9 @@ from .sse import EventStream, Frame
 STEP = 1e-6
 """By how much progress grows that only shows that the call is still open."""
 
+MOST_HELD_BACK = 100
+"""How many notes wait for the level of the session, before progress takes the place of progress."""
+
 _COMMENT = Frame(b":\n\n")
 
 
@@ -185,13 +188,16 @@ class LiveConnection(Connection):
             return NOTHING
         return self._add_now(note, data)
 
-    def _add_now(self, note: Note, data: bytes) -> Awaitable[None]:
+    def _add_now(self, note: Note, data: bytes, *, at_once: bool = False) -> Awaitable[None]:
+        """Send a note; one of several at once takes the place of no other."""
         if isinstance(note, LogMessage) and not self._wants(note):  # it was sent before that was known
             return NOTHING
         if not self.finishing and (id := self._take_first_id()):
             stream = self._stream or self._open_stream()
             stream.add_frame(_message(id, data))  # unlike other notes it is not dropped, since it has the id
             return NOTHING
+        if at_once and not self.finishing:
+            return (self._stream or self._open_stream()).add_message(data)
         return super()._add(note, data)
 
     def _tick_later(self) -> None:
@@ -231,7 +237,8 @@ class LiveConnection(Connection):
 
     def _hold_back(self, note: Note, data: bytes) -> None:
         """Keep a note until it is known which messages the session wants, so that what is sent first comes first."""
-        key = Progress if isinstance(note, Progress) else object()
+        # Beyond that, newer progress takes the place of older.
+        key = Progress if isinstance(note, Progress) and len(self._held_back) >= MOST_HELD_BACK else object()
         self._held_back.pop(key, None)
         self._held_back[key] = note, data
         if self._looking is None:
@@ -247,7 +254,7 @@ class LiveConnection(Connection):
             if isinstance(held, Frame):
                 self._add_frame(held)
             else:
-                self._add_now(*held)
+                self._add_now(*held, at_once=True)
         self._held_back.clear()
 
     # The end

@@ -674,7 +674,8 @@ class TestConnecting:
             assert client.server_capabilities.completions is not None
             assert client.server_capabilities.tools == types.ToolsCapability(list_changed=True)
 
-    async def test_by_a_handshake_is_told_which_versions_are_served(self, office_url: str) -> None:
+    async def test_by_a_handshake_that_is_not_served_is_told_which_versions_are(self, serve: Serve) -> None:
+        office_url = serve(MRTRServer("modern", keys=[bytes(32)], dialects=["2026-07-28"])).url
         with pytest.RaisesGroup(MCPError, flatten_subgroups=True) as refused:
             await Client(office_url, mode="legacy").__aenter__()
         error: BaseException = refused.value
