@@ -20,7 +20,7 @@ _ENABLED = "register only what you want to serve; nothing can be switched off la
 _ONE_VERSION = "a name has one version; MRTRServer(version=...) is that of the server"
 _ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
 
-SERVER: Mapping[str, str] = {
+SERVER_ATTRIBUTES: Mapping[str, str] = {
     **dict.fromkeys(("run", "run_async", "run_http_async", "run_streamable_http_async", "run_sse_async"), _UVICORN),
     "run_stdio_async": f"HTTP is the only transport; {_UVICORN}",
     **dict.fromkeys(

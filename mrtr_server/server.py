@@ -13,7 +13,7 @@ from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
 from .errors import SetupError
 from .flow.handler import Handler
-from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
+from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
 from .protocol.messages import Change
 from .registration.callbacks import Registering, build_callback
 from .registration.completions import build_completer
@@ -124,7 +124,7 @@ class MRTRServer:
         self._parts = ServerParts(settings, registry, self)
 
     if not TYPE_CHECKING:  # which knows that they are not there
-        __getattr__ = attributes_of(SERVER)
+        __getattr__ = attributes_of(SERVER_ATTRIBUTES)
 
     # ASGI
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 import mrtr_server
 from mrtr_server import BearerTokens, Context, Elicit, Elicited, InputRequired, Limits, MRTRServer, SetupError
 from mrtr_server.deployment.settings import Settings
-from mrtr_server.hints import CONTEXT, PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER, SERVER_OPTIONS, TOOL_OPTIONS
+from mrtr_server.hints import CONTEXT, PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS
 from mrtr_server.registration.options import (
     CallbackOptions,
     CompletionOptions,
@@ -50,7 +50,9 @@ class TestTheTables:
     OF_PYDANTIC = members(BaseModel)
 
     def test_every_method_of_the_sdks_server_has_a_hint_or_is_ours(self) -> None:
-        left = members(MCPServer) - members(MRTRServer) - SERVER.keys() - self.KNOWN_ELSEWHERE - {"middleware"}
+        left = (
+            members(MCPServer) - members(MRTRServer) - SERVER_ATTRIBUTES.keys() - self.KNOWN_ELSEWHERE - {"middleware"}
+        )
         assert left == set()
 
     def test_every_member_of_the_sdks_context_has_a_hint_or_is_ours(self) -> None:
@@ -73,11 +75,11 @@ class TestTheTables:
         assert options(ours) & hints.keys() == set()
 
     def test_no_word_of_ours_has_a_hint(self) -> None:
-        assert members(MRTRServer) & SERVER.keys() == set()
+        assert members(MRTRServer) & SERVER_ATTRIBUTES.keys() == set()
         assert members(Context) & CONTEXT.keys() == set()
 
     def test_every_word_that_a_hint_names_is_there(self) -> None:
-        tables = (SERVER, CONTEXT, SERVER_OPTIONS, TOOL_OPTIONS, PROMPT_OPTIONS, RESOURCE_OPTIONS)
+        tables = (SERVER_ATTRIBUTES, CONTEXT, SERVER_OPTIONS, TOOL_OPTIONS, PROMPT_OPTIONS, RESOURCE_OPTIONS)
         text = "\n".join(hint for table in tables for hint in table.values())
         for name in re.findall(r"\bctx\.(\w+)", text):
             assert hasattr(Context, name), name
@@ -88,7 +90,7 @@ class TestTheTables:
 
 
 class TestAttributes:
-    @pytest.mark.parametrize("name", SERVER)
+    @pytest.mark.parametrize("name", SERVER_ATTRIBUTES)
     def test_a_method_of_theirs_is_told_ours_and_is_not_there(self, app: MRTRServer, name: str) -> None:
         assert not hasattr(app, name)
         assert getattr(app, name, None) is None

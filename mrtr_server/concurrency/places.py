@@ -28,7 +28,7 @@ class PlacesByCaller:
         return self.taken < self._total and (caller is None or self._held[caller] < self._share)
 
     def take(self, caller: Hashable) -> Callable[[], None]:
-        """Take a place.
+        """Reserve a place.
 
         Args:
             caller: who takes it; None where nobody is authenticated.

@@ -16,7 +16,7 @@ from ..errors import SetupError
 from ..flow.authorization import Authorize
 from ..limits import Limits
 from ..methods.discovery import Registered
-from ..registration.option_types import SERVER, check_types
+from ..registration.option_types import SETTING_TYPES, check_types
 from ..registration.options import Icons
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
@@ -71,7 +71,7 @@ class Settings(Generic[Server]):
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        check_types(self, SERVER)
+        check_types(self, SETTING_TYPES)
         if not self.name:
             raise SetupError("MRTRServer needs a name")
         if not self.path.startswith("/"):

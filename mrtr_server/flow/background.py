@@ -23,7 +23,7 @@ class Background(Protocol):
         ...
 
     async def publish(self, asked: Mapping[str, Question]) -> None:
-        """Let the client see what is asked, beside what runs.
+        """Publish what is asked, so that the client sees it beside what runs.
 
         Args:
             asked: the questions, by key; those that are answered meanwhile are no longer in it.

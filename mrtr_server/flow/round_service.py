@@ -217,44 +217,29 @@ class RoundService:
         may_become_task: bool,
     ) -> Awaitable[RoundEnd]:
         """Run a round of a call."""
-        if not handler.is_pure:
-            return self._begin_waiting(handler, arguments, call, journal, outlet, lease, reports, may_become_task)
-        takes_early = not handler.single_use
-        round_ = Round(call, journal, handler.name, takes_early=takes_early, callbacks=self._callbacks, reports=reports)
-        return run_pure(handler, arguments, round_, self._threads)
-
-    def _begin_waiting(
-        self,
-        handler: Handler,
-        arguments: JSON,
-        call: Call,
-        journal: Journal,
-        outlet: Outlet,
-        lease: Lease | None,
-        reports: Reports[YieldReason],
-        may_become_task: bool,
-    ) -> Awaitable[RoundEnd]:
-        """Run a round of a handler that may wait for an answer."""
-
-        def should_yield() -> YieldReason | None:
-            if handler.single_use and lease is None:  # the first round: the state goes out before the first step
-                return YieldReason.STATE_FIRST
-            if lease is not None and lease.in_doubt:  # better over budget than twice
-                return YieldReason.LEASE_IN_DOUBT
-            return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
-
+        early, callbacks = not handler.single_use, self._callbacks
+        if handler.is_pure:
+            round_ = Round(call, journal, handler.name, takes_early=early, callbacks=callbacks, reports=reports)
+            return run_pure(handler, arguments, round_, self._threads)
         waiting = WaitingRound(
             call,
             journal,
             handler.name,
             self._threads,
-            takes_early=not handler.single_use,
-            callbacks=self._callbacks,
+            takes_early=early,
+            callbacks=callbacks,
             reports=reports,
-            should_yield=should_yield,
+            should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,
         )
         return run(handler, arguments, waiting, outlet, self._threads)
+
+    def _why_yield(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> YieldReason | None:
+        if handler.single_use and lease is None:  # the first round: the state goes out before the first step
+            return YieldReason.STATE_FIRST
+        if lease is not None and lease.in_doubt:  # better over budget than twice
+            return YieldReason.LEASE_IN_DOUBT
+        return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)

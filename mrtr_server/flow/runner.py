@@ -61,7 +61,7 @@ def run(
     if teardown is not None:
         running = _torn_down(handler, round_, running, teardown)
     if teardown is not None or handler.may_park:
-        running = _run_in_task(round_, running)
+        running = _run_as_asyncio_task(round_, running)
     return running if handler.timeout is None else _in_time(handler, handler.timeout, running)
 
 
@@ -183,7 +183,7 @@ async def _leave_dependencies(round_: WaitingRound, teardown: Teardown, error: B
             await teardown.leave(error)
 
 
-async def _run_in_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
+async def _run_as_asyncio_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
     """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
     task = asyncio.create_task(coroutine)
     round_.main = task

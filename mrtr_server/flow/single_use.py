@@ -73,7 +73,7 @@ class _Delivery:
     told: "asyncio.Future[RoundResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def tell(self, came: RoundResult) -> None:
-        """Let the client know, unless it does already."""
+        """Return the result to the client, unless it has been returned."""
         if not self.told.done():
             self.told.set_result(came)
 

@@ -191,7 +191,7 @@ class WaitingRound(Round):
             await self._park()
 
     def _continue_answered(self) -> None:
-        """Let what is parked continue where the journal has what it waits for."""
+        """Wake what is parked and whose answer the journal has by now."""
         if self.ending or self.stopped is not None:
             return
         for parked in tuple(self.parked):
@@ -370,7 +370,7 @@ class WaitingRound(Round):
         return self.task is not None and any(self._published.get(key) is not each for key, each in self.asked.items())
 
     async def publish(self) -> None:
-        """Let the client of a task see what is asked, beside what runs."""
+        """Publish what is asked, so that the client of a task sees it beside what runs."""
         if self.task is not None:
             self._published = dict(self.asked)
             try:

@@ -92,7 +92,7 @@ class Hold:
         return None
 
     async def withdraw(self) -> None:
-        """Let the questions take no more answers. Raises `StoreUnavailable`."""
+        """Close the questions, which then take no more answers. Raises `StoreUnavailable`."""
         for asked in self._asked.values():
             await self._answers.keep(asked, WITHDRAWN, self._principal)
 

@@ -136,7 +136,7 @@ class SepDraftDialect(Dialect):
         return self._about_task(envelope, method, task_id, answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
-        """Take a JSON-RPC response that names a task for the answer to the one question that the task has open."""
+        """Read a JSON-RPC response that names a task as the answer to the one question that the task has open."""
         answer = envelope.message.get("result")
         if answer is None:
             raise InvalidRequest(NO_METHOD, envelope.id)

@@ -84,7 +84,7 @@ class RecordedUser(BaseUser):
     def identity(self) -> Any:
         """Names the user, and no other. Raises `NotImplementedError` for one who had none."""
         if self._identity is None:
-            raise NotImplementedError
+            raise NotImplementedError  # as Starlette's own users do
         return self._identity
 
     def __getattr__(self, name: str) -> Any:

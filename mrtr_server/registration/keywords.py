@@ -94,7 +94,7 @@ class _Keywords:
         self._hints = hints
 
     def sign(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Let a function show these keywords as its own."""
+        """Show these keywords in the signature of a function."""
         parameters = [_SELF, *self._signature.parameters.values()]
         vars(function)["__signature__"] = self._signature.replace(parameters=parameters)
         return function

@@ -73,7 +73,7 @@ RESOURCE: Kinds = {
     "ttl": _SECONDS,
     "scope": _SCOPE,
 }
-SERVER: Kinds = {
+SETTING_TYPES: Kinds = {
     **dict.fromkeys(("name", "version", "title", "description", "instructions", "website_url", "path"), _TEXT),
     **dict.fromkeys(("audience", "base_url"), _TEXT),
     "icons": _ICONS,

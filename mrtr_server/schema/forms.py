@@ -197,11 +197,11 @@ def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
-    """Take what says of a text that it is a choice, and return it as forms have it: `enum`, or titled options.
+    """Remove from a field what makes it a choice, and return that as forms have it: `enum`, or titled options.
 
     Args:
         where: the field, for errors.
-        field: its schema; `enum`, `enumNames`, `oneOf` and `anyOf` are taken out of it.
+        field: its schema; `enum`, `enumNames`, `oneOf` and `anyOf` are removed from it.
         keyword: what the titled options go under.
     """
     values, names = field.pop("enum", None), field.pop("enumNames", None)

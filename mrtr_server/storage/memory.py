@@ -249,7 +249,7 @@ class _InProcessTasks(TaskStore):
             self._waiting.add(row)
 
     def _free_lapsed(self, now: float) -> None:
-        """Let tasks wait again whose lease has ended. Only those that run are looked at, never those that wait."""
+        """Queue tasks again whose lease has ended. Only those that run are looked at, never those that wait."""
         for id in list(self._leased):
             row = self._tasks[id]
             if row.leased_until <= now:

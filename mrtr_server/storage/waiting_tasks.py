@@ -30,7 +30,7 @@ class WaitingTasks:
         self._queues: _Queues = {}
 
     def add(self, row: TaskRow) -> None:
-        """Let a task wait for its turn."""
+        """Queue a task for its turn."""
         queue = self._queues.setdefault(row.name, {}).setdefault(row.caller, [])
         heapq.heappush(queue, (row.updated, row.id))
 
@@ -81,7 +81,7 @@ class _Claim:
             heapq.heappush(self._turns, (self._held[caller] + 1, row.updated, tool, caller))
 
     def take(self, most: int) -> None:
-        """Take tasks in turn."""
+        """Claim tasks in turn."""
         places = self._places
         while self._turns and len(self.taken) < most:
             rank, _, tool, caller = heapq.heappop(self._turns)

@@ -127,7 +127,7 @@ class TaskRun:
                 await self._tell_dropped("the result of a step")
 
     async def publish(self, asked: Mapping[str, Question]) -> None:
-        """Let the client see what is asked, beside what runs; see `Background.publish`."""
+        """Publish what is asked, beside what runs; see `Background.publish`."""
         published = False
         with suppress(InvalidRequestState):  # which the end of the round will meet, too
             async with self._writing:
@@ -170,7 +170,7 @@ class TaskRun:
         return self._records.asked(row, replace(self.journal, asked=self._asking), questions)
 
     def take_answers(self, row: TaskRow) -> Questions:
-        """Take the answers that have come into the journal; return what is asked still, without answers."""
+        """Move the answers that have come into the journal; return what is still asked, without answers."""
         questions = self._records.sealed.unseal_questions(row)
         has_new = any(name in self.journal.asked for name in questions.answers)
         self.journal.take(questions.answers)

@@ -67,7 +67,7 @@ class TaskRecords:
     def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:
         """Return the changes that end a task with a result."""
         try:
-            sealed = self.sealed.seal_outcome(place_of(row), outcome)
+            sealed = self.sealed.seal_outcome(binding_of(row), outcome)
         except ValueError as error:
             return self.failed(row, self._fault(row, error))
         return {"status": "completed", "outcome": sealed, "message": "", **NOTHING_LEFT}
@@ -75,10 +75,10 @@ class TaskRecords:
     def failed(self, row: TaskRow, error: RequestError) -> dict[str, Any]:
         """Return the changes that end a task with an error."""
         try:
-            sealed = self.sealed.seal_outcome(place_of(row), error)
+            sealed = self.sealed.seal_outcome(binding_of(row), error)
         except ValueError as mistake:  # in the data that the author gave it
             error = self._fault(row, mistake)
-            sealed = self.sealed.seal_outcome(place_of(row), error)
+            sealed = self.sealed.seal_outcome(binding_of(row), error)
         return {"status": "failed", "outcome": sealed, "message": error.message, **NOTHING_LEFT}
 
     def asked(self, row: TaskRow, journal: Journal, questions: Questions) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class TaskRecords:
         """
         return {
             "journal": self.seal_journal(row, journal),
-            "questions": self.sealed.seal_questions(place_of(row), questions.dump()),
+            "questions": self.sealed.seal_questions(binding_of(row), questions.dump()),
             "deadline": questions.ends(row.created + row.ttl),
             "attempts": 0,
         }
@@ -117,7 +117,7 @@ class TaskRecords:
             raise OverBudget(message, "state_bytes", self.limits.state_bytes)
         end = row.created + row.ttl
         changes: dict[str, Any] = {
-            "questions": self.sealed.seal_questions(place_of(row), written),
+            "questions": self.sealed.seal_questions(binding_of(row), written),
             "deadline": questions.ends(row.deadline if questions.open and not questions.until else end),
         }
         if row.status == "input_required" and not (questions.open and questions.together):
@@ -139,7 +139,7 @@ class TaskRecords:
 
     def seal_journal(self, row: TaskRow, journal: Journal) -> bytes:
         """Seal what a task's flow remembers. Raises `OverBudget`."""
-        return self.sealed.seal_journal(place_of(row), journal, self.now())
+        return self.sealed.seal_journal(binding_of(row), journal, self.now())
 
     def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
         return InternalFault(report_failure("A task of %r returned a result that is not JSON", row.name, error=error))
@@ -164,6 +164,6 @@ class TaskRecords:
         return self._fanout.subscribe(frozenset(Change("run", id) for id in ids))
 
 
-def place_of(row: TaskRow) -> RowBinding:
+def binding_of(row: TaskRow) -> RowBinding:
     """Return where what a task holds belongs."""
     return RowBinding(row.id, row.owner)

@@ -21,7 +21,7 @@ from ..storage.quotas import Quota
 from ..storage.tasks import ENDED, TaskRow
 from .notifications import Looked
 from .questions import Questions
-from .records import NOTHING_LEFT, TaskRecords, place_of
+from .records import NOTHING_LEFT, TaskRecords, binding_of
 from .sealing import ID_BYTES, RowBinding
 from .waiting_requests import TaskWaiting
 from .worker import Reservation, Worker
@@ -180,7 +180,7 @@ class Tasks:
         if not self._waiting.has_room(row) and self._records.status(row) == "working":
             raise Busy(AGAIN_AFTER)
         task = self.view(await self._until_settled(row, self._limits.result_wait_seconds))
-        return TaskResult(task, self._sealed.seal_wait(place_of(row)) if task.status == "working" else "")
+        return TaskResult(task, self._sealed.seal_wait(binding_of(row)) if task.status == "working" else "")
 
     def check_wait(self, call: Call) -> None:
         """Check the state that a request for a result was given to come again with. Raises `InvalidRequestState`."""
@@ -275,7 +275,7 @@ class Tasks:
                 return cancelled
 
     def _tell_worker(self, row: TaskRow) -> None:
-        """Let the worker hear at once of what a client has done to its task, wherever it runs."""
+        """Notify the worker at once of what a client has done to its task, wherever it runs."""
         if not row.lease:
             return
         if self._worker is None or not self._worker.hear(row):

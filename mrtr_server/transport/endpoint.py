@@ -267,7 +267,7 @@ class Endpoint:
             await connection.finish(*reply)
 
     async def _take(self, envelope: Envelope, scope: Scope) -> bool:
-        """Take a notification, or a response; False if it is for a dialect. Raises `RequestError`."""
+        """Accept a notification or a response; return False if it is for a dialect. Raises `RequestError`."""
         if self._handshake is None:
             return envelope.id is None  # there is no notification that we would act on
         user = scope.get("user")

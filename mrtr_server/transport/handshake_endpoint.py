@@ -62,7 +62,7 @@ class HandshakeEndpoint:
     # POST
 
     async def take(self, envelope: Envelope, principal: Principal | None) -> bool:
-        """Take a message that needs no reply.
+        """Accept a message that needs no reply.
 
         Args:
             envelope: a notification or a response.

@@ -69,7 +69,7 @@ def one_write(base: Any) -> Any:
         transport: Any
 
         def connection_made(self, transport: asyncio.Transport) -> None:
-            """Take the connection."""
+            """Begin to serve a connection."""
             super().connection_made(JoiningTransport(transport))
 
         def on_response_complete(self) -> None:

@@ -122,7 +122,7 @@ class Watched(Store):
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no delivery wait for a holder that may come back, but where that is what is tested."""
+    """Wait for no holder that may come back, but where that is what is tested."""
     monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.0)
     monkeypatch.setattr(redemption, "RECORD_INTERVAL", 0.02)
 

@@ -411,7 +411,7 @@ class SQLContract(StoreContract):
     clock: Callable[[], float] = staticmethod(time.time)
 
     def url_of(self, store: SQLStore) -> str:
-        raise NotImplementedError
+        raise NotImplementedError  # each database has its own
 
     async def test_it_is_shared(self, bench: Bench) -> None:
         assert bench.store.shared is True

@@ -494,7 +494,7 @@ class TestInProcessTasks(TaskContract):
 class SQLContract(TaskContract):
     @pytest.fixture
     async def url(self) -> str:
-        raise NotImplementedError
+        raise NotImplementedError  # each database has its own
 
     def test_it_has_a_column_for_every_field(self) -> None:
         for kind in ("sqlite", "postgresql"):

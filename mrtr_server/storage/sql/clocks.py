@@ -41,7 +41,7 @@ class ClockComparison:
         self._error = ClocksApart()
 
     def note(self, theirs: float, before: float, took: float) -> None:
-        """Take note of a reading of the database's clock.
+        """Record a reading of the database's clock.
 
         Args:
             theirs: what it said, in seconds since the epoch.

@@ -136,7 +136,7 @@ class Notices:
         return taken
 
     def requeue(self, notices: Sequence[str]) -> None:
-        """Let notices wait again that could not be sent."""
+        """Queue notices again that could not be sent."""
         with self._guard:
             self._outbox = dict.fromkeys((*notices, *self._outbox))
 
