@@ -23,7 +23,7 @@ from mrtr_server.transport.in_flight import InFlight
 
 from ..support.databases import PostgreSQL
 from ..support.fleet import Client
-from ..support.serving import KEYS, ROOT, TIMEOUT, Process, in_process, wait_until
+from ..support.serving import KEYS, ROOT, TIMEOUT, Process, in_process, lines_of, wait_until
 from ..support.wire import JSON, Reply, Wire, modern
 
 SECONDS = 6.0
@@ -79,8 +79,7 @@ class Place:
 
     def wait_for(self, note: str) -> None:
         """Wait until a tool runs."""
-        notes = self.directory / "notes"
-        wait_until(lambda: notes.exists() and note in notes.read_text().splitlines(), note)
+        wait_until(lambda: note in lines_of(self.directory / "notes"), note)
 
 
 @pytest.fixture

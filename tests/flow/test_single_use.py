@@ -42,7 +42,7 @@ from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
 from ..support.flows import AsyncFlow, is_state_only
 from ..support.models import Login
-from ..support.serving import KEYS, Process, in_process, started, wait_until
+from ..support.serving import KEYS, Process, in_process, lines_of, started, wait_until
 from ..support.wire import JSON, Wire, modern
 from ..support.wire import Reply as WireReply
 from ..transport.test_endpoint import connected, raw_request
@@ -1320,9 +1320,7 @@ class Fleet:
         return self._threads.submit(self.pay, replica, state)
 
     def ledger(self, kind: str = "") -> list[list[str]]:
-        path = self._place / "ledger"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line.split()[1:] for line in lines if line.startswith(kind)]
+        return [line.split()[1:] for line in lines_of(self._place / "ledger") if line.startswith(kind)]
 
     def hold(self) -> None:
         (self._place / "hold").touch()

@@ -12,7 +12,7 @@ from typing import Any
 from mrtr_server import testing
 from mrtr_server.testing import Answer, Flow, Reply
 
-from .serving import KEYS, ROOT, TIMEOUT, Process, in_process, wait_until
+from .serving import KEYS, ROOT, TIMEOUT, Process, in_process, lines_of, wait_until
 
 ATTEMPTS = 3
 """How often a task may end its worker."""
@@ -124,8 +124,7 @@ class Fleet:
 
     def notes(self, first: str) -> list[list[str]]:
         """Return the words of all notes that begin with this one, without it."""
-        ledger = self.directory / "ledger"
-        lines = [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
+        lines = [line.split() for line in lines_of(self.directory / "ledger")]
         return [words for word, *words in lines if word == first]
 
     def wait_for(self, first: str, count: int = 1) -> None:

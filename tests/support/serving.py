@@ -32,6 +32,14 @@ def wait_until(true: Any, what: str, seconds: float = TIMEOUT) -> None:
         time.sleep(0.005)
 
 
+def lines_of(path: Path) -> list[str]:
+    """Return the lines that processes have added to a file; none if it isn't there.
+
+    A last line without its end is left out: its process is still writing it.
+    """
+    return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+
+
 @contextmanager
 def in_thread(app: ASGIApp, *, wait: bool = True, of: object = None, **options: Any) -> Iterator[int]:
     """Serve an application in a thread; give its port.

@@ -18,7 +18,7 @@ from mcp import Client
 
 from examples.round_robin import Replica, RoundRobin
 
-from ..support.serving import KEYS, Process, in_process, wait_until
+from ..support.serving import KEYS, Process, in_process, lines_of, wait_until
 from ..support.wire import ACCEPT, JSON, Listener, Reply, Wire, mirrored, modern
 
 MODES = {"one process": ("--loop", "asyncio", "--http", "h11"), "workers": ("--workers", "2")}
@@ -75,8 +75,7 @@ class Files:
 
     @property
     def effects(self) -> list[str]:
-        path = self._directory / "effects"
-        return path.read_text().splitlines() if path.exists() else []
+        return lines_of(self._directory / "effects")
 
     @property
     def server(self) -> int:
