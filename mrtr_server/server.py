@@ -66,7 +66,7 @@ class MRTRServer:
         database: the URL of a database for the built-in store. Default: `MRTR_DATABASE_URL`. Without any of these, all
             of that works within one process and ends with it.
         limits: what requests and flows may use.
-        dialects: the names of the wire forms to serve. Default: all.
+        dialects: the names of the dialects to serve. Default: all.
         unknown_arguments: what happens to a new call with arguments that its tool or prompt does not take: `"refuse"`
             tells the model their names and the nearest known ones, `"ignore"` drops them.
         registers_later: what is registered only while the server runs, of `"tools"`, `"prompts"`, `"resources"`,

@@ -29,7 +29,7 @@ PACKAGES = {
     "callbacks": "signed links back from a browser",
     "storage": "what replicas share",
     "schema": "types to JSON Schema and back",
-    "protocol": "neutral messages, and the wire forms",
+    "protocol": "neutral messages, and the dialects",
     "crypto": "keys, sealing, signing",
     "concurrency": "threads, deadlines and batches",
     "logs": "what goes to the log",

@@ -54,11 +54,11 @@ class _Delivery:
         state, answers: their digests.
         expires: when the state expires, in seconds since the epoch.
         run: runs the handler.
-        left: whether the client has gone.
-        came: the result of the round, once it has run here.
+        client_left: whether the client has gone.
+        result: that of the round, once it has run here.
         sealed: the same, sealed for the store.
         unrecorded_since: when the store first failed to take it, by the monotonic clock; None if it never did.
-        told: what the client gets.
+        reply: what the client gets.
     """
 
     call: Call
@@ -66,16 +66,16 @@ class _Delivery:
     answers: str
     expires: float
     run: Run
-    left: bool = False
-    came: RoundResult | None = None
+    client_left: bool = False
+    result: RoundResult | None = None
     sealed: bytes = b""
     unrecorded_since: float | None = None
-    told: "asyncio.Future[RoundResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    reply: "asyncio.Future[RoundResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def tell(self, came: RoundResult) -> None:
+    def tell(self, result: RoundResult) -> None:
         """Return the result to the client, unless it has been returned."""
-        if not self.told.done():
-            self.told.set_result(came)
+        if not self.reply.done():
+            self.reply.set_result(result)
 
 
 class Redeemer:
@@ -122,26 +122,26 @@ class Redeemer:
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
         answers = digest_bytes(state + b" " + canonical(dict(call.answers or {})))
         delivery = _Delivery(call, digest_bytes(state), answers, expires, run)
-        came = self._kept_here(delivery) if self._unrecorded else None
-        if came is None:
+        result = self._kept_here(delivery) if self._unrecorded else None
+        if result is None:
             task = asyncio.create_task(self._deliver(delivery))
             self._under_way.add(task)  # the loop itself holds tasks weakly
             task.add_done_callback(self._under_way.discard)
             try:
-                came = await asyncio.shield(delivery.told)
+                result = await asyncio.shield(delivery.reply)
             except asyncio.CancelledError:
-                delivery.left = True
+                delivery.client_left = True
                 raise
-        if isinstance(came, RequestError):
-            raise came
-        return came
+        if isinstance(result, RequestError):
+            raise result
+        return result
 
     def _kept_here(self, delivery: _Delivery) -> RoundResult | None:
         """Return what a delivery gets while outcomes wait to be recorded; None if it is to ask the store."""
         earlier = self._unrecorded.get(delivery.state)
         if earlier is not None:
             same = earlier.answers == delivery.answers
-            return earlier.came if same else _refused(delivery, "redeemed already, with other answers")
+            return earlier.result if same else _refused(delivery, "redeemed already, with other answers")
         if sum(len(each.sealed) for each in self._unrecorded.values()) < MOST_UNRECORDED_BYTES:
             return None
         error = StoreUnavailable(f"{len(self._unrecorded)} outcomes of other rounds wait to be recorded")
@@ -161,7 +161,7 @@ class Redeemer:
                     "The server ends while single-use rounds still run, or their outcomes could not be recorded (%d of "
                     "them, of which %d have run); if their requests are repeated, these rounds run again",
                     len(left),
-                    sum(each.told.get_loop() is loop for each in self._unrecorded.values()),
+                    sum(each.reply.get_loop() is loop for each in self._unrecorded.values()),
                 )
 
     async def _deliver(self, delivery: _Delivery) -> None:
@@ -169,13 +169,13 @@ class Redeemer:
         try:
             delivery.tell(await self._settle(delivery))
         except asyncio.CancelledError:
-            delivery.told.cancel()
+            delivery.reply.cancel()
             raise
         except Exception as error:
-            if delivery.told.done() or delivery.left:
+            if delivery.reply.done() or delivery.client_left:
                 logger.error("%s %r: its outcome is lost", delivery.call.method, delivery.call.target, exc_info=error)
             else:
-                delivery.told.set_exception(error)
+                delivery.reply.set_exception(error)
         finally:
             if self._unrecorded.get(delivery.state) is delivery:
                 del self._unrecorded[delivery.state]
@@ -183,36 +183,36 @@ class Redeemer:
     async def _settle(self, delivery: _Delivery) -> RoundResult:
         waited = 0.0
         while True:
-            if delivery.came is None and self._unrecorded and (kept := self._kept_here(delivery)) is not None:
+            if delivery.result is None and self._unrecorded and (kept := self._kept_here(delivery)) is not None:
                 return kept
             asked = time.monotonic()
             try:
                 # One whose lease has ended may live, and be about to record: it goes first.
                 redemption = await self._redeem(delivery, lapsed=waited >= GRACE_SECONDS)
             except StoreUnavailable as error:
-                came = await self._without_store(delivery, error)
-                if came is None:
+                result = await self._without_store(delivery, error)
+                if result is None:
                     continue
-                return came
-            came = await self._known_by(delivery, redemption)
-            if came is not None:
-                return came
+                return result
+            result = await self._known_by(delivery, redemption)
+            if result is not None:
+                return result
             if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
-                assert delivery.came is not None  # noqa: S101  for the type checker
-                return delivery.came
+                assert delivery.result is not None  # noqa: S101  for the type checker
+                return delivery.result
             # Another delivery of it is running.
-            if self._clock() >= delivery.expires and (delivery.came is None or delivery.told.done()):
-                return delivery.came or _refused(delivery, "expired")
+            if self._clock() >= delivery.expires and (delivery.result is None or delivery.reply.done()):
+                return delivery.result or _refused(delivery, "expired")
             pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             await asyncio.sleep(pause)
             waited += pause
 
     async def _without_store(self, delivery: _Delivery, error: StoreUnavailable) -> RoundResult | None:
         """Return what a delivery gets that the store does not answer; None if it is to ask again."""
-        if delivery.came is None:
+        if delivery.result is None:
             return not_executed(error, f"{delivery.call.target!r} was not run without its store")
-        if isinstance(delivery.came, NotExecuted) or self._has_expired(delivery):
-            return delivery.came
+        if isinstance(delivery.result, NotExecuted) or self._has_expired(delivery):
+            return delivery.result
         self._keep(delivery, error, patient=False)
         await asyncio.sleep(RECORD_INTERVAL)
         return None
@@ -223,12 +223,12 @@ class Redeemer:
             return self._unseal(delivery, redemption.outcome)
         if redemption.verdict == "spent":
             return _refused(delivery, "redeemed already, with other answers")
-        if delivery.left and delivery.came is None:  # nothing has begun
+        if delivery.client_left and delivery.result is None:  # nothing has begun
             await self._release(delivery, redemption)
             return InvalidRequestState("its client left")
-        if redemption.verdict == "granted" and isinstance(delivery.came, NotExecuted):
+        if redemption.verdict == "granted" and isinstance(delivery.result, NotExecuted):
             await self._release(delivery, redemption)
-            return delivery.came
+            return delivery.result
         return None
 
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
@@ -258,15 +258,15 @@ class Redeemer:
         """Run the handler if it has not run yet, and record the result; False if another replica has taken over."""
         renewing = asyncio.create_task(self._renew(delivery, granted.token, lease))
         try:
-            if delivery.came is None:
+            if delivery.result is None:
                 if granted.attempt > 1:
                     _warn(
                         delivery,
                         "the lease of this round ended without an outcome, so its replica has ended, was silent for "
                         "longer, or could not reach the store; the round runs again",
                     )
-                delivery.came, delivery.sealed = await self._outcome(delivery, lease)
-            if isinstance(delivery.came, NotExecuted):  # which is no outcome; another replica may have a better one
+                delivery.result, delivery.sealed = await self._outcome(delivery, lease)
+            if isinstance(delivery.result, NotExecuted):  # which is no outcome; another replica may have a better one
                 await self._release(delivery, granted)
                 return False
             return await self._record(delivery, granted.token, lease)
@@ -274,18 +274,18 @@ class Redeemer:
             renewing.cancel()
 
     async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[RoundResult, bytes]:
-        came: RoundResult
+        result: RoundResult
         try:
-            came = await delivery.run(lease)
+            result = await delivery.run(lease)
         except RequestError as error:
-            came = error
+            result = error
         try:
-            return came, self._seal(delivery, came)
+            return result, self._seal(delivery, result)
         except ValueError as error:
-            came = InternalFault(
+            result = InternalFault(
                 report_failure("%r returned a result that is not JSON", delivery.call.target, error=error)
             )
-            return came, self._seal(delivery, came)
+            return result, self._seal(delivery, result)
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
         while not lease.lost:
@@ -311,7 +311,7 @@ class Redeemer:
                     return True
                 await asyncio.sleep(pause)
             else:
-                if delivery.told.done() and delivery.unrecorded_since is not None:
+                if delivery.reply.done() and delivery.unrecorded_since is not None:
                     seconds = time.monotonic() - delivery.unrecorded_since
                     _warn(delivery, f"its outcome has been recorded, {seconds:.0f} s after the store failed")
                 return True
@@ -327,9 +327,9 @@ class Redeemer:
         if delivery.unrecorded_since is None:
             delivery.unrecorded_since = time.monotonic()
             self._unrecorded[delivery.state] = delivery
-        if not patient and not delivery.told.done():
-            assert delivery.came is not None  # noqa: S101  for the type checker
-            delivery.tell(delivery.came)
+        if not patient and not delivery.reply.done():
+            assert delivery.result is not None  # noqa: S101  for the type checker
+            delivery.tell(delivery.result)
             _warn(
                 delivery,
                 "its outcome could not be recorded. This replica keeps it, answers repetitions with it, and tries on "
@@ -339,9 +339,9 @@ class Redeemer:
 
     # What is kept in the store
 
-    def _seal(self, delivery: _Delivery, came: RoundResult) -> bytes:
+    def _seal(self, delivery: _Delivery, result: RoundResult) -> bytes:
         # With the digests, so that nobody who can write to the store gives a state another one's outcome.
-        return self._codec.seal(_place(delivery), dump_outcome(came)).encode()
+        return self._codec.seal(_place(delivery), dump_outcome(result)).encode()
 
     def _unseal(self, delivery: _Delivery, sealed: bytes) -> RoundResult:
         try:

@@ -15,8 +15,8 @@ from ..protocol.messages import Call, Complete
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.results import failed
-from ..tasks.execution import TaskRun
-from ..tasks.executor import TaskEnd
+from ..tasks.round_executor import TaskEnd
+from ..tasks.task_run import TaskRun
 from .failures import ErrorReporter, problems, refused, tool_failure
 
 logger = logging.getLogger("mrtr_server")

@@ -37,7 +37,7 @@ class TaskRequests:
             RequestError: there is no such task, or it failed.
         """
         with self._checked(call):
-            return await self._tasks.redeem(call)
+            return await self._tasks.wait_for_result(call)
 
     async def update(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/update` (Tasks, Task Update Requests): answers by the questions' keys. Raises `RequestError`."""

@@ -1,1 +1,1 @@
-"""Neutral messages, and the wire forms that carry them."""
+"""Neutral messages, and the dialects that carry them."""

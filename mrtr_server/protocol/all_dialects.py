@@ -1,4 +1,4 @@
-"""The dialects by name: one module for each wire form, and version strings in those modules only."""
+"""The dialects by name: one module for each, and version strings in those modules only."""
 
 from .dialect import Dialect as Dialect
 from .dialect import Reply as Reply

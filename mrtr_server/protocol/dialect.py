@@ -98,7 +98,7 @@ def names_version(envelope: Envelope) -> bool:
 
 
 def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
-    """Return the error for a message that no served wire form claims."""
+    """Return the error for a message that no served dialect claims."""
     requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
     if requested or envelope.method == "initialize" or not versions:
         kind = HandshakeNotServed if envelope.method == "initialize" else UnsupportedVersion
@@ -107,7 +107,7 @@ def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
 
 
 class Dialect(ABC):
-    """One wire form: it loads calls from envelopes, and dumps outcomes to bytes.
+    """How messages of some versions look: it loads calls from envelopes, and dumps outcomes to bytes.
 
     Args:
         surface: what to know about the server.
@@ -148,7 +148,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def claims(self, envelope: Envelope) -> bool:
-        """Return whether a message is of this wire form."""
+        """Return whether a message is of this dialect."""
 
     @abstractmethod
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
@@ -160,7 +160,7 @@ class Dialect(ABC):
             user: what the authentication layer made of the credentials.
 
         Raises:
-            RequestError: it is not a valid request of this wire form.
+            RequestError: it is not a valid request of this dialect.
         """
 
     @abstractmethod
@@ -202,7 +202,7 @@ class Dialect(ABC):
         """Return the writer for the messages of an open subscription.
 
         Raises:
-            UnknownMethod: this wire form has no subscriptions.
+            UnknownMethod: this dialect has no subscriptions.
         """
         raise UnknownMethod(call.method)
 

@@ -81,7 +81,7 @@ _ABSENT: Any = object()
 
 
 class SepDraftDialect(Dialect):
-    """The wire form of the drafts."""
+    """The dialect of the drafts."""
 
     name = "sep-draft"
 

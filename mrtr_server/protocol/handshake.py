@@ -76,7 +76,7 @@ _LONGEST_REASON = 200
 
 
 class HandshakeDialect(Dialect):
-    """The wire form of 2025-11-25, and of the versions before it.
+    """The dialect of 2025-11-25, and of the versions before it.
 
     Args:
         surface: what to know about the server.

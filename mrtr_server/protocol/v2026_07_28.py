@@ -61,7 +61,7 @@ _METHODS = METHODS | _TASK_METHODS | {"server/discover", "subscriptions/listen"}
 
 
 class ModernDialect(Dialect):
-    """The wire form of 2026-07-28."""
+    """The dialect of 2026-07-28."""
 
     name = VERSION
     version = VERSION

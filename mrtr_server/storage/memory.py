@@ -14,8 +14,8 @@ from ..concurrency.wakes import Wakes
 from ..errors import StoreUnavailable
 from .base import Redemption, TaskStore
 from .quotas import ANY, UNLIMITED, Quota, Usage, UsageByCaller
+from .task_queues import TaskQueues
 from .tasks import ENDED, FREE, Places, TaskRow
-from .waiting_tasks import WaitingTasks
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class _InProcessTasks(TaskStore):
         self._usage = usage
         self._bytes = 0
         self._tasks: dict[str, TaskRow] = {}
-        self._waiting = WaitingTasks(self._tasks)
+        self._waiting = TaskQueues(self._tasks)
         self._leased: set[str] = set()
         """The ids of those that work under a lease, whether it has ended or not."""
         self._deadlines: list[tuple[float, str]] = []

@@ -23,7 +23,7 @@ from .notifications import Looked
 from .questions import Questions
 from .records import NOTHING_LEFT, TaskRecords, binding_of
 from .sealing import ID_BYTES, RowBinding
-from .waiting_requests import TaskWaiting
+from .waiting_requests import WaitingRequests
 from .worker import Reservation, Worker
 
 logger = logging.getLogger("mrtr_server")
@@ -66,7 +66,7 @@ class Tasks:
         self._sealed = records.sealed
         self._limits = records.limits
         self._worker = worker
-        self._waiting = TaskWaiting(fanout, admission, records.limits, records.status)
+        self._waiting = WaitingRequests(fanout, admission, records.limits, records.status)
         self._told = False
 
     def wake_worker(self) -> None:
@@ -169,7 +169,7 @@ class Tasks:
         row = await self._find(call.target, _owner(call.principal))
         return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
 
-    async def redeem(self, call: Call) -> TaskResult:
+    async def wait_for_result(self, call: Call) -> TaskResult:
         """Wait for what a task has for its client: what it asks, or what it came to.
 
         Raises:

@@ -22,7 +22,7 @@ WHILE_DRAINING = 1.0
 again, for as long as no other replica is there to take it."""
 
 
-class TaskWaiting:
+class WaitingRequests:
     """Lets requests wait until a task asks or ends.
 
     Args:

@@ -18,9 +18,9 @@ from ..storage.lease import Lease
 from ..storage.quotas import NOBODY
 from ..storage.tasks import Places, TaskRow
 from .client_changes import ClientChanges
-from .execution import AGAIN_AFTER, TaskRun
-from .executor import Executor, TaskTools
 from .records import TaskRecords
+from .round_executor import RoundExecutor, TaskTools
+from .task_run import AGAIN_AFTER, TaskRun
 
 logger = logging.getLogger("mrtr_server")
 
@@ -129,7 +129,7 @@ class _LoopWorker:
         self._admission = admission
         self._shutdown = admission.shutdown
         self._limits = records.limits
-        self._executor = Executor(records, tools, self._leave_to_others)
+        self._executor = RoundExecutor(records, tools, self._leave_to_others)
         self._name = token_hex(16)
         self._reserved: list[TaskRow] = []
         """The tasks that places are kept for."""

@@ -157,7 +157,7 @@ class Client(Calls[Reply, list[Reply]]):
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
         capabilities: what the client declares; every capability if left out.
         tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
-        dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
+        dialect: its name in `MRTRServer(dialects=...)`; the ratified one if left out.
         log_level: the least severe log messages that the client wants; None for none.
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
@@ -197,7 +197,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
         capabilities: what the client declares; every capability if left out.
         tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
-        dialect: the wire form, by its name in `MRTRServer(dialects=...)`; the ratified one if left out.
+        dialect: its name in `MRTRServer(dialects=...)`; the ratified one if left out.
         log_level: the least severe log messages that the client wants; None for none.
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.

@@ -41,7 +41,7 @@ class Caller:
     """The client that sends the requests, as it describes itself.
 
     Args:
-        dialect: the name of the wire form.
+        dialect: the name of the dialect.
         capabilities: what it declares.
         log_level: the least severe messages that it wants; None for none.
     """

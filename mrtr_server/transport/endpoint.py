@@ -64,7 +64,7 @@ class Endpoint:
         live: what these and sessions share.
         limits: what a request may use.
         admission: whether the server is draining.
-        dialects: the names of the wire forms to serve; None for all.
+        dialects: the names of the dialects to serve; None for all.
         allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
         refusals: logs refused requests.

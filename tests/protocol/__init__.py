@@ -1,1 +1,1 @@
-"""The wire forms, and the golden transcripts of each."""
+"""The dialects, and the golden transcripts of each."""

@@ -13,7 +13,7 @@ import pytest
 
 from mrtr_server import Context, Limits, MRTRServer, Redemption, SQLStore, StoreUnavailable, TaskRow
 from mrtr_server.flow import single_use
-from mrtr_server.tasks import execution, worker
+from mrtr_server.tasks import task_run, worker
 from mrtr_server.testing import AsyncClient, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
@@ -92,7 +92,7 @@ class Faulty(SQLStore):
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_use, "RECORD_AGAIN", (0.01, 0.01))
-    monkeypatch.setattr(execution, "AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(task_run, "AGAIN_AFTER", 0.01)
 
 
 class Bank:

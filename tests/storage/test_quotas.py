@@ -280,7 +280,7 @@ class TestClaims:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("mrtr_server.storage.sql.tasks.QUEUES", 5)
-        monkeypatch.setattr("mrtr_server.storage.waiting_tasks.CALLERS_IN_VIEW", 5)
+        monkeypatch.setattr("mrtr_server.storage.task_queues.CALLERS_IN_VIEW", 5)
         rows = [await bench.add(caller=token_hex(16)) for _ in range(40)]
         taken: list[str] = []
         async with asyncio.timeout(20):

@@ -20,8 +20,7 @@ from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavai
 from mrtr_server.errors import UnknownTarget
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.tasks import execution as task_run
-from mrtr_server.tasks import worker
+from mrtr_server.tasks import task_run, worker
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica
 
 from ..support.models import Login

@@ -17,7 +17,7 @@ _Queues = dict[str, dict[str, list[tuple[float, str]]]]
 """A heap of times and ids for each tool and caller."""
 
 
-class WaitingTasks:
+class TaskQueues:
     """Tasks that wait, by tool and caller, so that no claim walks through what one caller has left to be done.
 
     Args:

@@ -20,8 +20,8 @@ from ..flow.journal import Journal
 from ..flow.waiting_round import ShouldYield
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete
-from .execution import AGAIN_AFTER, TaskRun
 from .records import TaskRecords
+from .task_run import AGAIN_AFTER, TaskRun
 
 logger = logging.getLogger("mrtr_server")
 
@@ -61,7 +61,7 @@ class TaskTools(Protocol):
         ...
 
 
-class Executor:
+class RoundExecutor:
     """Runs rounds of tasks, and records how they end.
 
     Args:

@@ -15,8 +15,8 @@ from mrtr_server.protocol.messages import Call, Question
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.tasks.execution import TaskRun
 from mrtr_server.tasks.records import TaskRecords
+from mrtr_server.tasks.task_run import TaskRun
 from mrtr_server.tasks.task_service import Tasks
 
 pytestmark = pytest.mark.anyio
