@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from starlette.types import Receive, Scope, Send
 
+from .deployment.review import Finding, review
 from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
 from .errors import SetupError
@@ -144,6 +145,30 @@ class MRTRServer:
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
+
+    # Before it is deployed
+
+    def check(self, *, host: str = "127.0.0.1", workers: int = 1) -> list[Finding]:
+        """Return what is wrong or risky about this server; `mrtr-server check` prints it.
+
+        It looks at the settings and at all that is registered. It connects to nothing.
+
+        Args:
+            host: the address that it is to listen on.
+            workers: how many processes are to serve it, on all machines.
+
+        Returns:
+            The findings, the worst first. A test can assert that there are none.
+        """
+        parts = self._parts
+        return review(
+            parts.settings,
+            parts.registry,
+            parts.shared,
+            experiments=parts.experiments,
+            host=host,
+            workers=workers,
+        )
 
     # Draining
 

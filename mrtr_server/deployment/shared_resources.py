@@ -39,7 +39,8 @@ class SharedResources:
         self._name = name
         self._workers = worker_count()
         self._told_of_store = self._told_of_keys = False
-        self._has_keys = True
+        self.has_keys = True
+        """Whether it was given keys; otherwise it has made one of its own."""
         self._store_failed = False
         self.refusal = ""
         """Why the server may not start; empty if it may."""
@@ -114,7 +115,7 @@ class SharedResources:
                 f"run_tasks=False leaves the tasks of {tool!r} to other processes, and they share no store. "
                 f"Give them a database with {DATABASE} or database=, or a store= that is shared"
             )
-        if self.store.shared and not self._has_keys and not self.refusal and not self._told_of_keys:
+        if self.store.shared and not self.has_keys and not self.refusal and not self._told_of_keys:
             self._told_of_keys = True
             logger.warning(
                 "%s: the tasks of %r are in a database, but this process made its own key, so nobody can open them "
@@ -143,7 +144,7 @@ class SharedResources:
                 f"{self._name}: there is no store that the servers share with their workers. Give them a database with "
                 f"{DATABASE} or database=, or a store= that is shared"
             )
-        if not self._has_keys:
+        if not self.has_keys:
             raise SetupError(
                 f"{self._name}: workers can't open what the servers have sealed without their keys. Set {KEYS} to the "
                 "same value for servers and workers; `mrtr-server keygen` makes a key"
@@ -183,7 +184,7 @@ class SharedResources:
             return KeyRing.generate()
         if ring is not None:
             return ring
-        self._has_keys = False
+        self.has_keys = False
         if self._workers > 1:
             self._refuse(
                 f"{self._workers} workers need one shared key: without it, a flow that begins in one can't continue "

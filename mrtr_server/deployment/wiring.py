@@ -160,6 +160,7 @@ class ServerParts:
             allowed_hosts=settings.allowed_hosts,
             refusals=refusals,
         )
+        self.experiments = endpoint.experiments
         pages = CallbackPages(
             registry.callbacks,
             self.callbacks,

@@ -28,6 +28,7 @@ from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import (
     DIALECTS,
+    EXPERIMENTS,
     Dialect,
     Envelope,
     HandshakeDialect,
@@ -94,6 +95,8 @@ class Endpoint:
             raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
         chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
         versions = [dialect.version for dialect in chosen if dialect.version]
+        self.experiments = [dialect.name for dialect in chosen if dialect.name in EXPERIMENTS]
+        """The names of the dialects that it serves and no ratified version of the protocol has."""
         self._versions = [each for dialect in chosen for each in dialect.versions]
         surface = Surface(info, versions, mirrored, may_be_task, output_schema, live.sessions)
         self._dialects = [dialect(surface) for dialect in chosen]
