@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,9 +24,12 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Sim
 from starlette.requests import HTTPConnection
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, SQLStore, TaskStore
+from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import AsyncClient, yes
 
 AT_ONCE = 50
+STARTED = 500
+"""How many tasks of a backlog are started by calls, more than a caller's share of the places."""
 WARM_UP = 20
 ACTS = ("plain call", "task", "confirmation")
 
@@ -95,20 +98,28 @@ class Site:
         await self._acts[act]()
         return 1000 * (time.perf_counter() - began)
 
-    async def leave(self, tool: str, count: int) -> None:
-        """Leave so many tasks of one caller behind, and wait until nothing is left to do."""
-        left, client = iter(range(count)), self._as("attacker")
+    async def leave(self, tool: str, status: str, count: int) -> None:
+        """Leave so many tasks of one caller behind: some that are started, and copies of the last of them."""
+        client, ids = self._as("attacker"), list[str]()
+        for _ in range(min(count, STARTED)):
+            ids.append((await client.flow(tool).start()).task.id)
+        row = await self._settled(ids, status)
+        left = iter(range(count - len(ids)))
 
-        async def go_on() -> None:
-            for _ in left:
-                await client.flow(tool).start()
+        async def copy() -> None:
+            for number in left:
+                await self._store.add_task(replace(row, id=f"{number}-{row.id}", version=0))
 
-        await asyncio.gather(*(go_on() for _ in range(AT_ONCE)))
-        spent = 1.0
-        while spent > 0.2:
-            before = time.process_time()
-            await asyncio.sleep(1.0)
-            spent = time.process_time() - before
+        await asyncio.gather(*(copy() for _ in range(AT_ONCE)))
+        await asyncio.sleep(2.0)
+
+    async def _settled(self, ids: list[str], status: str) -> TaskRow:
+        """Wait until all of these tasks have a status; return the last one that nobody runs."""
+        while True:
+            found = [row for id in ids if (row := await self._store.find_task(id)) is not None]
+            if all(row.status == status for row in found):
+                return next(row for row in reversed(found) if not row.lease)
+            await asyncio.sleep(0.2)
 
     async def close(self) -> None:
         """End the worker, and the connections."""
@@ -165,9 +176,9 @@ def measure(title: str, urls: tuple[str, str], count: int, times: int) -> None:
     """Measure one store, and print a row for each thing that the other caller does."""
     with ExitStack() as stack:
         without, loaded = (start(stack, url) for url in urls)
-        loaded("leave", "asks", count)
+        loaded("leave", "asks", "input_required", count)
         parked = beside(without, loaded, times)
-        loaded("leave", "sleeps", count)
+        loaded("leave", "sleeps", "working", count)
         waiting = beside(without, loaded, times)
         for act in ACTS:
             (before, with_parked), (again, with_waiting) = parked[act], waiting[act]
