@@ -23,6 +23,7 @@ class SharedResources:
     Args:
         name: the server's, for the log.
         keys, store, database, clock: as for `MRTRServer`.
+        lease: how long a replica may be silent before others take its tasks over, in seconds.
 
     Raises:
         SetupError: what is given can't be used, and there is one worker only. With several, `refusal` says so.
@@ -34,6 +35,7 @@ class SharedResources:
         keys: KeyRing | Sequence[bytes] | None,
         store: Store | None,
         database: str | None,
+        lease: float,
         clock: Callable[[], float],
     ) -> None:
         self._name = name
@@ -49,7 +51,7 @@ class SharedResources:
         self._is_alone = given is None
         self.store: Store = given or InProcessStore(clock=clock)
         self._outage = Outage(name)
-        self.watched = WatchedStore(self.store, self._outage)
+        self.watched = WatchedStore(self.store, self._outage, lease=lease)
         """The same store, for all who use it."""
 
     async def check(self) -> str:

@@ -73,7 +73,9 @@ class ServerParts:
         self.limits = limits
         self.registry = registry
         self.threads = Threads(limits.threads)
-        self.shared = SharedResources(settings.name, settings.keys, settings.store, settings.database, clock)
+        self.shared = SharedResources(
+            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock
+        )
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
