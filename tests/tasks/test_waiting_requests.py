@@ -263,7 +263,7 @@ class TestTheWaitEnds:
         began = time.monotonic()
         call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
         assert (await alone.send("tools/call", call)).result["status"] == "working"
-        assert 0.9 < time.monotonic() - began < 3
+        assert 0.9 < time.monotonic() - began < 8
         gate("a").set()
 
     @pytest.mark.parametrize(("first_ask", "ttl"), [(0.3, 600.0), (600.0, 0.3)], ids=["the server's", "the task's own"])
