@@ -16,7 +16,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
+from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.errors import UnknownTarget
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
@@ -126,8 +126,9 @@ class Tools:
         """Do it."""
         return self.did("at once")
 
-    async def start(self, tool: str, app: MRTRServer | None = None) -> Any:
-        flow = AsyncClient(app or self.app, tasks=True, log_level=None).flow(tool)
+    async def start(self, tool: str, app: MRTRServer | AsyncClient | None = None) -> Any:
+        client = app if isinstance(app, AsyncClient) else AsyncClient(app or self.app, tasks=True, log_level=None)
+        flow = client.flow(tool)
         await flow.start()
         return flow
 
@@ -335,6 +336,24 @@ class TestTasksThatBeginHere:
         assert (row.lease != "", row.version) == (True, 0), "it was claimed, and not begun here"
         tools.gate.set()
         assert (await flow.wait()).text == "waits"
+        await tools.app._parts.worker.close()
+
+    @pytest.mark.parametrize(
+        ("places", "begins"),
+        [(10, True), (2, False)],
+        ids=["a place that others need not", "no place past its caller's share"],
+    )
+    async def test_get_a_place_where_their_caller_may_have_one_more(self, places: int, begins: bool) -> None:
+        tools = Tools(Flaky(), limits=Limits(tasks=places, caller_share=0.1), auth=BearerTokens({"token": "ann"}))
+        tools.app.tool(name="waits", task="optional")(tools.waits)
+        client = AsyncClient(tools.app, tasks=True, token="token", log_level=None)
+        await (await tools.start("at_once", client)).wait()  # the worker begins with it
+        flows = [await tools.start("waits", client) for _ in range(2)]
+        rows = [await tools.row(flow) for flow in flows]
+        assert [row.lease != "" for row in rows] == [True, begins]
+        tools.gate.set()
+        for flow in flows:
+            assert (await flow.wait()).text == "waits"
         await tools.app._parts.worker.close()
 
     async def test_are_for_others_where_the_server_is_leaving(self, tools: Tools) -> None:
