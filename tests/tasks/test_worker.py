@@ -408,6 +408,19 @@ class TestTasksThatBeginHere:
         tools.gate.set()
         await tools.app._parts.worker.close()
 
+    async def test_nor_are_those_that_a_worker_began_and_handed_back(self, caplog: pytest.LogCaptureFixture) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        tools.app.tool(name="waits", task="optional", ttl=5)(tools.waits)
+        flow = await tools.start("waits")
+        await tools.began.wait()
+        await tools.app._parts.worker.close()
+        row = await tools.row(flow)
+        assert (row.status, row.lease, row.attempts) == ("working", "", 0)
+        clock.advance(6)
+        assert (await flow.look()).task.status == "failed"
+        assert "No worker began" not in caplog.text
+
     async def test_are_begun_once_where_a_flow_becomes_one_task_only(self, tools: Tools) -> None:
         async def pay(ctx: Context) -> str:
             """Ask, and pay in the background."""
