@@ -304,7 +304,7 @@ async def started(client: AsyncClient, tool: str, /, **arguments: Any) -> Any:
 async def until_nothing_runs(flow: Any) -> None:
     """Wait until the worker of a cancelled task has said that nothing of it runs any more."""
     async with asyncio.timeout(10):
-        while (await flow.look()).result.get("statusMessage"):  # noqa: ASYNC110
+        while (await flow.look()).task.message:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -729,6 +729,9 @@ class TestCancellation:
         let("slow")
         await until_nothing_runs(flow)
         assert ran == ["slow"]
+        row = await server._parts.tasks.store.find_task(flow.task)
+        assert row is not None
+        assert row.lease == "", "it was given back, and did not run out"
 
     async def test_says_that_a_step_goes_on_for_as_long_as_it_does(
         self, client: AsyncClient, server: MRTRServer, monkeypatch: pytest.MonkeyPatch
