@@ -180,9 +180,16 @@ class Dialect(ABC):
         later = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),) if isinstance(error, Busy) else ()
         return Reply(status, to_json(body), later)
 
+    def refuse(self, error: RequestError) -> Reply:
+        """Return the response to a message that is no request, or could not be read as one.
+
+        It is an HTTP error in every dialect, since there is no reply to it (Transports, Sending Messages to the Server).
+        """
+        return self.error(error.request_id, error)._replace(status=_code_of(error, Dialect.codes)[0])
+
     def dump_error(self, error: RequestError) -> tuple[int, JSON]:
         """Return an error's HTTP status, and its JSON-RPC error object."""
-        status, code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
+        status, code = _code_of(error, self.codes)
         written: JSON = {"code": code, "message": error.message}
         if error.data is not None:
             written["data"] = error.data
@@ -205,6 +212,10 @@ class Dialect(ABC):
             UnknownMethod: this dialect has no subscriptions.
         """
         raise UnknownMethod(call.method)
+
+
+def _code_of(error: RequestError, codes: Mapping[type[RequestError], tuple[int, int]]) -> tuple[int, int]:
+    return next(codes[kind] for kind in type(error).__mro__ if kind in codes)
 
 
 class ListenWriter(ABC):

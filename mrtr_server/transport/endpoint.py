@@ -213,8 +213,8 @@ class Endpoint:
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
-            request_id = envelope.id
-            if (request_id is None or not envelope.method) and await self._take(envelope, scope):
+            request_id = envelope.id if envelope.method else None
+            if request_id is None and await self._take(envelope, scope):
                 await connection.respond(202, b"")
                 return None
             connection.dialect = dialect = self._choose(envelope)
@@ -251,7 +251,7 @@ class Endpoint:
         """Serve a request of the handshake era, or a batch, which has no envelope."""
         reply: Reply | None
         call: Call | None = None
-        request_id = None if envelope is None else envelope.id
+        request_id = None if envelope is None or not envelope.method else envelope.id
         try:
             if envelope is None:
                 reply = await handshake.serve_batch(body, connection)
@@ -310,7 +310,6 @@ class Endpoint:
                 "Refused an answer to a question that another process asks: they share no database, so that call waits "
                 "in vain. Set MRTR_DATABASE_URL for all replicas"
             )
-            return dialect.error(None, error)  # it is no reply (Transports, Sending Messages to the Server)
         if isinstance(error, MissingCapability):
             self._note_lacking(call, error)
         if isinstance(error, Full):
@@ -318,7 +317,7 @@ class Endpoint:
             whose = "a caller has used up its share" if one else "all callers together have used up all"
             self._refusals.note("%s was refused: %s of Limits(%s=...)", _named(call), whose, error.limit)
         if isinstance(error, RequestError):
-            return dialect.error(request_id if request_id is not None else error.request_id, error)
+            return dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
 
     def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:

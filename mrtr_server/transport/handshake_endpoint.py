@@ -114,11 +114,15 @@ class HandshakeEndpoint:
         try:
             outcome = await self._calls.serve(call, connection)
         finally:
-            self._watch.leave(connection)
+            self._leave(connection)
         if outcome is None:
             await connection.end_without_reply()
             return None
         return connection.form.reply(call, outcome)
+
+    def _leave(self, connection: LiveConnection) -> None:
+        self._watch.leave(connection)
+        connection.unwatch()  # also of a short call: one that has a stream is watched at once
 
     async def _check(self, session: Session) -> None:
         states = self._live.states
@@ -224,7 +228,7 @@ class HandshakeEndpoint:
         except Exception as error:
             reply = form.error(origin.request_id, InternalFault(report_failure("A request failed", error=error)))
         finally:
-            self._watch.leave(live)
+            self._leave(live)
         if reply is None:
             await live.end_without_reply()
         else:
