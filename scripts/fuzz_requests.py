@@ -1,4 +1,4 @@
-"""The requests of scripts/fuzz: right ones, and these with something wrong; and ids that are forged, or in a wrong place."""
+"""The requests of scripts/fuzz: right ones, ones with something wrong, and ids that are forged or in a wrong place."""
 
 import json
 from collections import deque
@@ -29,6 +29,40 @@ ANSWERS: tuple[JSON, ...] = (
     {"roots": [{"uri": "file:///x", "name": "x"}]},
 )
 KINDS = ("session", "question", "event", "state", "task", "cursor")
+
+_RARE = (
+    *("initialize", "prompts/get", "resources/read", "tools/list", "prompts/list", "resources/list", "ping"),
+    *("resources/templates/list", "completion/complete", "logging/setLevel", "resources/subscribe"),
+    *("resources/unsubscribe", "server/discover", "notifications/cancelled", "notifications/initialized"),
+    *("tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update", "subscriptions/listen"),
+)
+METHODS = ("tools/call", *_RARE), (12, 2, *(1 for _ in _RARE[1:]))
+"""The methods of right requests, and how often each comes."""
+
+_URIS: tuple[JSON, ...] = ({"uri": "notes://1"}, {"uri": "mine://notes"})
+_PARAMS: dict[str, tuple[JSON, ...]] = {
+    "tools/call": (
+        {"name": "add", "arguments": {"a": 1}},
+        {"name": "deploy", "arguments": {"service": "y"}},
+        *({"name": tool, "arguments": {}} for tool in TOOLS if tool != "add"),
+    ),
+    "initialize": ({"capabilities": CAPABILITIES, "clientInfo": {"name": "fuzz", "version": "1"}},),
+    "prompts/get": ({"name": "review", "arguments": {"language": "x"}},),
+    "resources/read": _URIS,
+    "resources/subscribe": _URIS,
+    "resources/unsubscribe": _URIS,
+    "logging/setLevel": ({"level": "debug"}, {"level": "info"}, {"level": "error"}),
+    "completion/complete": (
+        {"ref": {"type": "ref/prompt", "name": "review"}, "argument": {"name": "language", "value": "p"}},
+    ),
+    "subscriptions/listen": ({"notifications": {"toolsListChanged": True}},),
+}
+
+_JUNK: tuple[Any, ...] = (None, True, False, 0, -1, 2**63, 10**300, 1.5, 1e308, [], {})
+_TEXTS = (
+    *("", "x", " ", "\x00", "ü", "\ud83d\ude00", "2025-11-25", MODERN, "tools/call", "a" * 300, "a" * 5_000),
+    *("../..", "%s", "=?base64?eA==?=", "end.x", "x.1", "-1", "initialize", "notes://1", "application/json"),
+)
 
 Call = tuple[str, JSON]
 
@@ -109,7 +143,7 @@ class Requests:
 
     def next(self) -> Request:
         """Return the next request."""
-        (maker, _), = self._random.choices(self._makers, self._weights)
+        ((maker, _),) = self._random.choices(self._makers, self._weights)
         request = maker()
         if self._random.random() < 0.05:
             name = self._random.choice(("mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id", "accept"))
@@ -122,7 +156,7 @@ class Requests:
     def _right(self) -> Request:
         random = self._random
         server, user = self._caller()
-        method, params = call = self._call(user)
+        method, params = call = self._call()
         modern, handshake = self._servers[server]
         form = random.choice([*([MODERN, ""] if modern else []), *(HANDSHAKES if handshake else [])])
         request = Request(server, user, what=f"right {form or 'draft'} {method}", call=call)
@@ -140,37 +174,15 @@ class Requests:
         request.body = _dump(message)
         return request
 
-    def _call(self, user: str) -> Call:
+    def _call(self) -> Call:
         random = self._random
-        method = random.choice(
-            ("tools/call",) * 12
-            + ("initialize", "initialize", "prompts/get", "resources/read", "resources/read", "tools/list")
-            + ("prompts/list", "resources/list", "resources/templates/list", "completion/complete", "ping")
-            + ("logging/setLevel", "resources/subscribe", "resources/unsubscribe", "server/discover")
-            + ("notifications/cancelled", "notifications/initialized", "notifications/roots/list_changed")
-            + ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update", "subscriptions/listen")
-        )
-        params: JSON = {}
-        if method == "tools/call":
-            tool = random.choice(TOOLS)
-            arguments = {"add": {"a": random.randrange(9)}, "deploy": {"service": "y"}}.get(tool, {})
-            params = {"name": tool, "arguments": arguments}
-            if random.random() < 0.1:
-                params["task"] = {"ttl": 60_000}
-        elif method == "initialize":
-            params = {"capabilities": CAPABILITIES, "clientInfo": {"name": "fuzz", "version": "1"}}
-        elif method == "prompts/get":
-            params = {"name": "review", "arguments": {"language": "x"}}
-        elif method.startswith("resources/") and "list" not in method:
-            params = {"uri": random.choice(("notes://1", "mine://notes"))}
-        elif method == "logging/setLevel":
-            params = {"level": random.choice(("debug", "info", "error"))}
-        elif method == "completion/complete":
-            params = {"ref": {"type": "ref/prompt", "name": "review"}, "argument": {"name": "language", "value": "p"}}
-        elif method == "notifications/cancelled":
+        method = random.choices(*METHODS)[0]
+        made = _PARAMS.get(method)
+        params = deepcopy(random.choice(made)) if made else {}
+        if method == "notifications/cancelled":
             params = {"requestId": random.randrange(max(1, self._ids - 30), self._ids + 2)}
-        elif method == "subscriptions/listen":
-            params = {"notifications": {"toolsListChanged": True}}
+        elif method == "tools/call" and random.random() < 0.1:
+            params["task"] = {"ttl": 60_000}
         elif method.startswith("tasks/") and (task := self._any("task")) is not None:
             params = {"taskId": task.id}
         elif method.endswith("list") and random.random() < 0.3 and (cursor := self._any("cursor")) is not None:
@@ -199,7 +211,7 @@ class Requests:
         method, params = state.call
         given = {name: value for name, value in params.items() if name != "_meta"}
         answer = self._random.choice(ANSWERS)
-        answers = {key: answer for key in ("login", "confirm", "open_url", "sample", "roots")}
+        answers = dict.fromkeys(("login", "confirm", "open_url", "sample", "roots"), answer)
         message = self._message(method, {**given, "requestState": id, "inputResponses": answers})
         request = Request(server, user, what="retry", call=state.call)
         if self._random.random() < 0.7:
@@ -361,40 +373,28 @@ class Requests:
 
     def _junk(self) -> Any:
         random = self._random
-        match random.randrange(12):
+        match random.randrange(8):
             case 0:
-                return None
+                return deepcopy(random.choice(_JUNK))
             case 1:
-                return random.choice((True, False))
-            case 2:
-                return random.choice((0, -1, 2**63, 10**300, 1.5, 1e308))
-            case 3:
-                return []
-            case 4:
-                return {}
-            case 5:
                 return [self._junk() for _ in range(random.randrange(3))]
-            case 6:
+            case 2:
                 return {self._junk_text(): self._junk() for _ in range(random.randrange(3))}
-            case 7:
+            case 3:
                 deep: Any = 1
                 for _ in range(random.choice((3, 11, 14, 30))):
                     deep = [deep] if random.random() < 0.5 else {"x": deep}
                 return deep
-            case 8:
+            case 4:
                 found = self._any(random.choice(KINDS))
                 return "x" if found is None else found.id
-            case 9:
+            case 5:
                 return deepcopy(random.choice(ANSWERS))
             case _:
                 return self._junk_text()
 
     def _junk_text(self) -> str:
-        random = self._random
-        return random.choice(
-            ("", "x", " ", "\x00", "ü", "\ud83d\ude00", "2025-11-25", MODERN, "tools/call", "a" * 300, "a" * 5_000, "../..")
-            + ("=?base64?eA==?=", "end.x", "x.1", "-1", "%s", "initialize", "notes://1", "application/json")
-        )
+        return self._random.choice(_TEXTS)
 
     # Choices
 

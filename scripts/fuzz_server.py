@@ -1,4 +1,4 @@
-"""What scripts/fuzz sends its requests to: one server of each kind that `dialects=` makes, with a tool of every sort."""
+"""What scripts/fuzz sends its requests to: a server of each kind, with a tool of every sort."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ async def effect(what: str) -> str:
     return what
 
 
-def register(app: MRTRServer) -> MRTRServer:
+def register(app: MRTRServer) -> MRTRServer:  # noqa: C901  a list
     """Register a tool, prompt and resource of every sort; return the server."""
 
     @app.tool

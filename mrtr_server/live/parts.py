@@ -15,6 +15,7 @@ from ..storage.quotas import Quotas
 from .answers import Answers
 from .events import EventIds
 from .holds import Holds
+from .pages import RequiredPages
 from .session_states import SessionStates
 
 LEASE = 10.0
@@ -52,6 +53,7 @@ class LiveParts:
         self.states = SessionStates(ring, store, fanout, quotas, clock)
         self.answers = Answers(ring, audience, store, fanout, quotas, clock)
         self.events = EventIds(ring, audience, store, quotas, clock)
+        self.pages = RequiredPages(ring, audience, store, self.states, self.answers, quotas)
         self.holds = Holds(limits)
         self.redeemer = Redeemer(store, BoundCodec(ring, LIVE_OUTCOME), quotas, lease=LEASE, clock=clock)
         self.quotas = quotas

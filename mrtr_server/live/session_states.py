@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pydantic_core import from_json, to_json
@@ -33,6 +33,9 @@ LOOK_AFTER = 30.0
 MOST_RESOURCES = 1_000
 """How many resources a session may listen to."""
 
+MOST_PAGES = 20
+"""How many pages a session waits for; of more, the newest."""
+
 _REMEMBERED = 10_000
 """Of how many sessions a process remembers something."""
 
@@ -53,11 +56,13 @@ class SessionState:
         level: the least severe log messages that it wants.
         resources: the URIs that it listens to.
         ended: whether its client has ended it.
+        pages: the pages that it waits for.
     """
 
     level: LogLevel = DEFAULT_LEVEL
     resources: tuple[str, ...] = ()
     ended: bool = False
+    pages: tuple[str, ...] = ()
 
 
 NOTHING_SET = SessionState()
@@ -101,10 +106,10 @@ class SessionStates:
         if found is None:
             return NOTHING_SET
         try:
-            level, resources, ended = from_json(self._codec.unseal(_place(session), found, "of another session"))
+            level, resources, ended, pages = from_json(self._codec.unseal(_place(session), found, "of another session"))
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"What a session has set can't be unsealed: {refused.reason}") from None
-        return SessionState(level, tuple(resources), ended)
+        return SessionState(level, tuple(resources), ended, tuple(pages))
 
     async def change(
         self, session: str, principal: Principal | None, change: Callable[[SessionState], SessionState]
@@ -122,11 +127,19 @@ class SessionStates:
         """
         self._count(session, owner_of(principal))
         state = change(await self.read(session))
-        sealed = self._codec.seal(_place(session), to_json([state.level, state.resources, state.ended]))
+        sealed = self._codec.seal(_place(session), to_json([state.level, state.resources, state.ended, state.pages]))
         await self._store.replace(_id(session), sealed.encode(), keep=KEEP, quota=self._quotas.of(principal))
         if state.ended:
             _remember(self._ended, session, None)
         self._fanout.publish(changed(session))
+
+    async def listen_to_pages(self, session: str, principal: Principal | None, pages: tuple[str, ...]) -> None:
+        """Tell a session's stream of notifications of these pages, too, once they have reported; see `change`."""
+
+        def add(state: SessionState) -> SessionState:
+            return replace(state, pages=(*(page for page in state.pages if page not in pages), *pages)[-MOST_PAGES:])
+
+        await self.change(session, principal, add)
 
     def has_surely_not_ended(self, session: Session) -> bool:
         """Return whether nothing need be asked to know that a session has not ended.

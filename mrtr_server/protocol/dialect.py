@@ -35,7 +35,7 @@ from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
 from .callers import Principal
 from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
 from .jsonrpc import Envelope
-from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, Progress, Question, Subscription
+from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, PageReported, Progress, Question, Subscription
 from .sessions import Sessions
 
 METHODS = ASKING_METHODS | {
@@ -183,7 +183,7 @@ class Dialect(ABC):
     def refuse(self, error: RequestError) -> Reply:
         """Return the response to a message that is no request, or could not be read as one.
 
-        It is an HTTP error in every dialect, since there is no reply to it (Transports, Sending Messages to the Server).
+        It is an HTTP error in every dialect, since it has no reply (Transports, Sending Messages to the Server).
         """
         return self.error(error.request_id, error)._replace(status=_code_of(error, Dialect.codes)[0])
 
@@ -196,7 +196,9 @@ class Dialect(ABC):
         return status, written
 
     def note(self, note: Note) -> bytes:
-        """Return the notification that carries a note."""
+        """Return the notification that carries a note; empty where this dialect has none."""
+        if isinstance(note, PageReported):
+            return b""
         if isinstance(note, Progress):
             fields = {"total": note.total, "message": note.message}
             given = {name: value for name, value in fields.items() if value is not None}
