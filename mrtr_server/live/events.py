@@ -124,7 +124,9 @@ class EventIds:
         id = self._codec.seal(place, payload)
         if len(id) <= LONGEST_ID:
             return SealedEvent(id)
-        row, origin = token_hex(16), event.origin
+        # The same each time, so that a client that comes back to a stream often has one row all the same. Nobody else
+        # can know it: a state is in it, or the name of a round.
+        row, origin = digest_bytes(place + payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
         sealed = self._rows.seal(_row_place(place, row), payload).encode()
         keep = max(event.expires - self._clock(), 0.0) + KEPT_AFTER

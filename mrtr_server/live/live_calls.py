@@ -227,11 +227,12 @@ class LiveCalls:
 
         Raises:
             StoreUnavailable: it could not be kept, for a client that comes back.
-            Full: likewise, since too much is kept.
+            Busy: likewise, since the principal has cancelled too much of late, or too much is kept.
         """
         change = _cancellation(session, request_id)
         if running := self._open.get((session, request_id)):
             running.cancel()
+        self._parts.cancellations.take(principal, change.uri)
         await self._parts.store.put(change.uri, b"", keep=CANCEL_KEPT, quota=self._parts.quotas.of(principal))
         self._parts.answers.publish(change)
 

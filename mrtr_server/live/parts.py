@@ -12,6 +12,7 @@ from ..protocol.sessions import Sessions
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from .allowances import Allowance
 from .answers import Answers
 from .events import EventIds
 from .holds import Holds
@@ -54,6 +55,7 @@ class LiveParts:
         self.answers = Answers(ring, audience, store, fanout, quotas, clock)
         self.events = EventIds(ring, audience, store, quotas, clock)
         self.pages = RequiredPages(ring, audience, store, self.states, self.answers, quotas)
+        self.cancellations = Allowance(clock)
         self.holds = Holds(limits)
         self.redeemer = Redeemer(store, BoundCodec(ring, LIVE_OUTCOME), quotas, lease=LEASE, clock=clock)
         self.quotas = quotas

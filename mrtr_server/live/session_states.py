@@ -11,13 +11,14 @@ from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_SESSION
-from ..errors import Busy, InvalidRequestState, StoreUnavailable
+from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import Change, LogLevel
-from ..protocol.sessions import Session, owner_of
+from ..protocol.sessions import Session
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from .allowances import Allowance
 
 T = TypeVar("T")
 
@@ -38,14 +39,6 @@ MOST_PAGES = 20
 
 _REMEMBERED = 10_000
 """Of how many sessions a process remembers something."""
-
-_MOST_CHANGES = 100
-"""How many sessions of one owner may be changed within `_WINDOW`. An anonymous owner has `_REMEMBERED`."""
-
-_WINDOW = 600.0
-
-RETRY_AFTER = 5.0
-"""When an owner is to try again that has changed too many, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +82,7 @@ class SessionStates:
         self._clock = clock
         self._ended: dict[str, None] = {}
         self._alive_until: dict[str, float] = {}
-        self._changed: dict[tuple[str, int], set[str]] = {}
+        self._allowance = Allowance(clock)
 
     async def read(self, session: str) -> SessionState:
         """Return what a session has set.
@@ -125,7 +118,7 @@ class SessionStates:
             StoreUnavailable: it could not be kept.
             Busy: the principal has changed too many sessions, or too much is kept.
         """
-        self._count(session, owner_of(principal))
+        self._allowance.take(principal, session)
         state = change(await self.read(session))
         sealed = self._codec.seal(_place(session), to_json([state.level, state.resources, state.ended, state.pages]))
         await self._store.replace(_id(session), sealed.encode(), keep=KEEP, quota=self._quotas.of(principal))
@@ -167,17 +160,6 @@ class SessionStates:
         else:
             _remember(self._alive_until, session.key, self._clock() + LOOK_AFTER)
         return state.ended
-
-    def _count(self, session: str, owner: str) -> None:
-        window = int(self._clock() // _WINDOW)
-        counted = self._changed.get((owner, window))
-        if counted is None:
-            self._changed = {each: sessions for each, sessions in self._changed.items() if each[1] == window}
-            counted = self._changed[owner, window] = set()
-        counted.add(session)
-        if len(counted) > (_MOST_CHANGES if owner else _REMEMBERED):
-            counted.discard(session)
-            raise Busy(RETRY_AFTER)
 
 
 def changed(session: str) -> Change:
