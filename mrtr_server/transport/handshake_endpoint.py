@@ -160,7 +160,8 @@ class HandshakeEndpoint:
         if not 0 < len(messages) <= MOST_IN_BATCH:
             return self.dialect.error(None, InvalidRequest(f"A batch holds 1 to {MOST_IN_BATCH} messages"))
         session = self._session_of(connection)
-        replies, refusals = [], []
+        replies: list[Reply] = []
+        refusals: list[Reply] = []
         for message in messages:
             quiet = self._live_connection(connection, session)
             quiet.headers = {name: value for name, value in connection.headers.items() if name != b"accept"}

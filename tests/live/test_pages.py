@@ -13,7 +13,8 @@ import mcp_types as types
 import pytest
 from mcp import ClientSession, MCPError, UrlElicitationRequiredError
 from mcp.client.session import ClientRequestContext
-from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, SQLStore
