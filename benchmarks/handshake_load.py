@@ -159,6 +159,19 @@ class Client:
             raise UnexpectedResponseError(f"{self._connection.status} {reply}")
 
 
+class Held(Client):
+    """A client whose call waits for an answer that does not come."""
+
+    async def open(self) -> Connection:
+        """Begin a session, and call a tool that asks; return the connection once the question is there."""
+        await self.begin()
+        await self._connection.send(self._request("get_weather_live", location="Oslo"), self._session)
+        async for message in self._connection.messages():
+            if message.get("method") == "elicitation/create":
+                return self._connection
+        raise UnexpectedResponseError("nothing was asked")
+
+
 def doing(client: Client, scenario: Scenario) -> Callable[[], Awaitable[None]]:
     """Return what a client does in a scenario."""
     return {"initialize": client.initialize, "call": client.call, "ask": client.ask}[scenario.handshake]
