@@ -89,6 +89,7 @@ class ServerParts:
             audience=audience,
             base=base,
             identifies=settings.identify is not None,
+            fanout=self.fanout,
             limits=limits,
             clock=clock,
         )

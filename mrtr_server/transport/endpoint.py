@@ -9,12 +9,8 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import (
-    AnswerNotShared,
     CutOff,
-    Full,
     InternalFault,
-    MissingCapability,
-    OverShare,
     PayloadTooLarge,
     RequestError,
     SetupError,
@@ -45,6 +41,7 @@ from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
+from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
 logger = logging.getLogger("mrtr_server")
@@ -110,7 +107,9 @@ class Endpoint:
         self._handshake: HandshakeEndpoint | None = None
         for each in self._dialects:
             if isinstance(each, HandshakeDialect):
-                self._handshake = HandshakeEndpoint(each, dispatcher, calls, live, limits, admission, self._watch)
+                self._handshake = HandshakeEndpoint(
+                    each, dispatcher, calls, live, limits, admission, self._watch, refusals
+                )
         self._in_flight = InFlight(admission.shutdown)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,8 +215,8 @@ class Endpoint:
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
-            request_id = envelope.id
-            if (request_id is None or not envelope.method) and await self._take(envelope, scope):
+            request_id = envelope.id if envelope.method else None
+            if request_id is None and await self._take(envelope, scope):
                 await connection.respond(202, b"")
                 return None
             connection.dialect = dialect = self._choose(envelope)
@@ -254,7 +253,7 @@ class Endpoint:
         """Serve a request of the handshake era, or a batch, which has no envelope."""
         reply: Reply | None
         call: Call | None = None
-        request_id = None if envelope is None else envelope.id
+        request_id = None if envelope is None or not envelope.method else envelope.id
         try:
             if envelope is None:
                 reply = await handshake.serve_batch(body, connection)
@@ -283,7 +282,8 @@ class Endpoint:
         try:
             await (handshake.get(connection) if method == "GET" else handshake.delete(connection))
         except RequestError as error:
-            await connection.finish(*handshake.dialect.error(None, error))
+            note_refusal(self._refusals, None, error)
+            await connection.finish(*handshake.dialect.refuse(error))
 
     async def _failed(
         self,
@@ -303,41 +303,21 @@ class Endpoint:
                 connection.abandon()
                 raise error
             self._in_flight.forgive(connection.request)
-            logger.warning("%s was cut off, since the server shuts down", _named(call))
+            logger.warning("%s was cut off, since the server shuts down", named(call))
             return dialect.error(request_id, CutOff())
         if isinstance(error, PayloadTooLarge):
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
-        if isinstance(error, AnswerNotShared):
-            self._refusals.note(
-                "Refused an answer to a question that another process asks: they share no database, so that call waits "
-                "in vain. Set MRTR_DATABASE_URL for all replicas"
-            )
-            return dialect.error(None, error)  # it is no reply (Transports, Sending Messages to the Server)
-        if isinstance(error, MissingCapability):
-            self._note_lacking(call, error)
-        if isinstance(error, Full):
-            one = isinstance(error, OverShare)
-            whose = "a caller has used up its share" if one else "all callers together have used up all"
-            self._refusals.note("%s was refused: %s of Limits(%s=...)", _named(call), whose, error.limit)
         if isinstance(error, RequestError):
-            return dialect.error(request_id if request_id is not None else error.request_id, error)
+            note_refusal(self._refusals, call, error)
+            return dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
-
-    def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:
-        what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
-        client = str(call.client.info.get("name") or "") if call is not None else ""
-        self._refusals.note_lacking(what, client, error)
 
     def _choose(self, envelope: Envelope) -> Dialect:
         for dialect in self._dialects:
             if dialect.claims(envelope):
                 return dialect
         raise unclaimed(envelope, self._versions)
-
-
-def _named(call: Call | None) -> str:
-    return f"{call.method} {call.target[:200]!r}" if call is not None else "A request that was still coming in"
 
 
 def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:

@@ -1350,7 +1350,17 @@ class TestHoldingEndsEarly:
     @pytest.fixture
     def callbacks(self) -> Callbacks:
         limits = Limits(hold_seconds=20)
-        return Callbacks({}, RING, InProcessStore(), audience="x", base=BaseUrl(BASE), identifies=False, limits=limits)
+        store = InProcessStore()
+        return Callbacks(
+            {},
+            RING,
+            store,
+            audience="x",
+            base=BaseUrl(BASE),
+            identifies=False,
+            fanout=store.fanout(),
+            limits=limits,
+        )
 
     @pytest.fixture
     def journal(self) -> Journal:
