@@ -39,6 +39,7 @@ from ..methods.tasks import TaskRequests
 from ..methods.tools import Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
+from ..protocol.served_dialects import ServedDialects
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
@@ -145,17 +146,22 @@ class ServerParts:
             TaskRequests(self.tasks, errors),
             SessionRequests(registry, live.states, subscriptions, errors, authorizer),
         )
-        endpoint = Endpoint(
-            dispatcher,
+        dialects = ServedDialects(
+            settings.dialects,
             _implementation(settings),
             registry.mirrored,
             registry.may_be_task,
             registry.output_schema,
-            LiveCalls(dispatcher.dispatch, live),
+            live.sessions,
+        )
+        calls = LiveCalls(dispatcher.dispatch, live)
+        endpoint = Endpoint(
+            dispatcher,
+            dialects,
+            calls,
             live,
             limits,
             self.admission,
-            dialects=settings.dialects,
             allowed_origins=settings.allowed_origins,
             allowed_hosts=settings.allowed_hosts,
             refusals=refusals,
