@@ -6,20 +6,20 @@ import os
 import secrets
 import signal
 import sys
-import threading
-import time
+from pkgutil import resolve_name
 from types import FrameType
 from typing import Any
 
 import click
-from uvicorn.importer import ImportFromStringError, import_from_string
 
 from ._version import __version__
+from .concurrency.shutdown import end_process_in_time
 from .crypto.keys import ENVIRONMENT as KEYS
 from .crypto.keys import KEY_BYTES, KeyRing
 from .errors import MRTRError, SetupError
 from .server import MRTRServer
 from .storage.factory import ENVIRONMENT as DATABASE
+from .transport.standard_streams import take_standard_streams
 
 
 @click.group()
@@ -34,14 +34,39 @@ def keygen() -> None:
     click.echo(secrets.token_hex(KEY_BYTES))
 
 
-@main.command()
-@click.argument("app", metavar="MODULE:APP")
-@click.option(
+_app = click.argument("app", metavar="MODULE:APP")
+_app_dir = click.option(
     "--app-dir",
     default="",
     metavar="PATH",
     help="The folder in which to look for MODULE; the working directory by default.",
 )
+
+
+@main.command()
+@_app
+@_app_dir
+def stdio(app: str, app_dir: str) -> None:
+    """Serve one client of MODULE:APP, an MRTRServer, over standard input and output.
+
+    This is the command for the configuration of a desktop client, which starts it by itself. It needs no keys and no
+    database.
+
+    It ends when the client closes standard input, or at SIGTERM or Ctrl-C. Requests that still run have
+    MRTR_SHUTDOWN_SECONDS to end, or until the next signal.
+    """
+    try:
+        take_standard_streams()  # before the module prints anything
+        logging.basicConfig(format="%(levelname)s:     %(message)s")
+        sys.path.insert(0, app_dir)
+        _load(app).run_stdio()
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@main.command()
+@_app
+@_app_dir
 def worker(app: str, app_dir: str) -> None:
     """Run the tasks of MODULE:APP, an MRTRServer.
 
@@ -62,9 +87,21 @@ def worker(app: str, app_dir: str) -> None:
 
 
 def _load(name: str) -> MRTRServer:
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise click.ClickException(f"{name!r} must be a module and the server in it, such as weather:app")
     try:
-        found = import_from_string(name)
-    except (ImportFromStringError, SetupError) as error:
+        found = resolve_name(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is the module itself that imports what is not there
+        raise click.ClickException(
+            f"There is no module {module!r} in {os.path.abspath(sys.path[0])} or where Python looks. "
+            "--app-dir names the folder that it is in"
+        ) from None
+    except AttributeError:
+        raise click.ClickException(f"The module {module!r} has no {attribute!r}") from None
+    except (SetupError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     if not isinstance(found, MRTRServer):
         raise click.ClickException(
@@ -80,7 +117,7 @@ async def _work(server: MRTRServer) -> None:
     before: dict[int, Any] = {}
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=_end_in_time, args=(server.shutdown_seconds,), daemon=True).start()
+        end_process_in_time(server.shutdown_seconds)
         for number, handler in before.items():
             signal.signal(number, handler)
         loop.call_soon_threadsafe(ends.set)
@@ -90,13 +127,6 @@ async def _work(server: MRTRServer) -> None:
         click.echo(f"Running the tasks of {server.name!r} [{os.getpid()}]", err=True)
         await ends.wait()
         click.echo("Handing back the tasks that still run", err=True)
-
-
-def _end_in_time(seconds: float) -> None:
-    """End the process, which is ours, where something keeps it: a blocked event loop, or a thread of the tools'."""
-    time.sleep(seconds * 0.97)  # Python itself takes a moment
-    click.echo(f"Some work did not end within {seconds:g} s (MRTR_SHUTDOWN_SECONDS), and is abandoned", err=True)
-    os._exit(1)
 
 
 @main.group()

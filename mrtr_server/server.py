@@ -1,7 +1,7 @@
 """`MRTRServer`: the decorators, and the ASGI application."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -144,6 +144,28 @@ class MRTRServer:
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
+
+    # Standard input and output
+
+    def run_stdio(self, *, user: Any = None, scopes: Collection[str] = ()) -> None:
+        """Serve the client that started this process, over standard input and output, until it closes the input.
+
+        `mrtr-server stdio` does this for a module. Standard output is the protocol's from then on: what is printed goes
+        to standard error. There are no credentials (`auth=`) and no `middleware=`: the client acts for whoever started
+        it. Keys and a database are only needed for what outlives the process. It enters `lifespan=`, and runs tasks
+        unless `run_tasks=False`.
+
+        Args:
+            user: on whose behalf, for `ctx.user`, `ctx.principal` and `authorize=`: a user of Starlette's, such as one
+                with an `identity` that you read from the environment. Default: nobody in particular.
+            scopes: what that user may do, for `ctx.scopes` and `authorize=`.
+
+        Raises:
+            SetupError: the server can't start; the message says why.
+        """
+        from .deployment.stdio_process import run_stdio
+
+        run_stdio(self._parts, user, frozenset(scopes))
 
     # Draining
 

@@ -51,6 +51,7 @@ from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
 from ..transport.routing import Router
+from ..transport.stdio import StdioServer
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
@@ -155,6 +156,8 @@ class ServerParts:
             live.sessions,
         )
         calls = LiveCalls(dispatcher.dispatch, live)
+        self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
+        """Makes what serves the client that started this process."""
         endpoint = Endpoint(
             dispatcher,
             dialects,
