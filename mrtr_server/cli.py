@@ -47,10 +47,10 @@ _app_dir = click.option(
 @_app
 @_app_dir
 def stdio(app: str, app_dir: str) -> None:
-    """Serve one client of MODULE:APP, an MRTRServer, over standard input and output.
+    """Serve MODULE:APP to one client over stdio.
 
-    This is the command for the configuration of a desktop client, which starts it by itself. It needs no keys and no
-    database.
+    This is the command for the configuration of a desktop client, which starts it by itself and speaks to it over
+    standard input and output. MODULE:APP is an MRTRServer. It needs no keys and no database.
 
     It ends when the client closes standard input, or at SIGTERM or Ctrl-C. Requests that still run have
     MRTR_SHUTDOWN_SECONDS to end, or until the next signal.

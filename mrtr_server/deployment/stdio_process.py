@@ -32,14 +32,17 @@ def run_stdio(parts: ServerParts, user: Any, scopes: frozenset[str]) -> None:
     streams = take_standard_streams()
     if os.isatty(streams.input):
         print(_HINT, file=sys.stderr)
-    asyncio.run(_serve(parts, streams, user, scopes))
+    shutdown = parts.admission.shutdown
+    shutdown.on_begin(lambda: end_process_in_time(shutdown.seconds))
+    asyncio.run(serve_stdio(parts, streams, user, scopes))
 
 
-async def _serve(parts: ServerParts, streams: StandardStreams, user: Any, scopes: frozenset[str]) -> None:
+async def serve_stdio(
+    parts: ServerParts, streams: StandardStreams, user: Any = None, scopes: frozenset[str] = frozenset()
+) -> None:
+    """Serve a client at the other end of two streams, from the startup of the server to its end; see `run_stdio`."""
     if refusal := parts.shared.refusal or await parts.shared.check():
         raise SetupError(refusal)
-    seconds = parts.admission.shutdown.seconds
-    parts.admission.shutdown.on_begin(lambda: end_process_in_time(seconds))
     async with parts.lifecycle.run(run_tasks=parts.settings.run_tasks and bool(parts.registry.tasks)):
         server = parts.stdio()
         with _on_signals(server.end):

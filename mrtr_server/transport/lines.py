@@ -171,9 +171,10 @@ class LineWriter:
             logger.warning("The client reads too slowly: log messages for it are dropped (%d bytes wait)", self._size)
 
     def add_progress(self, owner: object, line: bytes) -> None:
-        """Write a line as `add`, in the place of one of the same owner that still waits."""
-        self._drop([owner])
-        self._put(owner, owner, line)
+        """Write a line as `add`, in the place of one of the same owner if much waits already."""
+        key = owner if self._size > BACKLOG_BYTES // 4 else object()
+        self._drop([key])
+        self._put(key, owner, line)
 
     def forget(self, owner: object) -> None:
         """Write nothing more of what a request has sent."""

@@ -142,6 +142,8 @@ class StdioServer:
                     while not self._has_room():
                         self._changed.clear()
                         await self._changed.wait()
+                        if self._ends:
+                            return
                     await self._take(line)
         except Exception as error:
             report_failure("Standard input can't be read any more", error=error)
@@ -211,11 +213,15 @@ class StdioServer:
             if envelope.id in self._open:
                 # The client would take an error with that id for the response to the other one.
                 raise InvalidRequest("The id is that of a request that is still being served")
-            if is_part and envelope.method == "initialize":
-                raise InvalidRequest("initialize can't be part of a batch", envelope.id)
-            dialect = self._dialects.choose(envelope)
         except RequestError as error:
             write(self._form.error(error.request_id, error).body)
+            return None
+        try:
+            if is_part and envelope.method == "initialize":
+                raise InvalidRequest("initialize can't be part of a batch")
+            dialect = self._dialects.choose(envelope)
+        except RequestError as error:
+            write(self._form.error(envelope.id, error).body)
             return None
         request: StdioRequest
         if isinstance(dialect, HandshakeDialect):

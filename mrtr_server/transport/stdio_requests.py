@@ -11,7 +11,7 @@ from ..live.events import Origin
 from ..live.session_states import DEFAULT_LEVEL
 from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
 from ..protocol.callers import Principal
-from ..protocol.messages import LOG_LEVELS, NOTHING, Call, LogLevel, Note, Progress, Question, Subscription
+from ..protocol.messages import LOG_LEVELS, NOTHING, TURN, Call, LogLevel, Note, Progress, Question, Subscription
 from ..protocol.sessions import NO_SESSION, Session
 from .lines import LineWriter
 
@@ -102,11 +102,11 @@ class StdioRequest:
             on_loop = asyncio.get_running_loop() is self.loop
         except RuntimeError:
             on_loop = False
-        if on_loop:
-            self._send(note, data)
-        else:  # a plain `def` in its thread
+        if not on_loop:  # a plain `def` in its thread
             self.loop.call_soon_threadsafe(self._send, note, data)
-        return NOTHING
+            return NOTHING
+        self._send(note, data)
+        return TURN
 
     def _send(self, note: Note, data: bytes) -> None:
         if self._is_over:
