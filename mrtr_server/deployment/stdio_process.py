@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ..concurrency.shutdown import end_process_in_time
+from ..concurrency.shutdown import Shutdown, end_process_in_time
 from ..errors import SetupError
 from ..transport.standard_streams import StandardStreams, take_standard_streams
 from .wiring import ServerParts
@@ -45,13 +45,13 @@ async def serve_stdio(
         raise SetupError(refusal)
     async with parts.lifecycle.run(run_tasks=parts.settings.run_tasks and bool(parts.registry.tasks)):
         server = parts.stdio()
-        with _on_signals(server.end):
+        with _on_signals(parts.admission.shutdown, server.end):
             await server.serve(streams, user, scopes)
 
 
 @contextmanager
-def _on_signals(end: Callable[[], None]) -> Iterator[None]:
-    """Call a function on this event loop when the process is told to end, once for each of the first two signals.
+def _on_signals(shutdown: Shutdown, end: Callable[[], None]) -> Iterator[None]:
+    """Begin the shutdown at a signal, and call a function on this event loop at each; the third ends the process.
 
     It works on every platform, unlike the handlers of an event loop.
     """
@@ -67,6 +67,7 @@ def _on_signals(end: Callable[[], None]) -> Iterator[None]:
         if len(heard) > 1:
             for each in numbers:
                 signal.signal(each, signal.SIG_DFL)
+        shutdown.begin()  # here, since the event loop may be blocked
         loop.call_soon_threadsafe(end)
 
     before = {number: signal.signal(number, handle) for number in numbers}

@@ -75,20 +75,22 @@ class StdioClient:
         """Send a message."""
         self.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
-    def begin(self, method: str, params: JSON | None = None, *, modern: bool = False, **meta: Any) -> int:
+    def begin(self, method: str, params: JSON | None = None, *, modern: bool = False, meta: JSON | None = None) -> int:
         """Send a request; return its id."""
         id = next(self._ids)
         params = dict(params or {})
         if modern:
-            params["_meta"] = {**META, **meta}
+            params["_meta"] = {**META, **(meta or {})}
         elif meta:
             params["_meta"] = meta
         self.send(id=id, method=method, params=params)
         return id
 
-    def begin_call(self, tool: str, arguments: JSON | None = None, *, modern: bool = False, **meta: Any) -> int:
+    def begin_call(
+        self, tool: str, arguments: JSON | None = None, *, modern: bool = False, meta: JSON | None = None
+    ) -> int:
         """Send a call of a tool; return its id."""
-        return self.begin("tools/call", {"name": tool, "arguments": arguments or {}}, modern=modern, **meta)
+        return self.begin("tools/call", {"name": tool, "arguments": arguments or {}}, modern=modern, meta=meta)
 
     def close(self) -> None:
         """End what the server reads."""

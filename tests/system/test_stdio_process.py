@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
-from ..support.serving import ROOT
+from ..support.serving import ROOT, wait_until
 from ..support.stdio import StdioProcess, started
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ class Person:
     async def elicit(self, context: Any, params: Any) -> types.ElicitResult:
         self.asked.append(params.message)
         content = {"confirm": True} if "Sure" in params.message else {"name": "ada"}
-        return types.ElicitResult(action="accept", content=content)  # type: ignore[arg-type]
+        return types.ElicitResult(action="accept", content=content)
 
     async def sample(self, context: Any, params: Any) -> types.CreateMessageResult:
         self.asked.append("sample")
@@ -58,7 +58,7 @@ class Person:
 
     async def roots(self, context: Any) -> types.ListRootsResult:
         self.asked.append("roots")
-        return types.ListRootsResult(roots=[types.Root(uri="file:///a")])  # type: ignore[arg-type]
+        return types.ListRootsResult(roots=[types.Root(uri="file:///a")])
 
     async def log(self, params: Any) -> None:
         self.told.append(params.data)
@@ -203,11 +203,10 @@ class TestTheEnd:
         with started(*COMMAND, log=tmp_path / "log", MRTR_SHUTDOWN_SECONDS="2") as server:
             server.initialize()
             server.begin_call("block")
-            while "blocks" not in server.log:
-                assert server.process.poll() is None
-            for _ in range(3):
-                server.process.send_signal(signal.SIGTERM)
-            assert server.wait() != 0
+            wait_until(lambda: "hangs" in server.log, "the handler to run")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.wait() == 1
+            assert "is abandoned" in server.log
 
     def test_a_client_that_reads_no_more_ends_it(self, tmp_path: Path) -> None:
         process = subprocess.Popen(

@@ -4,19 +4,19 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from starlette.authentication import SimpleUser
 
-from mrtr_server import Context, Elicit, Header, Limits, MRTRServer
-from mrtr_server.flow.authorization import Caller
+from mrtr_server import Caller, Context, Elicit, Header, Limits, MRTRServer
 from mrtr_server.transport.lines import BACKLOG_BYTES
 
 from ..support import live_app
 from ..support.effects import EFFECTS
 from ..support.handshake import NEWEST, check
 from ..support.models import Login
+from ..support.serving import wait_until
 from ..support.stdio import PREFIX, StdioClient, over_pipes
 
 JSON = dict[str, Any]
@@ -48,15 +48,6 @@ def session(client: StdioClient) -> StdioClient:
     """A client of 2025-11-25 that has begun a session."""
     client.initialize()
     return client
-
-
-def until(happened: threading.Event | Any) -> None:
-    """Wait for something that a handler does."""
-    for _ in range(3000):
-        if happened():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it does not happen")
 
 
 def heard(messages: list[JSON]) -> list[tuple[str, Any]]:
@@ -97,21 +88,21 @@ class TestTheModernEra:
         assert "note 7" in str(client.request("resources/read", {"uri": "notes://7"}, modern=True)["result"])
 
     def test_progress_and_messages_come_before_the_response(self, client: StdioClient) -> None:
-        id = client.begin_call("notes", modern=True, progressToken="p", **{f"{PREFIX}logLevel": "debug"})
+        id = client.begin_call("notes", modern=True, meta={"progressToken": "p", f"{PREFIX}logLevel": "debug"})
         got = [client.next() for _ in range(4)]
         assert [each.get("method") for each in got[:3]] == ["notifications/progress"] + ["notifications/message"] * 2
         assert got[0]["params"] == {"progressToken": "p", "progress": 1, "total": 3, "message": "first"}
         assert got[3]["id"] == id
 
     def test_another_version_is_refused_with_those_that_are_served(self, client: StdioClient) -> None:
-        id = client.begin("tools/list", modern=True, **{f"{PREFIX}protocolVersion": "1900-01-01"})
+        id = client.begin("tools/list", modern=True, meta={f"{PREFIX}protocolVersion": "1900-01-01"})
         refused = client.next()
         assert refused["id"] == id
         assert refused["error"]["code"] == -32022
         assert refused["error"]["data"] == {"supported": ["2026-07-28"], "requested": "1900-01-01"}
 
     def test_what_a_client_lacks_is_never_asked(self, client: StdioClient) -> None:
-        client.begin_call("greet", modern=True, **{f"{PREFIX}clientCapabilities": {}})
+        client.begin_call("greet", modern=True, meta={f"{PREFIX}clientCapabilities": {}})
         assert client.next()["error"]["code"] == -32021
 
     def test_a_parameter_that_headers_mirror_needs_none(self) -> None:
@@ -162,7 +153,7 @@ class TestTheModernEra:
 
     def test_a_cancelled_request_sends_nothing_more(self, client: StdioClient) -> None:
         id = client.begin_call("wait", modern=True)
-        until(lambda: "waits" in EFFECTS)
+        wait_until(lambda: "waits" in EFFECTS, "the handler to run")
         client.send(method="notifications/cancelled", params={"requestId": id, "reason": "enough"})
         assert client.request("tools/list", modern=True)
         live_app.GATE.set()
@@ -272,7 +263,7 @@ class TestTheHandshakeEra:
         assert EFFECTS == ["paid 5"]
 
     def test_progress_messages_and_questions_come_in_order(self, session: StdioClient) -> None:
-        session.begin_call("notes", progressToken=3)
+        session.begin_call("notes", meta={"progressToken": 3})
         got = [session.next() for _ in range(3)]
         assert [each["method"] for each in got] == [
             "notifications/progress",
@@ -320,8 +311,8 @@ class TestTheHandshakeEra:
         assert client.rest() == []
 
     def test_a_running_call_can_be_cancelled(self, session: StdioClient) -> None:
-        id = session.begin_call("wait", progressToken=1)
-        until(lambda: "waits" in EFFECTS)
+        id = session.begin_call("wait", meta={"progressToken": 1})
+        wait_until(lambda: "waits" in EFFECTS, "the handler to run")
         assert session.next()["method"] == "notifications/progress"
         session.send(method="notifications/cancelled", params={"requestId": id})
         assert session.request("ping")["result"] == {}
@@ -368,7 +359,11 @@ class TestTheHandshakeEra:
 
 
 class TestBatches:
-    CALL: JSON = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+    CALL: ClassVar[JSON] = {
+        "jsonrpc": "2.0",
+        "method": "tools/call",
+        "params": {"name": "add", "arguments": {"a": 1, "b": 2}},
+    }
 
     def batch(self, *messages: Any) -> bytes:
         return json.dumps(messages).encode() + b"\n"
@@ -528,7 +523,7 @@ class TestHowMuchAtOnce:
         with over_pipes(live(limits=Limits(open_requests=3))) as client:
             client.initialize()
             calls = [client.begin_call("wait") for _ in range(5)]
-            until(lambda: len(EFFECTS) == 3)
+            wait_until(lambda: len(EFFECTS) == 3, "the handlers to run")
             ping = client.begin("ping")
             threading.Event().wait(0.2)
             assert len(EFFECTS) == 3
@@ -562,7 +557,7 @@ class TestHowMuchAtOnce:
                 target=lambda: [client.begin_call("long", {"padding": "x" * 50_000}) for _ in range(30)]
             )
             writing.start()
-            until(lambda: len(served) >= 2)
+            wait_until(lambda: len(served) >= 2, "the handlers to run")
             threading.Event().wait(0.3)
             assert len(served) < 10
             client.read_on()
@@ -571,18 +566,20 @@ class TestHowMuchAtOnce:
             assert len({each["id"] for each in done}) == 30
             assert {len(text(each)) for each in done} == {BACKLOG_BYTES}
 
-    def test_lines_of_threads_never_mix(self) -> None:
+    def test_lines_of_calls_never_mix(self) -> None:
         app = MRTRServer("threads")
 
         @app.tool
-        def shout(ctx: Context, number: int) -> str:
+        async def shout(ctx: Context, number: int) -> str:
             for step in range(20):
-                ctx.report(step, message=f"{number} " * 500)
+                await ctx.progress(step, message=f"{number} " * 500)
             return f"{number} " * 5000
 
         with over_pipes(app) as client:
             client.initialize()
-            calls = [client.begin_call("shout", {"number": number}, progressToken=number) for number in range(20)]
+            calls = [
+                client.begin_call("shout", {"number": number}, meta={"progressToken": number}) for number in range(20)
+            ]
             done = 0
             while done < len(calls):
                 done += "result" in client.next()  # which fails for what is no message
@@ -639,7 +636,7 @@ class TestTheEnd:
 
     def test_a_call_that_runs_is_done_first(self, session: StdioClient) -> None:
         id = session.begin_call("wait")
-        until(lambda: "waits" in EFFECTS)
+        wait_until(lambda: "waits" in EFFECTS, "the handler to run")
         session.close()
         live_app.GATE.set()
         (done,) = session.rest()
@@ -655,9 +652,14 @@ class TestTheEnd:
 
     def test_so_does_one_that_asks_after_it(self, session: StdioClient) -> None:
         id = session.begin_call("wait_and_ask")
+        session.begin_call("greet")
+        session.next()
         session.close()
+        assert "nobody can answer" in session.next()["error"]["message"], "it has seen the end"
         live_app.GATE.set()
-        assert [each["id"] for each in session.rest()] == [id]
+        (done,) = session.rest()
+        assert done["id"] == id
+        assert "nobody can answer" in done["error"]["message"]
 
     def test_what_runs_too_long_is_cut_off(self) -> None:
         live_app.GATE.clear()
@@ -665,7 +667,7 @@ class TestTheEnd:
         with over_pipes(app) as client:
             client.initialize()
             id = client.begin_call("wait")
-            until(lambda: "waits" in EFFECTS)
+            wait_until(lambda: "waits" in EFFECTS, "the handler to run")
             client.close()
             (done,) = client.rest()
             assert done["id"] == id
@@ -695,7 +697,7 @@ def test_a_client_that_waits_for_a_person_sees_progress(monkeypatch: pytest.Monk
     monkeypatch.setattr("mrtr_server.transport.stdio_requests.KEEP_ALIVE", 0.05)
     with over_pipes(app) as client:
         client.initialize()
-        client.begin_call("greet", progressToken="t")
+        client.begin_call("greet", meta={"progressToken": "t"})
         asked = client.next()
         shown = [client.next()["params"] for _ in range(3)]
         assert [each["progressToken"] for each in shown] == ["t"] * 3
