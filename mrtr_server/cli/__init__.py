@@ -7,6 +7,7 @@ from .check import check
 from .database import db
 from .keys import keygen
 from .states import open_state
+from .stdio import stdio
 from .tasks import tasks
 from .worker import worker
 
@@ -17,5 +18,5 @@ def main() -> None:
     """Tools for authors and operators of MCP servers built with mrtr_server."""
 
 
-for command in (worker, check, keygen, db, tasks, open_state):
+for command in (stdio, worker, check, keygen, db, tasks, open_state):
     main.add_command(command)

@@ -3,18 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
 from pydantic_core import to_json
 
 from ..errors import InvalidRequestState, MRTRError, UnknownTarget
 from ..protocol.messages import JSON, TaskStatus
-from ..storage.sql.store import SQLStore
 from ..storage.tasks import TaskRow
-from ..tasks.administration import TaskAdministration, call_of
 from .database import takes_database
 from .keys import ring_of_servers
+
+if TYPE_CHECKING:  # a server over stdio starts without them
+    from ..storage.sql.store import SQLStore
 
 T = TypeVar("T")
 
@@ -55,7 +56,9 @@ def list_tasks(database: str, status: str | None, tool: str, limit: int, as_json
 def show(database: str, task: str, values: bool) -> None:
     """Print a task as JSON. Its arguments are secrets of its user: without --values they stay sealed."""
 
-    async def find(store: SQLStore) -> JSON:
+    async def find(store: "SQLStore") -> JSON:
+        from ..tasks.administration import TaskAdministration, call_of
+
         row = await TaskAdministration(store).find(task)
         described = _describe(row)
         if values:
@@ -71,6 +74,8 @@ def show(database: str, task: str, values: bool) -> None:
 @takes_task
 def cancel(database: str, task: str) -> None:
     """Cancel a task, as its client would. No further step of it begins; a step that runs is not interrupted."""
+    from ..tasks.administration import TaskAdministration
+
     row = _run(database, lambda store: TaskAdministration(store).cancel(task))
     if row.status != "cancelled":
         raise click.ClickException(f"Task {row.reference} has ended already: {row.status}")
@@ -86,11 +91,15 @@ def retry(database: str, task: str) -> None:
     The failed task stays as it is, for its client has been told. Steps that have run do not run again. It needs
     MRTR_KEYS.
     """
+    from ..tasks.administration import TaskAdministration
+
     row = _run(database, lambda store: TaskAdministration(store).retry(task, ring_of_servers()))
     click.echo(row.id)
 
 
-def _run(database: str, work: Callable[[SQLStore], Awaitable[T]]) -> T:
+def _run(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:
+    from ..storage.sql.store import SQLStore
+
     async def run() -> T:
         store = SQLStore(database.strip())
         try:

@@ -4,13 +4,12 @@ import asyncio
 import logging
 import os
 import signal
-import threading
-import time
 from types import FrameType
 from typing import Any
 
 import click
 
+from ..concurrency.shutdown import end_process_in_time
 from ..errors import SetupError
 from ..server import MRTRServer
 from .loading import load, takes_app
@@ -42,7 +41,7 @@ async def _work(server: MRTRServer) -> None:
     before: dict[int, Any] = {}
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=_end_in_time, args=(server.shutdown_seconds,), daemon=True).start()
+        end_process_in_time(server.shutdown_seconds)
         for number, handler in before.items():
             signal.signal(number, handler)
         loop.call_soon_threadsafe(ends.set)
@@ -52,10 +51,3 @@ async def _work(server: MRTRServer) -> None:
         click.echo(f"Running the tasks of {server.name!r} [{os.getpid()}]", err=True)
         await ends.wait()
         click.echo("Handing back the tasks that still run", err=True)
-
-
-def _end_in_time(seconds: float) -> None:
-    """End the process, which is ours, where something keeps it: a blocked event loop, or a thread of the tools'."""
-    time.sleep(seconds * 0.97)  # Python itself takes a moment
-    click.echo(f"Some work did not end within {seconds:g} s (MRTR_SHUTDOWN_SECONDS), and is abandoned", err=True)
-    os._exit(1)

@@ -41,6 +41,8 @@ class SharedResources:
         self._name = name
         self._workers = worker_count()
         self._told_of_store = self._told_of_keys = False
+        self._untold: list[str] | None = []
+        """What concerns servers that may have replicas; None once this is known to be one."""
         self.has_keys = True
         """Whether it was given keys; otherwise it has made one of its own."""
         self._store_failed = False
@@ -91,12 +93,10 @@ class SharedResources:
             )
         elif not self._told_of_store:
             self._told_of_store = True
-            logger.warning(
-                "%s: there is no shared store, so a state of %r, as of every confirmation or single-use tool, is "
-                "redeemed once in each process, not once in the fleet. With several replicas, set %s",
-                self._name,
-                name,
-                DATABASE,
+            self._tell(
+                f"{self._name}: there is no shared store, so a state of {name!r}, as of every confirmation or "
+                "single-use tool, is redeemed once in each process, not once in the fleet. With several replicas, set "
+                f"{DATABASE}"
             )
 
     def runs_tasks(self, tool: str, *, run_tasks: bool) -> None:
@@ -193,13 +193,24 @@ class SharedResources:
                 f"in another. Start them with {KEYS}=$(mrtr-server keygen)"
             )
         else:
-            logger.warning(
-                "%s: no keys are given, so this process made its own: flows end when it restarts, and no other "
-                "replica can continue them. Make a key with `mrtr-server keygen` and set %s",
-                self._name,
-                KEYS,
+            self._tell(
+                f"{self._name}: no keys are given, so this process made its own: flows end when it restarts, and no "
+                f"other replica can continue them. Make a key with `mrtr-server keygen` and set {KEYS}"
             )
         return KeyRing.generate()
+
+    def serve_many(self) -> None:
+        """Note that clients reach this process by a network, so that it may have replicas; log what concerns these."""
+        untold, self._untold = self._untold, None
+        for line in untold or ():
+            logger.warning("%s", line)
+
+    def _tell(self, line: str) -> None:
+        """Log what concerns servers that may have replicas: a process of one client's own never has any."""
+        if self._untold is None:
+            logger.warning("%s", line)
+        else:
+            self._untold.append(line)
 
     def refuse(self, error: SetupError) -> None:
         """Refuse to start for an error of the setup: by raising it, or with several workers by a failing start.

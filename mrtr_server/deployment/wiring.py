@@ -39,6 +39,7 @@ from ..methods.tasks import TaskRequests
 from ..methods.tools import Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
+from ..protocol.served_dialects import ServedDialects
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
@@ -50,6 +51,7 @@ from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
 from ..transport.routing import Router
+from ..transport.stdio import StdioServer
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
@@ -148,22 +150,29 @@ class ServerParts:
             TaskRequests(self.tasks, errors),
             SessionRequests(registry, live.states, subscriptions, errors, authorizer),
         )
-        endpoint = Endpoint(
-            dispatcher,
+        dialects = ServedDialects(
+            settings.dialects,
             _implementation(settings),
             registry.mirrored,
             registry.may_be_task,
             registry.output_schema,
-            LiveCalls(dispatcher.dispatch, live),
+            live.sessions,
+        )
+        calls = LiveCalls(dispatcher.dispatch, live)
+        self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
+        """Makes what serves the client that started this process."""
+        endpoint = Endpoint(
+            dispatcher,
+            dialects,
+            calls,
             live,
             limits,
             self.admission,
-            dialects=settings.dialects,
             allowed_origins=settings.allowed_origins,
             allowed_hosts=settings.allowed_hosts,
             refusals=refusals,
         )
-        self.experiments = endpoint.experiments
+        self.experiments = dialects.experiments
         pages = CallbackPages(
             registry.callbacks,
             self.callbacks,

@@ -99,6 +99,8 @@ def names_version(envelope: Envelope) -> bool:
 
 def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
     """Return the error for a message that no served dialect claims."""
+    if not envelope.has_headers and envelope.method != "initialize":
+        return InvalidParams(f"The message names no version: set {VERSION_FIELD} in params._meta, or initialize first")
     requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
     if requested or envelope.method == "initialize" or not versions:
         kind = HandshakeNotServed if envelope.method == "initialize" else UnsupportedVersion

@@ -8,7 +8,7 @@ from pydantic_core import from_json, to_json
 
 from ..errors import Busy, InternalFault, InvalidRequest, ProtocolError, RequestError, SessionEnded, StoreUnavailable
 from ..flow.admission import Admission
-from ..limits import Limits
+from ..limits import MOST_IN_BATCH, Limits
 from ..live.events import ENDED, Event
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
@@ -26,9 +26,6 @@ from .live_connection import LiveConnection
 from .refusal_notes import note_refusal
 
 LAST_EVENT = b"last-event-id"
-
-MOST_IN_BATCH = 100
-"""How many messages a batch may hold."""
 
 
 class HandshakeEndpoint:

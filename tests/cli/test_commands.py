@@ -1,7 +1,10 @@
 """The command `mrtr-server`."""
 
+import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from mrtr_server import KeyRing, __version__
@@ -40,6 +43,45 @@ def test_help_names_every_command_with_what_it_does() -> None:
         assert name in printed
         assert command.help
         assert command.help.partition(".")[0] in printed
+
+
+class TestTheNameOfAServer:
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A folder with modules, in which the command looks."""
+        monkeypatch.setattr(sys, "path", sys.path[:])
+        for name, code in {
+            "named_own": "text = 'x'",
+            "named_broken": "import not_installed",
+            "named_refused": "from mrtr_server import MRTRServer\napp = MRTRServer('')",
+        }.items():
+            monkeypatch.delitem(sys.modules, name, raising=False)
+            (tmp_path / f"{name}.py").write_text(code)
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            ("nowhere:app", "There is no module 'nowhere'"),
+            ("nowhere.at_all:app", "There is no module 'nowhere.at_all'"),
+            ("named_own:other", "The module 'named_own' has no 'other'"),
+            ("named_own:text", "is a str, not an MRTRServer"),
+            ("named_own", "must be a module and the server in it"),
+            (":app", "must be a module and the server in it"),
+            ("named own:app", "invalid format"),
+            ("named_refused:app", "MRTRServer needs a name"),
+        ],
+    )
+    def test_says_what_is_wrong_with_it(self, folder: Path, name: str, says: str) -> None:
+        result = CliRunner().invoke(main, ["worker", "--app-dir", str(folder), name])
+        assert result.exit_code == 1
+        assert says in result.output
+        assert "Traceback" not in result.output
+
+    def test_a_fault_in_the_module_itself_is_shown_as_it_is(self, folder: Path) -> None:
+        result = CliRunner().invoke(main, ["worker", "--app-dir", str(folder), "named_broken:app"])
+        assert isinstance(result.exception, ModuleNotFoundError)
+        assert result.exception.name == "not_installed"
 
 
 def test_an_unknown_command_fails() -> None:
