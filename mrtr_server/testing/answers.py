@@ -98,7 +98,7 @@ def slowly(answer: Given, seconds: float) -> Answer:
 
     Args:
         answer: what they answer: fields of a form or an instance of its model, `yes`, `sampled(...)` and the like.
-        seconds: how long they take, from when they are asked.
+        seconds: how long they take, in seconds from when they are asked.
 
     Returns:
         The answer, to be given under the ask's key.

@@ -60,6 +60,10 @@ class HeldStream:
         self.has_ended = True
         self._stream.close()
 
+    async def noticed(self) -> None:
+        """Wait until the server has noticed that its client has left, where that can be seen."""
+        await self._stream.noticed()
+
     @property
     def comments(self) -> int:
         """How many comments kept it open so far."""

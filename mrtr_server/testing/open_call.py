@@ -47,6 +47,8 @@ class OpenCall(Walk):
     def begin(self) -> None:
         self.position.state = self.position.at = None
         self._held: HeldStream | None = None
+        self._lost: HeldStream | None = None
+        """A stream that was lost, until its server has noticed: which of two holders runs a round should be plain."""
         self._called: Request | None = None
         self._at_once: Reply | None = None
         """The reply to a call that was answered, or refused, without a stream."""
@@ -182,6 +184,7 @@ class OpenCall(Walk):
         position = self.position
         if not position.state:
             raise Unexpected(f"There is no event to come back to. {position.last}")
+        await self._noticed()
         request = self.client.prepare_resume(position.tampered(position.state), position.token, position.headers)
         stream = await server.open(request)
         if is_stream(stream):
@@ -190,6 +193,7 @@ class OpenCall(Walk):
 
     async def _post(self, answers: Mapping[str, Answer]) -> tuple[Request, list[Response]]:
         """Send answers, each in a request of its own, the quickest first; stop where one is refused."""
+        await self._noticed()
         posted: list[Response] = []
         waited = 0.0
         for key, answer in sorted(answers.items(), key=lambda item: item[1].after):
@@ -257,7 +261,12 @@ class OpenCall(Walk):
     def _leave(self) -> None:
         if self._held is not None:
             self._held.close()
-            self._held = None
+            self._lost, self._held = self._held, None
+
+    async def _noticed(self) -> None:
+        if self._lost is not None:
+            await self._lost.noticed()
+            self._lost = None
 
     def _message(self, body: bytes) -> Request:
         return self.client.prepare_message(body, self.position.token, self.position.headers)

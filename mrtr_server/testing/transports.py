@@ -55,6 +55,10 @@ class Stream(ABC):
     def close(self) -> None:
         """Leave, as a client does whose connection breaks. Safe to call twice."""
 
+    async def noticed(self) -> None:
+        """Wait until the server has noticed that its client has left, where that can be seen."""
+        return
+
     def abort(self) -> None:
         """Leave, and end what the server does for the request, as far as that is possible from here."""
         self.close()
@@ -154,7 +158,7 @@ class _Served:
         self._scope = scope
         self._body: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._gone = asyncio.Event()
+        self._gone, self._noticed = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         # A task of its own: what it does to its context and its cancellation is not the test's.
         self._task = self._loop.create_task(self._serve())
@@ -169,6 +173,12 @@ class _Served:
             if not self._task.cancelled() and (error := self._task.exception()) is not None:
                 raise error
         return message
+
+    async def noticed(self) -> None:
+        """Wait until the application has noticed that its client has left, or has ended."""
+        noticed = self._loop.create_task(self._noticed.wait())
+        await asyncio.wait([noticed, self._task], return_when=asyncio.FIRST_COMPLETED)
+        noticed.cancel()
 
     def disconnect(self) -> None:
         """Let the application know that its client has left."""
@@ -193,6 +203,7 @@ class _Served:
         if self._body:
             return self._body.pop()
         await self._gone.wait()
+        self._noticed.set()
         return {"type": "http.disconnect"}
 
     async def _keep(self, message: Message) -> None:
@@ -222,6 +233,9 @@ class _InProcessStream(Stream):
 
     def close(self) -> None:
         self._leave()
+
+    async def noticed(self) -> None:
+        await self._served.noticed()
 
     def abort(self) -> None:
         self._leave()

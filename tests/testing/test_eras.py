@@ -238,6 +238,12 @@ class TestInside:
         assert (await flow.start()).needs_input
         assert (await flow.finish(login=ANN, confirm=yes)).text == "Hello, ann"
 
+    def test_the_round_after_a_lost_reply_has_its_steps_too(self, era: str) -> None:
+        flow = Client(app, era=era).flow("deploy", service="shop")
+        flow.start()
+        flow.drop()
+        assert flow.answer(confirm=yes).steps == ["roll_out"]
+
     def test_the_log_says_why(self, era: str) -> None:
         flow = Client(app, era=era).flow("greet")
         flow.start()
@@ -305,6 +311,17 @@ class TestOpenCalls:
         assert flow.cancel().status == 202
         assert not flow.wait().complete
         assert flow.resume().status == 405
+
+    def test_a_server_that_drains_sends_its_client_elsewhere(self) -> None:
+        old, new = replicas(app, 2, store=SharedStore())
+        flow = Client(old, era=NEWEST).flow("greet")
+        flow.start()
+        flow.move_to(new)
+        old.drain()
+        closed = flow.wait()
+        assert (closed.questions, closed.events[-1].retry) == ({"login": "Who are you?"}, 250)
+        assert flow.answer(login=ANN).questions == {"confirm": "Greet ann?"}
+        assert flow.answer(confirm=yes).text == "Hello, ann"
 
     def test_the_events_can_be_looked_at(self, live: Client) -> None:
         reply = live.flow("greet").start()
