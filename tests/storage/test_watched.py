@@ -101,7 +101,7 @@ class Served:
         return "plain"
 
     async def call(self, tool: str, state: str | None = None, *, draft: bool = False) -> Reply:
-        client = AsyncClient(self.app, dialect="sep-draft") if draft else self.client
+        client = AsyncClient(self.app, era="sep-draft") if draft else self.client
         flow = client.flow(tool)
         flow.state = state
         return await flow.send({"confirm": yes} if state is not None else {})

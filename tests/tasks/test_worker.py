@@ -1024,7 +1024,7 @@ class TestAClientThatLeaves:
         """A client of the flat form waits for the first ask, and nobody else can ever ask for the task."""
         tools.gate.clear()
         request = asyncio.create_task(
-            AsyncClient(tools.app, dialect="sep-draft").request(
+            AsyncClient(tools.app, era="sep-draft").request(
                 "tools/call", {"name": "steps", "arguments": {}, "task": {}}
             )
         )
