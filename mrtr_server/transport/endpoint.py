@@ -12,6 +12,7 @@ from ..errors import (
     AnswerNotShared,
     CutOff,
     Full,
+    InsufficientScope,
     InternalFault,
     MissingCapability,
     OverShare,
@@ -40,6 +41,7 @@ from ..protocol.callers import NO_SCOPES, Client
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Call, Listening
 from ..protocol.users import principal_of, scopes_of
+from .challenges import Challenges
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
@@ -67,6 +69,7 @@ class Endpoint:
         dialects: the names of the dialects to serve; None for all.
         allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
+        challenges: tell clients which scopes they lack.
         refusals: logs refused requests.
 
     Raises:
@@ -88,6 +91,7 @@ class Endpoint:
         dialects: Sequence[str] | None,
         allowed_origins: Sequence[str],
         allowed_hosts: Sequence[str] | None,
+        challenges: Challenges,
         refusals: RefusalLog,
     ) -> None:
         if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
@@ -102,6 +106,7 @@ class Endpoint:
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._challenges = challenges
         self._refusals = refusals
         self._watch = Watch()
         self._handshake: HandshakeEndpoint | None = None
@@ -318,7 +323,11 @@ class Endpoint:
             whose = "a caller has used up its share" if one else "all callers together have used up all"
             self._refusals.note("%s was refused: %s of Limits(%s=...)", _named(call), whose, error.limit)
         if isinstance(error, RequestError):
-            return dialect.error(request_id if request_id is not None else error.request_id, error)
+            reply = dialect.error(request_id if request_id is not None else error.request_id, error)
+            if isinstance(error, InsufficientScope):
+                challenge = self._challenges.insufficient_scope(connection.scope, error.scopes)
+                reply = reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge.encode())))
+            return reply
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
 
     def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:
