@@ -351,7 +351,7 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 """A scope (RFC 6749, section 3.3)."""
 
 
-def check_scopes(where: str, scopes: Iterable[str]) -> tuple[str, ...]:
+def check_scopes(where: str, scopes: Iterable[Any]) -> tuple[str, ...]:
     """Return scopes, each once, in their order.
 
     Args:
@@ -367,7 +367,7 @@ def check_scopes(where: str, scopes: Iterable[str]) -> tuple[str, ...]:
         raise SetupError(f"{where} takes a list of scopes; it got {type(scopes).__name__}")
     given = tuple(dict.fromkeys(scopes))
     for scope in given:
-        if not _SCOPE.fullmatch(str(scope)):
+        if not isinstance(scope, str) or not _SCOPE.fullmatch(scope):
             raise SetupError(f"{where}: {scope!r} can't be a scope; it has no space, quote or backslash")
     return given
 
