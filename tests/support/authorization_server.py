@@ -67,6 +67,8 @@ class Issuer:
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": ["none"],
             "authorization_response_iss_parameter_supported": True,
+            "subject_types_supported": ["public"],  # what OpenID Connect must have besides
+            "id_token_signing_alg_values_supported": ["ES256"],
         }
 
     def keys(self) -> JSON:
@@ -139,7 +141,8 @@ async def authorize(request: Request) -> Response:
         "challenge": asked["code_challenge"],
         "redirect_uri": asked["redirect_uri"],
     }
-    back = urlencode({"code": code, "state": asked["state"], "iss": issuer.url})
+    given = {"code": code, "iss": issuer.url, "state": asked.get("state")}
+    back = urlencode({name: value for name, value in given.items() if value is not None})
     return RedirectResponse(f"{asked['redirect_uri']}?{back}", 302)
 
 
