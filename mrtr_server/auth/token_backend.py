@@ -45,6 +45,8 @@ class IssuedUser(BaseUser):
         """Who vouches for the user."""
         self.client_id = client_id
         """The client that acts for the user; empty with `bind_client=False`."""
+        self.expires_at = expires_at(claims) if claims.get("exp") is not None else None
+        """When a subscription of the user ends, in seconds since the epoch; None for never."""
         self.claims = MappingProxyType(dict(claims))
         """All claims of the token. The token itself is not kept, and must not be passed on."""
 
