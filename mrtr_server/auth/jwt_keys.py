@@ -95,7 +95,8 @@ def read_header(token: bytes, allowed: Collection[str]) -> tuple[str, str]:
     if token.count(b".") != 2:
         raise AuthenticationError("the token is not a signed JWT")
     try:
-        header = jwt.get_unverified_header(token)
+        # The header alone, since PyJWT takes as long for the rest of the token as for its signature.
+        header = jwt.get_unverified_header(token.partition(b".")[0] + b".e30.")
     except Exception as error:
         raise AuthenticationError(f"the token's header can't be read: {type(error).__name__}") from None
     algorithm, id, kind = header.get("alg"), header.get("kid", ""), header.get("typ", "JWT")
