@@ -79,7 +79,7 @@ class IntrospectionAuth(TokenBackend):
         self._away_until = float("-inf")
         self._places: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
-    async def read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
+    async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
         """Return what the issuer says of a token; see `TokenBackend`."""
         now = self._clock()
         if self._inactive.get(digest, now):

@@ -62,7 +62,7 @@ class JWTAuth(TokenBackend):
         self._jwt = jwt_keys
         self._keys = IssuerKeys(issuer, jwks_uri, self._algorithms, self._known.clear)
 
-    async def read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
+    async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
         """Return the claims of a token; see `TokenBackend`."""
         id, algorithm = self._jwt.read_header(token, self._algorithms)
         key = await self._keys.find(id, algorithm)

@@ -132,7 +132,7 @@ class TokenBackend(AuthenticationBackend):
 
     async def _verify(self, token: bytes, digest: bytes) -> Found:
         try:
-            claims, until = await self.read_claims(token, digest)
+            claims, until = await self._read_claims(token, digest)
         except IssuerUnavailable as error:
             raise AuthenticationError(f"the token can't be verified now: {error}") from error
         found = self._found(claims)
@@ -140,7 +140,7 @@ class TokenBackend(AuthenticationBackend):
         return found
 
     @abstractmethod
-    async def read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
+    async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
         """Return the claims of a token of the issuer that is meant for one of `audience`, where there are any.
 
         Args:
