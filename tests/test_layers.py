@@ -22,6 +22,7 @@ PACKAGES = {
     "server": "the decorators, and the ASGI application",
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI; and standard input and output",
+    "auth": "who calls, by their tokens",
     "methods": "one function for each method",
     "live": "calls that stay open while the client answers",
     "tasks": "background flows",
@@ -66,15 +67,21 @@ ONLY_IMPORTERS = {
         *(
             f"transport.{each}"
             for each in (
-                "auth",
+                "authentication",
                 "callback_pages",
+                "challenges",
                 "connection",
                 "endpoint",
                 "gate",
                 "health",
+                "resource_metadata",
                 "response_writer",
                 "routing",
             )
+        ),
+        *(
+            f"auth.{each}"
+            for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
         ),
         "protocol.users",
         *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
@@ -84,6 +91,8 @@ ONLY_IMPORTERS = {
     },
     "uvicorn": {"transport.one_write"},
     "http": {"testing.transports"},
+    "jwt": {"auth.jwt_keys"},
+    "httpx": {"auth.fetching"},
 }
 
 

@@ -16,6 +16,7 @@ from ..errors import (
     Declined,
     HandshakeNotServed,
     HeaderMismatch,
+    InsufficientScope,
     InternalFault,
     InvalidParams,
     InvalidRequest,
@@ -60,6 +61,9 @@ DECLINED = -31001
 
 BUSY = -31002
 """The server can't take the request now."""
+
+FORBIDDEN = -31003
+"""The credentials lack scopes."""
 
 
 class Reply(NamedTuple):
@@ -136,6 +140,7 @@ class Dialect(ABC):
         ProtocolError: (200, -32603),
         AnswerNotShared: (503, -32603),
         Declined: (200, DECLINED),
+        InsufficientScope: (403, FORBIDDEN),
         Busy: (503, BUSY),
         OverShare: (429, BUSY),
         Unavailable: (503, -32603),

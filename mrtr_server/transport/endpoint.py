@@ -10,6 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import (
     CutOff,
+    InsufficientScope,
     InternalFault,
     PayloadTooLarge,
     RequestError,
@@ -26,6 +27,7 @@ from ..protocol.callers import NO_SCOPES, Client
 from ..protocol.messages import Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
+from .challenges import Challenges
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
@@ -50,6 +52,7 @@ class Endpoint:
         admission: whether the server is draining.
         allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
+        challenges: tell clients which scopes they lack.
         refusals: logs refused requests.
     """
 
@@ -64,6 +67,7 @@ class Endpoint:
         *,
         allowed_origins: Sequence[str],
         allowed_hosts: Sequence[str] | None,
+        challenges: Challenges,
         refusals: RefusalLog,
     ) -> None:
         self._first = dialects.first
@@ -73,6 +77,7 @@ class Endpoint:
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._challenges = challenges
         self._refusals = refusals
         self._watch = Watch()
         self._handshake: HandshakeEndpoint | None = None
@@ -280,7 +285,11 @@ class Endpoint:
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, RequestError):
             note_refusal(self._refusals, call, error)
-            return dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
+            reply = dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
+            if isinstance(error, InsufficientScope):
+                challenge = self._challenges.insufficient_scope(connection.scope, error.scopes)
+                reply = reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge.encode())))
+            return reply
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
 
 
