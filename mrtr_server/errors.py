@@ -31,6 +31,7 @@
     │       │   └── HandshakeNotServed  a client that begins with a handshake, and no version with one is served
     │       ├── SessionEnded        a session that its client has ended
     │       ├── MissingCapability   the client can't do what has to be asked of it
+    │       ├── PagesRequired       pages that the person has to open before the same call is sent again
     │       ├── AnswerNotShared     an answer to a call that another process holds, without a store that they share
     │       ├── InsufficientScope   the caller's credentials lack scopes that it can ask for
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
@@ -327,6 +328,18 @@ def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
     """Return the way to each capability that holds no others."""
     for name, below in required.items():
         yield from _paths(below, (*above, name)) if below else [(*above, name)]
+
+
+class PagesRequired(RequestError):
+    """The person has to open pages, and the call can't stay open meanwhile; the client is to send it again afterwards.
+
+    Args:
+        questions: what is asked, by the name of each page.
+    """
+
+    def __init__(self, questions: Mapping[str, Any]) -> None:
+        super().__init__("Open the pages that this request needs, and send the request again when you are done there")
+        self.questions = questions
 
 
 class InsufficientScope(RequestError):

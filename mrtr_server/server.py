@@ -1,7 +1,7 @@
 """`MRTRServer`: the decorators, and the ASGI application."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -24,6 +24,9 @@ from .registration.registry import Registry
 from .registration.resources import build_resource
 from .registration.tools import build_tool
 from .transport.response_writer import closing
+
+if TYPE_CHECKING:
+    from .deployment.review import Finding
 
 logger = logging.getLogger("mrtr_server")
 
@@ -145,6 +148,54 @@ class MRTRServer:
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
+
+    # Before it is deployed
+
+    def check(self, *, host: str = "127.0.0.1", workers: int = 1) -> "list[Finding]":
+        """Return what is wrong or risky about this server; `mrtr-server check` prints it.
+
+        It looks at the settings and at all that is registered. It connects to nothing.
+
+        Args:
+            host: the address that it is to listen on.
+            workers: how many processes are to serve it, on all machines.
+
+        Returns:
+            The findings, the worst first. A test can assert that there are none.
+        """
+        from .deployment.review import review
+
+        parts = self._parts
+        return review(
+            parts.settings,
+            parts.registry,
+            parts.shared,
+            experiments=parts.experiments,
+            host=host,
+            workers=workers,
+        )
+
+    # Standard input and output
+
+    def run_stdio(self, *, user: Any = None, scopes: Collection[str] = ()) -> None:
+        """Serve the client that started this process, over standard input and output, until it closes the input.
+
+        `mrtr-server stdio` does this for a module. Standard output is the protocol's from then on: what is printed goes
+        to standard error. There are no credentials (`auth=`) and no `middleware=`: the client acts for whoever started
+        it. Keys and a database are only needed for what outlives the process. It enters `lifespan=`, and runs tasks
+        unless `run_tasks=False`.
+
+        Args:
+            user: on whose behalf, for `ctx.user`, `ctx.principal` and `authorize=`: a user of Starlette's, such as one
+                with an `identity` that you read from the environment. Default: nobody in particular.
+            scopes: what that user may do, for `ctx.scopes` and `authorize=`.
+
+        Raises:
+            SetupError: the server can't start; the message says why.
+        """
+        from .deployment.stdio_process import run_stdio
+
+        run_stdio(self._parts, user, frozenset(scopes))
 
     @property
     def resource_metadata(self) -> ASGIApp:

@@ -39,6 +39,7 @@ from ..methods.tasks import TaskRequests
 from ..methods.tools import Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
+from ..protocol.served_dialects import ServedDialects
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
@@ -53,6 +54,7 @@ from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
 from ..transport.resource_metadata import ResourceMetadata
 from ..transport.routing import Metadata, Router
+from ..transport.stdio import StdioServer
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
@@ -76,7 +78,9 @@ class ServerParts:
         self.limits = limits
         self.registry = registry
         self.threads = Threads(limits.threads)
-        self.shared = SharedResources(settings.name, settings.keys, settings.store, settings.database, clock)
+        self.shared = SharedResources(
+            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock
+        )
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
@@ -90,6 +94,7 @@ class ServerParts:
             audience=audience,
             base=base,
             identifies=settings.identify is not None,
+            fanout=self.fanout,
             limits=limits,
             clock=clock,
         )
@@ -150,22 +155,30 @@ class ServerParts:
         )
         metadata = _resource_metadata(settings, path)
         challenges = Challenges(metadata, settings.scopes)
-        endpoint = Endpoint(
-            dispatcher,
+        dialects = ServedDialects(
+            settings.dialects,
             _implementation(settings),
             registry.mirrored,
             registry.may_be_task,
             registry.output_schema,
-            LiveCalls(dispatcher.dispatch, live),
+            live.sessions,
+        )
+        calls = LiveCalls(dispatcher.dispatch, live)
+        self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
+        """Makes what serves the client that started this process."""
+        endpoint = Endpoint(
+            dispatcher,
+            dialects,
+            calls,
             live,
             limits,
             self.admission,
-            dialects=settings.dialects,
             allowed_origins=settings.allowed_origins,
             allowed_hosts=settings.allowed_hosts,
             challenges=challenges,
             refusals=refusals,
         )
+        self.experiments = dialects.experiments
         pages = CallbackPages(
             registry.callbacks,
             self.callbacks,

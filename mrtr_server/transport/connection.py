@@ -100,7 +100,8 @@ class Connection(ResponseWriter):
         """Send a note; see `Outlet`."""
         if self.gone or self.finishing or not self.accepts_stream():
             return NOTHING
-        data = self.dialect.note(note)
+        if not (data := self.dialect.note(note)):
+            return NOTHING
         try:
             on_loop = asyncio.get_running_loop() is self.loop
         except RuntimeError:

@@ -30,7 +30,7 @@ from ..support.serving import ROOT, in_thread
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from clients_install import NODE, read_clients  # type: ignore[import-not-found]
+from clients_install import NODE, read_clients
 
 pytestmark = pytest.mark.anyio
 

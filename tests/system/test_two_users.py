@@ -66,12 +66,12 @@ def code_of(reply: Reply) -> int | None:
     return reply.error.code if "error" in reply.message else None
 
 
-def answer(site: Site, flow: Flow, replica: int, user: str, client: str = "desk") -> tuple[int | None, str]:
+def answer(site: Site, tool: str, flow: Flow, replica: int, user: str, client: str = "desk") -> tuple[int | None, str]:
     """Send the answer to a flow's question as somebody, to another replica; return the error's code and the text."""
     (key,) = flow.replies[-1].asks
     given = {"action": "accept", "content": {"name": "al", "confirm": True}}
     params = {"inputResponses": {key: given}, "requestState": flow.replies[-1].state}
-    reply = site.client(replica, user, client).request("tools/call", {"name": flow._target, "arguments": {}, **params})
+    reply = site.client(replica, user, client).request("tools/call", {"name": tool, "arguments": {}, **params})
     return (code, "") if (code := code_of(reply)) is not None else (None, reply.text)
 
 
@@ -79,18 +79,18 @@ def answer(site: Site, flow: Flow, replica: int, user: str, client: str = "desk"
 def test_a_state_opens_for_its_user_and_client_alone(site: Site, tool: str) -> None:
     flow = site.client(0, "alice", tasks=False).flow(tool)
     flow.start()
-    assert answer(site, flow, 1, "bob") == (-32602, "")
-    assert answer(site, flow, 1, "alice", "phone") == (-32602, ""), "another client of hers"
-    code, text = answer(site, flow, 2, "alice")
+    assert answer(site, tool, flow, 1, "bob") == (-32602, "")
+    assert answer(site, tool, flow, 1, "alice", "phone") == (-32602, ""), "another client of hers"
+    code, text = answer(site, tool, flow, 2, "alice")
     assert (code, "alice" in text) == (None, True), "with another token of the same client"
 
 
 def test_a_state_that_was_redeemed_tells_its_outcome_to_its_user_alone(site: Site) -> None:
     flow = site.client(0, "alice", tasks=False).flow("pay")
     flow.start()
-    assert answer(site, flow, 0, "alice") == (None, "paid by alice")
-    assert answer(site, flow, 1, "alice") == (None, "paid by alice"), "a repetition"
-    assert answer(site, flow, 1, "bob") == (-32602, "")
+    assert answer(site, "pay", flow, 0, "alice") == (None, "paid by alice")
+    assert answer(site, "pay", flow, 1, "alice") == (None, "paid by alice"), "a repetition"
+    assert answer(site, "pay", flow, 1, "bob") == (-32602, "")
 
 
 def test_a_task_exists_for_its_user_alone(site: Site) -> None:
