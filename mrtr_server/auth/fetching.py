@@ -16,7 +16,7 @@ from ..extras import lacking
 try:
     import httpx
 except ImportError as error:
-    raise lacking("JWTAuth", "auth", error) from error
+    raise lacking("Verifying tokens", "auth", error) from error
 
 SECONDS = 5.0
 """How long one request may take in all, in seconds."""

@@ -11,7 +11,7 @@ from ..extras import lacking
 try:
     import jwt
 except ImportError as error:
-    raise lacking("JWTAuth", "auth", error) from error
+    raise lacking("Verifying tokens", "auth", error) from error
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms that verify with a public key."""
@@ -102,6 +102,8 @@ def read_header(token: bytes, allowed: Collection[str]) -> tuple[str, str]:
     algorithm, id, kind = header.get("alg"), header.get("kid", ""), header.get("typ", "JWT")
     if algorithm not in allowed:
         raise AuthenticationError(f"the algorithm {str(algorithm)[:20]!r} is not accepted; see algorithms=")
+    if "crit" in header:
+        raise AuthenticationError("the token has critical headers, of which none is known here")
     if not isinstance(id, str) or len(id) > 500:
         raise AuthenticationError("the token's key id can't be one")
     if str(kind).lower().removeprefix("application/") not in ("jwt", "at+jwt"):

@@ -192,7 +192,7 @@ class ServerParts:
         served: ASGIApp = endpoint
         if auth is not None or settings.scopes:
             served = Authentication(served, auth, challenges, refusals)
-        if served is not endpoint or middleware:  # otherwise the endpoint looks at its headers itself
+        if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
             served = build_middleware_stack(served, middleware, refusals)
         self.resource_metadata = public = None
         if metadata is not None:
@@ -202,10 +202,7 @@ class ServerParts:
         self.router = Router(
             server,
             path,
-            # The endpoint looks at its headers itself, and needs a gate only where something stands before it.
-            endpoint=endpoint
-            if served is endpoint and not middleware
-            else build_middleware_stack(served, middleware, refusals),
+            endpoint=served,
             pages=build_middleware_stack(pages, middleware, refusals),  # a browser has no bearer token
             callbacks=registry.callbacks,
             metadata=public,

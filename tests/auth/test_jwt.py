@@ -5,6 +5,8 @@ import base64
 import hmac
 import json
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -100,6 +102,8 @@ class TestATokenThatHolds:
         )
         assert json.loads((await send(site, issuer.mint(AUDIENCE))).text)[0] == "alice"
         assert (await send(site, "x.y.z")).status == 400  # Starlette's own answer
+        good = issuer.mint(AUDIENCE)
+        assert (await send(site, good, more=[(b"authorization", f"Bearer {good}".encode())])).status == 400
 
     async def test_is_seen_with_its_claims_and_never_itself(self, issuer: Tenant) -> None:
         auth = JWTAuth(issuer.url, audience=AUDIENCE)
@@ -466,6 +470,23 @@ class TestWhatIsKnownOfTokens:
 
 
 class TestSettings:
+    @pytest.mark.parametrize("library", ["jwt", "httpx"])
+    def test_without_the_extra_the_error_says_how_to_install_it(self, library: str) -> None:
+        code = f"""
+import sys
+sys.modules[{library!r}] = None
+from mrtr_server import JWTAuth, SetupError
+try:
+    JWTAuth("https://login.example.com", audience="x")
+except SetupError as error:
+    print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == (
+            f"Verifying tokens needs {library}. Install the extra 'auth', or: pip install 'PyJWT[crypto]>=2.10' "
+            "'httpx>=0.28'\n"
+        )
+
     @pytest.mark.parametrize(
         ("given", "says"),
         [
