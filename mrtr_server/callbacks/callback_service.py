@@ -25,6 +25,7 @@ from ..protocol.messages import JSON, Call, Change
 from ..schema.arguments import Stored
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
+from ..storage.quotas import Quotas
 from .base_url import BaseUrl
 
 logger = logging.getLogger("mrtr_server")
@@ -164,7 +165,7 @@ class Callbacks:
         base: where browsers reach the server.
         identifies: whether the server can tell whose browser opens a link.
         fanout: tells who listens for a report.
-        limits: how long a flow lives, how long a client is held, and how large a report may be.
+        limits: how long a flow lives, how long a client is held, how large a report may be, and how much may be stored.
         clock: returns the time in seconds since the epoch.
     """
 
@@ -185,6 +186,7 @@ class Callbacks:
         self._store = store
         self._links = Links(ring, audience)
         self._codec = BoundCodec(ring, REPORT)
+        self._quotas = Quotas(ring, limits)
         self._audience = audience
         self._base = base
         self._identifies = identifies
@@ -269,18 +271,20 @@ class Callbacks:
 
     # Reports
 
-    async def report(self, link: Link, report: JSON) -> bool:
+    async def report(self, link: Link, report: JSON, person: Principal | None) -> bool:
         """Store what a callback reports, unless there is a report already.
 
         Args:
             link: the link that was opened.
             report: in the shape of an answer.
+            person: whose browser opened it, which is whom the report counts for; None where nobody is known.
 
         Returns:
             Whether it was stored.
 
         Raises:
             FlowError: it is too large.
+            Full: too much is stored, by all callers or (`OverShare`) for this person.
             StoreUnavailable: it could not be stored.
         """
         payload = to_json(report)
@@ -289,7 +293,8 @@ class Callbacks:
                 f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self._limits.state_bytes}"
             )
         sealed = self._codec.seal(_place(link.id), payload).encode()
-        kept = await self._store.put(link.id, sealed, keep=max(1.0, link.expires - self._clock()))
+        keep, quota = max(1.0, link.expires - self._clock()), self._quotas.of(person)
+        kept = await self._store.put(link.id, sealed, keep=keep, quota=quota)
         self.wake(link.id)
         self._fanout.publish(Change("page", link.id))
         return kept

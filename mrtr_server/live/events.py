@@ -27,8 +27,11 @@ KEPT_AFTER = 60.0
 ENDED = "end."
 """How the id of a stream's last event begins: there is nothing after it."""
 
+_OF = "of"
+"""Stands between the number of questions that were sent and that of all: a reader sees when a round has asked all."""
+
 _MOST_DIGITS = 4
-"""Digits of the number of questions that were sent."""
+"""Digits of either number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class SealedEvent:
 
     Args:
         id: the id.
+        questions: how many the event has.
         row: the key of the row that holds the event, if it is too long for a header; empty otherwise.
         sealed: what that row holds.
         keep: how long it is kept, in seconds.
@@ -89,14 +93,15 @@ class SealedEvent:
     """
 
     id: str
+    questions: int = 0
     row: str = ""
     sealed: bytes = b""
     keep: float = 0.0
     quota: Quota = ANY
 
     def after(self, sent: int) -> str:
-        """Return the id of the event after so many questions."""
-        return f"{self.id}.{sent}"
+        """Return the id of the event after so many questions, of so many."""
+        return f"{self.id}.{sent}{_OF}{self.questions}"
 
 
 class EventIds:
@@ -123,14 +128,15 @@ class EventIds:
         payload, place = dump_event(event), self._place(principal)
         id = self._codec.seal(place, payload)
         if len(id) <= LONGEST_ID:
-            return SealedEvent(id)
+            return SealedEvent(id, len(event.questions))
         # The same each time, so that a client that comes back to a stream often has one row all the same. Nobody else
         # can know it: a state is in it, or the name of a round.
         row, origin = digest_bytes(place + payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
         sealed = self._rows.seal(_row_place(place, row), payload).encode()
         keep = max(event.expires - self._clock(), 0.0) + KEPT_AFTER
-        return SealedEvent(self._codec.seal(place, short), row, sealed, keep, self._quotas.of(principal))
+        id, asked = self._codec.seal(place, short), len(event.questions)
+        return SealedEvent(id, asked, row, sealed, keep, self._quotas.of(principal))
 
     async def keep(self, event: SealedEvent) -> None:
         """Keep what an id does not hold itself. Raises `StoreUnavailable` and `Full`."""
@@ -150,8 +156,9 @@ class EventIds:
         Raises:
             StoreUnavailable: it is in the store, which is away.
         """
-        sealed, _, sent = id.rpartition(".")
-        if len(sealed) > LONGEST_ID or not (sent.isascii() and sent.isdecimal()) or len(sent) > _MOST_DIGITS:
+        sealed, _, place_in_round = id.rpartition(".")
+        sent, _, questions = place_in_round.partition(_OF)
+        if len(sealed) > LONGEST_ID or not (_is_number(sent) and _is_number(questions)):
             return None
         place = self._place(principal)
         try:
@@ -178,6 +185,10 @@ class EventIds:
 def last_id() -> str:
     """Return an id for the last event of a stream."""
     return f"{ENDED}{token_hex(8)}"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _row_place(place: bytes, row: str) -> bytes:

@@ -130,7 +130,7 @@ class SessionStates:
         self._fanout.publish(changed(session))
 
     async def listen_to_pages(self, session: str, principal: Principal | None, pages: tuple[str, ...]) -> None:
-        """Tell a session's stream of notifications of these pages, too, once they have reported; see `change`."""
+        """Notify a session's stream of these pages, too, once they have reported; see `change`."""
 
         def add(state: SessionState) -> SessionState:
             return replace(state, pages=(*(page for page in state.pages if page not in pages), *pages)[-MOST_PAGES:])

@@ -121,7 +121,7 @@ class SessionChanges:
         wanted |= {Change("page", page) for page in state.pages}
         if session:
             wanted.add(changed(session))
-        self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted))
+        self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted), challenges=False)
         if before is not None:
             before.close()
         if state.ended or self._is_closed:

@@ -16,6 +16,7 @@ from ..errors import (
     Declined,
     HandshakeNotServed,
     HeaderMismatch,
+    InsufficientScope,
     InternalFault,
     InvalidParams,
     InvalidRequest,
@@ -61,6 +62,9 @@ DECLINED = -31001
 BUSY = -31002
 """The server can't take the request now."""
 
+FORBIDDEN = -31003
+"""The credentials lack scopes."""
+
 
 class Reply(NamedTuple):
     """An answer as it goes out: an HTTP status, a body of single-line JSON, and headers that it needs."""
@@ -99,6 +103,8 @@ def names_version(envelope: Envelope) -> bool:
 
 def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
     """Return the error for a message that no served dialect claims."""
+    if not envelope.has_headers and envelope.method != "initialize":
+        return InvalidParams(f"The message names no version: set {VERSION_FIELD} in params._meta, or initialize first")
     requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
     if requested or envelope.method == "initialize" or not versions:
         kind = HandshakeNotServed if envelope.method == "initialize" else UnsupportedVersion
@@ -134,6 +140,7 @@ class Dialect(ABC):
         ProtocolError: (200, -32603),
         AnswerNotShared: (503, -32603),
         Declined: (200, DECLINED),
+        InsufficientScope: (403, FORBIDDEN),
         Busy: (503, BUSY),
         OverShare: (429, BUSY),
         Unavailable: (503, -32603),

@@ -26,6 +26,7 @@ class Envelope:
         params: its parameters.
         headers: the HTTP headers, by lower-case name.
         repeated: the name of a header of the protocol that was there twice; empty if none was.
+        has_headers: whether its transport has headers that must say what the message says.
     """
 
     message: JSON
@@ -34,6 +35,7 @@ class Envelope:
     params: JSON
     headers: Mapping[bytes, bytes]
     repeated: str = ""
+    has_headers: bool = True
 
 
 # With every digit a 0 and every E an e, a number can only overflow where one of these is: an exponent of three digits,

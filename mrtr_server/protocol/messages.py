@@ -345,6 +345,16 @@ class Nothing:
 NOTHING = Nothing()
 
 
+class Turn:
+    """An awaitable that yields to the event loop once. Unlike a coroutine, it need not be awaited."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+TURN = Turn()
+
+
 class Outlet(Protocol):
     """Where a running call sends its notes."""
 

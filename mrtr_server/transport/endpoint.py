@@ -3,17 +3,17 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import (
     CutOff,
+    InsufficientScope,
     InternalFault,
     PayloadTooLarge,
     RequestError,
-    SetupError,
 )
 from ..flow.admission import Admission
 from ..limits import Limits
@@ -22,20 +22,12 @@ from ..live.parts import LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import (
-    DIALECTS,
-    Dialect,
-    Envelope,
-    HandshakeDialect,
-    Reply,
-    Surface,
-    read_envelope,
-    unclaimed,
-)
+from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
 from ..protocol.callers import NO_SCOPES, Client
-from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON, Call, Listening
+from ..protocol.messages import Call, Listening
+from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
+from .challenges import Challenges
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
@@ -53,60 +45,46 @@ class Endpoint:
 
     Args:
         dispatcher: answers calls.
-        info: the server's name, version and so on, in the shape of `Implementation`.
-        mirrored: the parameters that headers mirror, by the name of each tool that has some.
-        may_be_task: returns whether a tool's calls may become tasks.
-        output_schema: returns the schema of a tool's results.
+        dialects: the forms of messages that are served.
         calls: serves calls that stay open while the client answers.
         live: what these and sessions share.
         limits: what a request may use.
         admission: whether the server is draining.
-        dialects: the names of the dialects to serve; None for all.
         allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
+        challenges: tell clients which scopes they lack.
         refusals: logs refused requests.
-
-    Raises:
-        SetupError: there is no dialect of a name.
     """
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        info: JSON,
-        mirrored: Mapping[str, tuple[HeaderParameter, ...]],
-        may_be_task: Callable[[str], bool],
-        output_schema: Callable[[str], JSON | None],
+        dialects: ServedDialects,
         calls: LiveCalls,
         live: LiveParts,
         limits: Limits,
         admission: Admission,
         *,
-        dialects: Sequence[str] | None,
         allowed_origins: Sequence[str],
         allowed_hosts: Sequence[str] | None,
+        challenges: Challenges,
         refusals: RefusalLog,
     ) -> None:
-        if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
-            raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
-        chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
-        versions = [dialect.version for dialect in chosen if dialect.version]
-        self._versions = [each for dialect in chosen for each in dialect.versions]
-        surface = Surface(info, versions, mirrored, may_be_task, output_schema, live.sessions)
-        self._dialects = [dialect(surface) for dialect in chosen]
+        self._first = dialects.first
+        self._choose = dialects.choose
         self._dispatcher = dispatcher
         self._limits = limits
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._challenges = challenges
         self._refusals = refusals
         self._watch = Watch()
         self._handshake: HandshakeEndpoint | None = None
-        for each in self._dialects:
-            if isinstance(each, HandshakeDialect):
-                self._handshake = HandshakeEndpoint(
-                    each, dispatcher, calls, live, limits, admission, self._watch, refusals
-                )
+        if dialects.handshake is not None:
+            self._handshake = HandshakeEndpoint(
+                dialects.handshake, dispatcher, calls, live, limits, admission, self._watch, refusals
+            )
         self._in_flight = InFlight(admission.shutdown)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -194,7 +172,7 @@ class Endpoint:
         self, connection: Connection, repeated: str, scope: Scope, receive: Receive
     ) -> Coroutine[Any, Any, None] | None:
         """Serve a POST; return what serves it if it is of the handshake era."""
-        dialect = self._dialects[0]
+        dialect = self._first
         call: Call | None = None
         request_id: str | int | None = None
         reply: tuple[int, bytes, Headers] | None
@@ -307,14 +285,12 @@ class Endpoint:
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, RequestError):
             note_refusal(self._refusals, call, error)
-            return dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
+            reply = dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
+            if isinstance(error, InsufficientScope):
+                challenge = self._challenges.insufficient_scope(connection.scope, error.scopes)
+                reply = reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge.encode())))
+            return reply
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
-
-    def _choose(self, envelope: Envelope) -> Dialect:
-        for dialect in self._dialects:
-            if dialect.claims(envelope):
-                return dialect
-        raise unclaimed(envelope, self._versions)
 
 
 def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:

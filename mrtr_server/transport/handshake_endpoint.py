@@ -19,7 +19,7 @@ from ..errors import (
     StoreUnavailable,
 )
 from ..flow.admission import Admission
-from ..limits import Limits
+from ..limits import MOST_IN_BATCH, Limits
 from ..live.events import ENDED, Event
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
@@ -38,9 +38,6 @@ from .live_connection import LiveConnection
 from .refusal_notes import note_refusal
 
 LAST_EVENT = b"last-event-id"
-
-MOST_IN_BATCH = 100
-"""How many messages a batch may hold."""
 
 MOST_LISTENING = 8
 """How many streams of notifications a session may have in a process: each looks at whatever the session sets."""
