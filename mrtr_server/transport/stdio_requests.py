@@ -165,7 +165,6 @@ class OpenRequest(StdioRequest):
 
     can_stream = True
     can_move = False
-    takes_pages = False
     progress = 0.0
     """The progress that was sent last."""
     _then: Callable[[], object] | None = None
