@@ -34,6 +34,9 @@ LOOK_AFTER = 30.0
 MOST_RESOURCES = 1_000
 """How many resources a session may listen to."""
 
+LONGEST_RESOURCES = 100_000
+"""Characters of their URIs together: all are written anew with each that comes."""
+
 MOST_PAGES = 20
 """How many pages a session waits for; of more, the newest."""
 

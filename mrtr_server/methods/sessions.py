@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ..errors import InvalidParams, OverBudget, StoreUnavailable, UnknownTarget
 from ..flow.authorization import Authorizer
-from ..live.session_states import MOST_RESOURCES, SessionState, SessionStates, changed
+from ..live.session_states import LONGEST_RESOURCES, MOST_RESOURCES, SessionState, SessionStates, changed
 from ..protocol.messages import Call, Change, Complete, Listening, Outcome, Outlet, Subscription
 from ..registration.registry import Registry
 from .failures import ErrorReporter
@@ -59,9 +59,10 @@ class SessionRequests:
             await self._authorizer.require(call.caller, call.method, "resource", (found[0].authorize, call.target))
 
         def add(state: SessionState) -> SessionState:
-            if len(state.resources) >= MOST_RESOURCES:
+            resources = (*(uri for uri in state.resources if uri != call.target), call.target)
+            if len(resources) > MOST_RESOURCES or sum(map(len, resources)) > LONGEST_RESOURCES:
                 raise OverBudget("The session listens to too many resources", "resources", MOST_RESOURCES)
-            return replace(state, resources=(*(uri for uri in state.resources if uri != call.target), call.target))
+            return replace(state, resources=resources)
 
         await self._change(call, add)
         return Complete({})

@@ -1,12 +1,23 @@
 """The handshake era over HTTP: answers and cancellations that come on their own, `GET` and `DELETE`."""
 
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..errors import Busy, InternalFault, InvalidRequest, ProtocolError, RequestError, SessionEnded, StoreUnavailable
+from ..errors import (
+    Busy,
+    InternalFault,
+    InvalidRequest,
+    OverBudget,
+    ProtocolError,
+    RequestError,
+    SessionEnded,
+    StoreUnavailable,
+)
 from ..flow.admission import Admission
 from ..limits import MOST_IN_BATCH, Limits
 from ..live.events import ENDED, Event
@@ -17,6 +28,7 @@ from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply, read_envelope
 from ..protocol.callers import Principal
+from ..protocol.json_size import has_more_values
 from ..protocol.jsonrpc import NO_METHOD
 from ..protocol.messages import ASKING_METHODS, Call, Listening
 from ..protocol.sessions import Session
@@ -26,6 +38,9 @@ from .live_connection import LiveConnection
 from .refusal_notes import note_refusal
 
 LAST_EVENT = b"last-event-id"
+
+MOST_LISTENING = 8
+"""How many streams of notifications a session may have in a process: each looks at whatever the session sets."""
 
 
 class HandshakeEndpoint:
@@ -61,6 +76,8 @@ class HandshakeEndpoint:
         self._admission = admission
         self._watch = watch
         self._refusals = refusals
+        self._listening: Counter[str] = Counter()
+        """How many streams of notifications are open, by session."""
 
     # POST
 
@@ -150,6 +167,9 @@ class HandshakeEndpoint:
 
     async def serve_batch(self, body: bytes, connection: Connection) -> Reply:
         """Return the reply to a batch. Its messages are served in turn; what it calls can't ask, and sends no notes."""
+        values = self._limits.values
+        if len(body) > values and has_more_values(body, values):
+            return self.dialect.refuse(OverBudget(f"The batch holds more than {values} JSON values", "values", values))
         try:
             messages = from_json(body)
         except ValueError:
@@ -249,17 +269,29 @@ class HandshakeEndpoint:
             await live.finish_stream(reply)
 
     async def _notify(self, connection: LiveConnection) -> None:
-        principal, scope = connection.principal, connection.scope
-        if not self._live.holds.have_room(principal) or self._admission.draining:
+        principal, scope, session = connection.principal, connection.scope, connection.session.key
+        is_one_too_many = bool(session) and self._listening[session] >= MOST_LISTENING
+        if is_one_too_many or not self._live.holds.have_room(principal) or self._admission.draining:
             await self._refuse(connection)
             return
-        call = Call("sessions/listen", {}, principal=principal, user=scope.get("user"), session=connection.session.key)
+        call = Call("sessions/listen", {}, principal=principal, user=scope.get("user"), session=session)
         if (credentials := scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)
-        with self._live.holds.hold(principal):
+        with self._live.holds.hold(principal), self._counted(session):
             listening = await self._dispatcher.dispatch(call, connection)
             assert isinstance(listening, Listening)  # noqa: S101  the method has no other outcome
             await connection.listen(call, listening)
+
+    @contextmanager
+    def _counted(self, session: str) -> Iterator[None]:
+        """Count a stream of a session's notifications for as long as the block lasts."""
+        self._listening[session] += 1
+        try:
+            yield
+        finally:
+            self._listening[session] -= 1
+            if not self._listening[session]:
+                del self._listening[session]
 
     async def _refuse(self, connection: Connection) -> None:
         """Refuse a `GET` or `DELETE`: there is nothing that it could be about."""

@@ -262,7 +262,7 @@ class StdioServer:
             request.task.cancel()
 
     async def _take_response(self, envelope: Envelope) -> "asyncio.Task[Any] | None":
-        """Take a response: the answer to a question, or one of its shape about a task. Any other is ignored."""
+        """Take a response: an answer to a question, or a message about a task that has this shape; ignore any other."""
         handshake, principal = self._dialects.handshake, self._peer.principal
         asked = None
         if handshake is not None and isinstance(envelope.id, str):

@@ -2,11 +2,13 @@
 
 import threading
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from mrtr_server import Limits
+from mrtr_server.transport.handshake_endpoint import MOST_LISTENING
 
 from ..support.effects import EFFECTS
 from ..support.handshake import EVERYTHING, NEWEST, OLDER, Handshake
@@ -152,6 +154,12 @@ class TestBatches:
         reply = client.post(batch)
         assert (reply.status, reply.code) == (400, -32600)
 
+    def test_one_of_too_many_values_is_refused_before_it_is_read(self, connect: Connect) -> None:
+        client = connect(version="2025-03-26")
+        reply = client.post([0] * 100_001)
+        assert (reply.status, reply.code) == (400, -32602)
+        assert reply.error.data["limit"] == "values"
+
     def test_others_are_refused_as_before(self, connect: Connect) -> None:
         for version in (NEWEST, "2025-06-18", "2024-11-05"):
             client = connect(version=version)
@@ -186,6 +194,30 @@ class TestLogLevel:
 
 
 class TestNotifications:
+    def test_a_session_has_a_few_streams_and_not_any_number(self, connect: Connect) -> None:
+        """Each of them looks at whatever the session sets."""
+        client = connect()
+        with ExitStack() as stack:
+            for _ in range(MOST_LISTENING):
+                stack.enter_context(client.listen())
+            headers = client.given(Content_Type=None)
+            assert client.http.get(client.url(), headers=headers).status_code == 405
+            assert client.send("ping").result == {}
+            with connect().listen():
+                pass  # another session has its own
+        wait_until(lambda: self.can_listen(client), "a place")
+
+    @staticmethod
+    def can_listen(client: Handshake) -> bool:
+        with client.http.stream("GET", client.url(), headers=client.given(Content_Type=None)) as response:
+            return response.status_code == 200
+
+    def test_a_session_listens_to_no_more_than_can_be_kept(self, connect: Connect) -> None:
+        client = connect()
+        replies = [client.send("resources/subscribe", {"uri": f"notes://{n}{'x' * 2_000}"}) for n in range(51)]
+        assert [reply.code for reply in replies] == [*[None] * 49, -32602, -32602]
+        assert replies[-1].error.data["limit"] == "resources"
+
     def test_lists_and_subscribed_resources(self, connect: Connect, database: str) -> None:
         client = connect(servers=2, store=database)
         assert client.send("resources/subscribe", {"uri": "notes://1"}).result == {}
