@@ -262,7 +262,7 @@ class StdioServer:
             request.task.cancel()
 
     async def _take_response(self, envelope: Envelope) -> "asyncio.Task[Any] | None":
-        """Take a response: the answer to a question, or a message of the drafts about a task. Any other is ignored."""
+        """Take a response: the answer to a question, or a message about a task. Any other is ignored."""
         handshake, principal = self._dialects.handshake, self._peer.principal
         asked = None
         if handshake is not None and isinstance(envelope.id, str):
