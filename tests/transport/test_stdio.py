@@ -503,8 +503,8 @@ class TestWhatIsNoMessage:
         client.send(id="last of the others", method="server/discover", params={"_meta": META})
         found = set[Any]()
         while not {"last", "last of the others"} <= found:
-            line = client.next_line()
-            for each in read if isinstance(read := json.loads(line), list) else [read]:
+            read = json.loads(client.next_line())
+            for each in read if isinstance(read, list) else [read]:
                 found.add(each.get("id"))
         assert "could not be served" not in caplog.text
         assert "A request failed" not in caplog.text
