@@ -22,6 +22,7 @@ PACKAGES = {
     "server": "the decorators, and the ASGI application",
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI; and standard input and output",
+    "auth": "who calls, by their tokens",
     "methods": "one function for each method",
     "live": "calls that stay open while the client answers",
     "tasks": "background flows",
@@ -56,22 +57,31 @@ ONLY_IMPORTERS = {
     "cryptography": {"crypto.codec"},
     "jsonschema_rs": {"schema.json_schema"},
     "itsdangerous": {"crypto.signing"},
-    "click": {"cli"},
+    "click": {
+        "cli",
+        *(f"cli.{each}" for each in ("check", "database", "keys", "loading", "states", "stdio", "tasks", "worker")),
+    },
     "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
     "starlette": {
         *(
             f"transport.{each}"
             for each in (
-                "auth",
+                "authentication",
                 "callback_pages",
+                "challenges",
                 "connection",
                 "endpoint",
                 "gate",
                 "health",
+                "resource_metadata",
                 "response_writer",
                 "routing",
             )
+        ),
+        *(
+            f"auth.{each}"
+            for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
         ),
         "protocol.users",
         *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
@@ -81,6 +91,8 @@ ONLY_IMPORTERS = {
     },
     "uvicorn": {"transport.one_write"},
     "http": {"testing.transports"},
+    "jwt": {"auth.jwt_keys"},
+    "httpx": {"auth.fetching"},
 }
 
 
@@ -186,7 +198,7 @@ def test_what_is_sealed_is_bound_to_its_place_by_one_module() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "SealedCodec" in [alias.name for alias in node.names]
     }
-    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring"}
+    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring", "flow.inspection"}  # which only opens
 
 
 class TestNeutrality:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ..errors import SetupError
-from .all_dialects import DIALECTS, Dialect, Envelope, HandshakeDialect, Surface, unclaimed
+from .all_dialects import DIALECTS, EXPERIMENTS, Dialect, Envelope, HandshakeDialect, Surface, unclaimed
 from .headers import Mirrored
 from .messages import JSON
 from .sessions import Sessions
@@ -36,6 +36,8 @@ class ServedDialects:
         if names is not None and (not names or set(names) - DIALECTS.keys()):
             raise SetupError(f"dialects={list(names)!r}: choose from {', '.join(DIALECTS)}")
         chosen = [dialect for name, dialect in DIALECTS.items() if names is None or name in names]
+        self.experiments = [dialect.name for dialect in chosen if dialect.name in EXPERIMENTS]
+        """The names of those that no ratified version of the protocol has."""
         advertised = [dialect.version for dialect in chosen if dialect.version]
         surface = Surface(info, advertised, mirrored, may_be_task, output_schema, sessions)
         self._versions = [each for dialect in chosen for each in dialect.versions]

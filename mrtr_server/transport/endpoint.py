@@ -9,8 +9,8 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import (
-    AnswerNotShared,
     CutOff,
+    InsufficientScope,
     InternalFault,
     PayloadTooLarge,
     RequestError,
@@ -27,11 +27,12 @@ from ..protocol.callers import NO_SCOPES, Client
 from ..protocol.messages import Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
+from .challenges import Challenges
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
-from .refused import named, note_refused
+from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
 logger = logging.getLogger("mrtr_server")
@@ -51,6 +52,7 @@ class Endpoint:
         admission: whether the server is draining.
         allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
+        challenges: tell clients which scopes they lack.
         refusals: logs refused requests.
     """
 
@@ -65,6 +67,7 @@ class Endpoint:
         *,
         allowed_origins: Sequence[str],
         allowed_hosts: Sequence[str] | None,
+        challenges: Challenges,
         refusals: RefusalLog,
     ) -> None:
         self._first = dialects.first
@@ -74,12 +77,13 @@ class Endpoint:
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._challenges = challenges
         self._refusals = refusals
         self._watch = Watch()
         self._handshake: HandshakeEndpoint | None = None
         if dialects.handshake is not None:
             self._handshake = HandshakeEndpoint(
-                dialects.handshake, dispatcher, calls, live, limits, admission, self._watch
+                dialects.handshake, dispatcher, calls, live, limits, admission, self._watch, refusals
             )
         self._in_flight = InFlight(admission.shutdown)
 
@@ -186,8 +190,8 @@ class Endpoint:
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
-            request_id = envelope.id
-            if (request_id is None or not envelope.method) and await self._take(envelope, scope):
+            request_id = envelope.id if envelope.method else None
+            if request_id is None and await self._take(envelope, scope):
                 await connection.respond(202, b"")
                 return None
             connection.dialect = dialect = self._choose(envelope)
@@ -224,7 +228,7 @@ class Endpoint:
         """Serve a request of the handshake era, or a batch, which has no envelope."""
         reply: Reply | None
         call: Call | None = None
-        request_id = None if envelope is None else envelope.id
+        request_id = None if envelope is None or not envelope.method else envelope.id
         try:
             if envelope is None:
                 reply = await handshake.serve_batch(body, connection)
@@ -253,7 +257,8 @@ class Endpoint:
         try:
             await (handshake.get(connection) if method == "GET" else handshake.delete(connection))
         except RequestError as error:
-            await connection.finish(*handshake.dialect.error(None, error))
+            note_refusal(self._refusals, None, error)
+            await connection.finish(*handshake.dialect.refuse(error))
 
     async def _failed(
         self,
@@ -278,15 +283,13 @@ class Endpoint:
         if isinstance(error, PayloadTooLarge):
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
-        if isinstance(error, AnswerNotShared):
-            self._refusals.note(
-                "Refused an answer to a question that another process asks: they share no database, so that call waits "
-                "in vain. Set MRTR_DATABASE_URL for all replicas"
-            )
-            return dialect.error(None, error)  # it is no reply (Transports, Sending Messages to the Server)
         if isinstance(error, RequestError):
-            note_refused(self._refusals, call, error)
-            return dialect.error(request_id if request_id is not None else error.request_id, error)
+            note_refusal(self._refusals, call, error)
+            reply = dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
+            if isinstance(error, InsufficientScope):
+                challenge = self._challenges.insufficient_scope(connection.scope, error.scopes)
+                reply = reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge.encode())))
+            return reply
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
 
 

@@ -32,7 +32,7 @@ from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
 from .in_flight import InFlight
 from .lines import Line, LineReader, LineWriter
-from .refused import named, note_refused
+from .refusal_notes import named, note_refusal
 from .standard_streams import StandardStreams
 from .stdio_requests import OpenRequest, Peer, StdioRequest
 
@@ -381,7 +381,7 @@ class StdioServer:
             error = CutOff()
         if not isinstance(error, RequestError):
             error = InternalFault(report_failure("A request failed", error=error))
-        note_refused(self._refusals, call, error)
+        note_refusal(self._refusals, call, error)
         return dialect.error(request.id, error).body if request.is_answered else b""
 
     # What goes out

@@ -11,7 +11,18 @@ from ..live.events import Origin
 from ..live.session_states import DEFAULT_LEVEL
 from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
 from ..protocol.callers import Principal
-from ..protocol.messages import LOG_LEVELS, NOTHING, TURN, Call, LogLevel, Note, Progress, Question, Subscription
+from ..protocol.messages import (
+    LOG_LEVELS,
+    NOTHING,
+    TURN,
+    Call,
+    LogLevel,
+    Note,
+    PageReported,
+    Progress,
+    Question,
+    Subscription,
+)
 from ..protocol.sessions import NO_SESSION, Session
 from .lines import LineWriter
 
@@ -98,6 +109,8 @@ class StdioRequest:
     def send(self, note: Note) -> Awaitable[None]:
         """Send a note; see `Outlet`."""
         data = self.dialect.note(note)
+        if not data:
+            return NOTHING
         try:
             on_loop = asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -165,6 +178,12 @@ class OpenRequest(StdioRequest):
         self._session = peer.session
         self._line = line
         self._on_wait = on_wait
+        self._reported: set[str] = set()
+
+    @property
+    def takes_pages(self) -> bool:
+        """Whether clients of this version take the pages that a call needs in place of its result."""
+        return self.form.form.enriches
 
     def open(self, envelope: Envelope) -> Call:
         """Return the call in the message. Raises `RequestError`."""
@@ -182,6 +201,10 @@ class OpenRequest(StdioRequest):
         """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
         if isinstance(note, Progress):
             self.progress = note.progress
+        elif isinstance(note, PageReported):
+            if note.page in self._reported:
+                return NOTHING
+            self._reported.add(note.page)
         elif LOG_LEVELS.index(note.level) < LOG_LEVELS.index(self.peer.level):
             return NOTHING
         return super().send(note)
