@@ -228,9 +228,10 @@ class Callbacks:
         host = call.headers.get(b"host", b"").decode("latin-1")
         base = self._base.at(host, call.root)
         if base is None:
+            came = f"this request came to the host {host!r}, which is not loopback"
             raise FlowError(
-                f"The address at which a browser reaches the callback {name!r} is not known: this request came to the "
-                f"host {host!r}, which is not loopback. Give MRTRServer its base_url="
+                f"The address at which a browser reaches the callback {name!r} is not known: "
+                f"{came if host else 'this request did not come over HTTP'}. Give MRTRServer its base_url="
             )
         expires = math.ceil(flow.started + self._limits.flow_seconds)
         id = self.page(flow, key, question)

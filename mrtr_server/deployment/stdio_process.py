@@ -75,5 +75,4 @@ def _on_signals(shutdown: Shutdown, end: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if not heard:
-                signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if heard else handler)

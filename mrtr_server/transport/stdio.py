@@ -86,7 +86,7 @@ class StdioServer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._notices: asyncio.Task[None] | None = None
         """Sends the notifications of a session."""
-        self._ends = False
+        self._ends = self._has_read_all = False
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
 
@@ -136,17 +136,18 @@ class StdioServer:
     # What comes in
 
     async def _read(self, reader: LineReader) -> None:
-        try:
-            while not self._ends and (lines := await reader.read()):
-                for line in lines:
-                    while not self._has_room():
-                        self._changed.clear()
-                        await self._changed.wait()
-                        if self._ends:
-                            return
+        while lines := await reader.read():
+            for line in lines:
+                while not self._has_room() and not self._ends:
+                    self._changed.clear()
+                    await self._changed.wait()
+                if self._ends:
+                    return
+                try:
                     await self._take(line)
-        except Exception as error:
-            report_failure("Standard input can't be read any more", error=error)
+                except Exception as error:
+                    report_failure("A message could not be served", error=error)
+        self._has_read_all = True
         if not self._ends:
             self.end()
 
@@ -262,7 +263,7 @@ class StdioServer:
             request.task.cancel()
 
     async def _take_response(self, envelope: Envelope) -> "asyncio.Task[Any] | None":
-        """Take a response: an answer to a question, or a message about a task that has this shape; ignore any other."""
+        """Take a response: the answer to a question, or a message about a task. Any other is ignored."""
         handshake, principal = self._dialects.handshake, self._peer.principal
         asked = None
         if handshake is not None and isinstance(envelope.id, str):
@@ -320,9 +321,11 @@ class StdioServer:
         peer, form = self._peer, request.form
         if call.method in ASKING_METHODS:
             outcome = await self._calls.serve(call, request)
-            if outcome is None:
-                raise ProtocolError("The client has closed its end, so nobody can answer what this request asks")
-            return form.reply(call, outcome).body
+            if outcome is not None:
+                return form.reply(call, outcome).body
+            if self._has_read_all:
+                return b""
+            raise ProtocolError("The server ends, so nobody can answer what this request asks")
         outcome = await self._dispatcher.dispatch(call, request)
         reply = form.reply(call, outcome)
         if isinstance(outcome, Discovery):
@@ -373,6 +376,8 @@ class StdioServer:
             if not self._in_flight.forgive(task):
                 raise error
             logger.warning("%s was cut off, since the server shuts down", named(call))
+            if self._has_read_all:  # some clients fail that get a response after they have closed their end
+                return b""
             error = CutOff()
         if not isinstance(error, RequestError):
             error = InternalFault(report_failure("A request failed", error=error))

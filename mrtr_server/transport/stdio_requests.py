@@ -91,7 +91,7 @@ class StdioRequest:
         self.peer = peer
         self.id: str | int = envelope.id if envelope.id is not None else ""
         self.is_answered = bool(envelope.method)
-        """Whether it is a request indeed; some dialects have responses that are handled as one."""
+        """Whether it is a request indeed: a dialect may have responses that are handled as one."""
         self.dialect = dialect
         self.loop = asyncio.get_running_loop()
         self._is_over = False

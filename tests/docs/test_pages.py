@@ -103,7 +103,9 @@ def test_every_link_to_a_heading_leads_to_one() -> None:
             assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
 
 
-@pytest.mark.parametrize("name", ["writing-servers", "operating", "database", "access", "tasks", "drafts", "clients"])
+@pytest.mark.parametrize(
+    "name", ["writing-servers", "operating", "database", "access", "tasks", "drafts", "clients", "stdio"]
+)
 def test_a_table_of_contents_has_every_section_in_its_order(name: str) -> None:
     text = (ROOT / "docs" / f"{name}.md").read_text()
     listed = re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)

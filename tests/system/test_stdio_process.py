@@ -179,22 +179,29 @@ class TestTheEnd:
         """As a client does that has waited long enough."""
         server.begin_call("wait")
         server.next()
-        server.begin_call("everything")
+        server.begin("subscriptions/listen", {"notifications": {}}, modern=True)
+        server.next()
+        server.close()
+        assert "result" in server.next(), "it has seen the end"
+        server.process.send_signal(signal.SIGTERM)
+        assert server.rest() == []
+        assert server.wait() == 0
+
+    def test_at_a_signal_who_still_listens_is_told(self, server: StdioProcess) -> None:
+        asking = server.begin_call("everything")
         for _ in range(3):
             server.next()
-        server.close()
-        assert "nobody can answer" in server.next()["error"]["message"], "it has seen the end"
         server.process.send_signal(signal.SIGTERM)
         (done,) = server.rest()
-        assert "shut down" in done["error"]["message"]
-        assert server.wait() == 0
+        assert done["id"] == asking
+        assert "The server ends" in done["error"]["message"]
 
     def test_a_thread_that_never_ends_keeps_nobody(self, tmp_path: Path) -> None:
         with started(*COMMAND, log=tmp_path / "log", MRTR_SHUTDOWN_SECONDS="2") as server:
             server.initialize()
             server.begin_call("hang")
             server.call("add", {"a": 1, "b": 2})
-            server.close()
+            server.process.send_signal(signal.SIGTERM)
             (done,) = server.rest()
             assert "shut down" in done["error"]["message"]
             assert server.wait() == 0

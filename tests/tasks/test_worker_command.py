@@ -70,9 +70,9 @@ def test_the_module_may_be_elsewhere(processes: Fleet, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "environment", "says"),
     [
-        ("tests.support.tasks_app", {}, 'must be in format "<module>:<attribute>"'),
-        ("tests.nowhere:app", {}, 'Could not import module "tests.nowhere"'),
-        ("tests.support.tasks_app:nothing", {}, 'Attribute "nothing" not found in module "tests.support.tasks_app"'),
+        ("tests.support.tasks_app", {}, "must be a module and the server in it, such as weather:app"),
+        ("tests.nowhere:app", {}, "There is no module 'tests.nowhere'"),
+        ("tests.support.tasks_app:nothing", {}, "The module 'tests.support.tasks_app' has no 'nothing'"),
         ("tests.support.tasks_app:part", {}, "tests.support.tasks_app:part is a function, not an MRTRServer"),
         (
             "tests.support.tasks_app:without_tasks",

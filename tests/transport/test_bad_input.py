@@ -166,6 +166,11 @@ def test_a_response_is_no_request(wire: Wire, more: JSON) -> None:
     refused(wire.draft({"jsonrpc": "2.0", "id": 3, "result": {}, **more}), 400, INVALID_REQUEST, 3)
 
 
+@pytest.mark.parametrize("params", [None, "x", [1], 5], ids=str)
+def test_a_response_has_no_params_but_an_object(wire: Wire, params: Any) -> None:
+    refused(wire.draft({"jsonrpc": "2.0", "id": 3, "result": {}, "params": params}), 400, INVALID_REQUEST, 3)
+
+
 @pytest.mark.parametrize("id", [None, 1.5, True, [], {}], ids=str)
 def test_an_id_that_is_no_id_is_left_out_of_the_answer(wire: Wire, id: Any) -> None:
     refused(wire.draft({**request("tools/list"), "id": id}), 400, INVALID_REQUEST, None)
