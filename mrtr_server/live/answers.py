@@ -16,7 +16,7 @@ from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Change, Subscription
+from ..protocol.messages import JSON, Change, Question, Subscription
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
@@ -108,9 +108,9 @@ class Answers:
             return None
         return asked if asked.key == key else None
 
-    def elicitation(self, asked: Asked) -> str:
+    def elicitation(self, round: str, key: str, question: Question) -> str:
         """Return what names a question that is a page; it opens nothing."""
-        return digest(["elicitation", self._audience, asked.round, asked.key])
+        return question.page or digest(["elicitation", self._audience, round, key])
 
     # What was answered
 
