@@ -152,11 +152,11 @@ class Flow(Generic[One, Many]):
 
         Args:
             answers: by key; see `answer`.
-            wait: whether to wait, in a task, for what comes of the answers. If not, you may look at the task, wait for
-                it or cancel it while it works on them.
+            wait: whether to wait, in a task or an open call, for what comes of the answers. If not, you may look at the
+                task, wait for it or cancel it while it works on them.
 
         Returns:
-            The reply to this round; in a task that is not waited for, the acknowledgement of the answers.
+            The reply to this round; if it is not waited for, the acknowledgement of the answers.
 
         Raises:
             Unexpected: the server can't be reached, or did not reply in time.

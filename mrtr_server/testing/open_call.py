@@ -12,7 +12,7 @@ from .answers import Answer
 from .asked import Asked
 from .failure import Unexpected
 from .held_stream import HeldStream, is_stream, read_whole
-from .replies import Reply, Response
+from .replies import Reply, Response, Standing
 from .retries import params_of
 from .session import Session
 from .transports import Transport, within
@@ -60,9 +60,9 @@ class OpenCall(Walk):
 
     @override
     async def round(self, answers: Mapping[str, Answer], wait: bool = True) -> Reply:
-        return await self._in_time(self._round(answers), slowest(answers))
+        return await self._in_time(self._round(answers, wait), slowest(answers))
 
-    async def _round(self, answers: Mapping[str, Answer]) -> Reply:
+    async def _round(self, answers: Mapping[str, Answer], wait: bool) -> Reply:
         posted: list[Response] = []
         request: Request | None = None
         if self._called is None:
@@ -73,6 +73,8 @@ class OpenCall(Walk):
             request, posted = await self._post(answers)
             if posted[-1].status != 202:
                 return self._take(self.position.reply(request, posted))
+            if not wait:
+                return self._take(self.position.reply(request, posted, self._standing))
         return await self._next(posted, request)
 
     @override
@@ -245,6 +247,10 @@ class OpenCall(Walk):
             came = await held.read()
         self._before = before
         return self._take(position.reply(request or held.request, [*posted, came], held.standing))
+
+    @property
+    def _standing(self) -> Standing:
+        return Standing(self._unanswered, self.position.state or "", True)
 
     def _take(self, reply: Reply) -> Reply:
         position = self.position

@@ -10,8 +10,10 @@ from typing import Any
 import httpx
 import pytest
 from pydantic_core import from_json, to_json
+from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
+from starlette.requests import HTTPConnection
 
-from examples import deploy, payments, report, rolling_upgrade
+from examples import deploy, payments, report, resource_server, rolling_upgrade
 from mrtr_server import KeyRing
 from mrtr_server.testing import EVERYTHING, Answerable, Client, Reply, SharedStore, accept, replica, replicas, yes
 
@@ -76,10 +78,21 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "dinner": [tool("book_dinner", {"party_size": {"partySize": 4}}, date="2025-11-22", time="19:00")],
     "echo_task": [tool("echo", {"echo_input": {"input": "hi"}}), tool("echo", input="ho")],
     "payments": [tool("pay", {"confirm": yes}, to="Ann", euros=25), tool("balance", of="Ann")],
+    "resource_server": [tool("write", {"confirm": yes}, text="milk"), tool("read")],
     "report": [tool("report", {"wanted": {"thousands": 2}, "layout": {"style": "sentence"}})],
 }
 for _name, (_method, _target, _arguments, _answers) in FLOWS.items():
     SCENARIOS.setdefault(_name.partition("/")[0], []).append(Scenario(_method, _target, _arguments, _answers))
+
+
+class Permitted(AuthenticationBackend):
+    """Permits everything, in place of an issuer on the network."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser]:
+        return AuthCredentials(["notes:read", "notes:write"]), SimpleUser("alice")
+
+
+SETTINGS: dict[str, dict[str, Any]] = {"resource_server": {"auth": Permitted()}}
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +107,7 @@ def effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)
         (tmp_path / "payments.db").unlink(missing_ok=True)
+        resource_server.NOTES.clear()
         return [RANDOM.sub("…", line) for line in lines]
 
     return done
@@ -115,7 +129,8 @@ def came(reply: Reply) -> dict[str, Any]:
 def outcome(example: str, era: str, effects: Callable[[], list[str]]) -> list[Any]:
     """Run an example over three replicas, and return what came, and what was done."""
     app = import_module(f"examples.{example}").app
-    client = Client(*replicas(app, 3, store=SharedStore()), era=era, token="alice-token", capabilities=EVERYTHING)
+    servers = replicas(app, 3, store=SharedStore(), **SETTINGS.get(example, {}))
+    client = Client(*servers, era=era, token="alice-token", capabilities=EVERYTHING)
     return [*(came(scenario.run(client)) for scenario in SCENARIOS[example]), effects()]
 
 

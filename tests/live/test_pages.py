@@ -18,9 +18,10 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, SQLStore
+from mrtr_server.testing import EVERYTHING
 
 from ..support.effects import EFFECTS
-from ..support.handshake import EVERYTHING, Handshake, check
+from ..support.handshake import Handshake, check
 from ..support.models import Login
 from ..support.serving import in_thread
 from ..support.wire import Reply

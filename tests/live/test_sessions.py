@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from mrtr_server import Limits
+from mrtr_server.testing import EVERYTHING
 from mrtr_server.transport.handshake_endpoint import MOST_LISTENING
 
 from ..support.effects import EFFECTS
-from ..support.handshake import EVERYTHING, NEWEST, OLDER, Handshake
+from ..support.handshake import NEWEST, OLDER, Handshake
 from ..support.live_app import GATE
 from ..support.serving import wait_until
 from ..support.wire import request

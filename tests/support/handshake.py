@@ -11,17 +11,15 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
+from mrtr_server.testing import EVERYTHING
+from mrtr_server.testing.events import Event, EventReader
+from mrtr_server.testing.wire import HANDSHAKES
+
 from .wire import ACCEPT, Reply, request
 
 JSON = dict[str, Any]
 
-NEWEST = "2025-11-25"
-OLDER = ("2025-06-18", "2025-03-26", "2024-11-05")
-EVERYTHING: JSON = {
-    "elicitation": {"form": {}, "url": {}},
-    "sampling": {"tools": {}, "context": {}},
-    "roots": {"listChanged": True},
-}
+NEWEST, *OLDER = HANDSHAKES
 
 _RESULTS = {
     "initialize": "InitializeResult",
@@ -56,21 +54,6 @@ def check(definition: str, value: Any, version: str = NEWEST) -> None:
         assert problems == [], f"{definition} of {version}: {problems}"
 
 
-@dataclass
-class Event:
-    """An event of a stream."""
-
-    id: str = ""
-    kind: str = "message"
-    retry: int | None = None
-    data: str = ""
-
-    @property
-    def message(self) -> JSON:
-        message: JSON = json.loads(self.data)
-        return message
-
-
 class Stream:
     """A response that is read as it comes.
 
@@ -84,27 +67,20 @@ class Stream:
         self.version = version
         self.last_id = ""
         self.retry: int | None = None
-        self.comments = 0
+        self._reader = EventReader()
         self._events = self._read()
 
+    @property
+    def comments(self) -> int:
+        """How many comments came."""
+        return self._reader.comments
+
     def _read(self) -> Iterator[Event]:
-        event = Event()
-        for line in self.response.iter_lines():
-            name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if line.startswith(":"):
-                self.comments += 1
-            elif name == "id":
-                event.id = self.last_id = value
-            elif name == "event":
-                event.kind = value
-            elif name == "retry":
-                event.retry = self.retry = int(value)
-            elif name == "data":
-                event.data += value
-            elif not line and event != Event():
+        for data in self.response.iter_bytes():
+            for event in self._reader.feed(data):
+                self.last_id = event.id or self.last_id
+                self.retry = self.retry if event.retry is None else event.retry
                 yield event
-                event = Event()
 
     def events(self) -> Iterator[Event]:
         """Return the events that have not been read, as they come."""

@@ -53,6 +53,17 @@ def test_sigkill_repeats_nothing_that_gave_its_key_where_states_are_for_single_u
     assert report["duplicated_keyed_effects"] == 0
 
 
+@pytest.mark.parametrize(("database", "struck"), [("sqlite", "kill"), ("postgresql", "both")])
+def test_no_open_call_is_lost_whose_client_comes_back(database: str, struck: str) -> None:
+    """An answer that was lost with its server is counted apart."""
+    report = run("--seconds", str(SECONDS), "--era", "2025-11-25", "--database", database, "--signal", struck)
+    assert report["killed"] + report["terminated"] > 0
+    assert report["flows_lost"] == report["duplicated_keyed_effects"] == 0
+    assert report["flows_started"] == report["flows_finished"] + report["flows_whose_answer_was_lost"] >= CLIENTS
+    assert report["flows_whose_answer_was_lost"] <= report["answers_not_acknowledged"]
+    assert report["keyed_effects"] >= report["flows_finished"] > report["flows_started"] / 2
+
+
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_no_task_is_lost_and_no_recorded_step_runs_again(database: str) -> None:
     report = run("--tasks", str(TASKS), "--database", database, "--signal", "both")

@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 
-from ..live.test_asks import text
-from ..support.handshake import Handshake, Stream
+from mrtr_server.testing import Client, Flow, accept, yes
+
+from ..support.handshake import NEWEST, Handshake
 from ..support.serving import KEYS, Process, in_process
 
 APP = "tests.support.live_app:app"
+
+OCTOCAT = accept(name="octocat")
 
 
 @pytest.fixture
@@ -26,78 +28,57 @@ def fleet(tmp_path: Path) -> Iterator[list[Process]]:
         ]
 
 
-def client_of(*servers: Process, session: str = "") -> Handshake:
-    return Handshake([f"http://127.0.0.1:{server.port}/mcp" for server in servers], session=session)
+def urls(*servers: Process) -> list[str]:
+    return [f"http://127.0.0.1:{server.port}/mcp" for server in servers]
 
 
-def rest(stream: Stream) -> None:
-    """Read what is left of a stream that the server ends, or that breaks."""
-    try:
-        for _ in stream.events():
-            pass
-    except httpx.RemoteProtocolError:
-        pass
+def begin(flow: Flow, *others: Process) -> None:
+    """Begin a call that asks who one is; its next requests go elsewhere."""
+    assert flow.start().asks.keys() == {"login"}
+    flow.move_to(*urls(*others))
 
 
 def test_a_server_that_stops_sends_its_clients_elsewhere(fleet: list[Process]) -> None:
     holder, *others = fleet
-    first, second = client_of(holder), client_of(*others)
-    first.begin()
-    second.session = first.session
-    with first.calling("greet", greeting="Hi") as stream:
-        asked = stream.ask()
-        holder.process.send_signal(signal.SIGTERM)
-        rest(stream)
-    assert stream.retry, "the client is told when to come back"
-    with second.resume(stream.last_id) as again:
-        second.accept(asked, name="octocat")
-        response = again.end()
-    assert response["id"] == first.ids
-    assert text(response) == "Hi, octocat!"
+    flow: Flow = Client(*urls(holder), era=NEWEST).flow("greet", greeting="Hi")
+    begin(flow, *others)
+    holder.process.send_signal(signal.SIGTERM)
+    closed = flow.wait()
+    assert closed.needs_input
+    assert closed.events[-1].retry, "the client is told when to come back"
+    assert flow.answer(login=OCTOCAT).text == "Hi, octocat!"
     assert holder.wait() in (0, -signal.SIGTERM)
-    first.close()
-    second.close()
 
 
 def test_a_server_that_stops_hands_over_a_call_that_works(fleet: list[Process], tmp_path: Path) -> None:
     holder, *others = fleet
-    first, second = client_of(holder), client_of(*others)
-    first.begin()
-    second.session = first.session
+    raw = Handshake(urls(holder))
+    raw.begin()
     params = {"name": "work_after", "arguments": {"file": str(tmp_path / "gate")}, "_meta": {"progressToken": 1}}
-    with first.open("tools/call", params) as stream:
-        first.accept(stream.ask(), name="octocat")
+    with raw.open("tools/call", params) as stream:
+        raw.accept(stream.ask(), name="octocat")
         stream.next()
         holder.process.send_signal(signal.SIGTERM)
-        rest(stream)
+        assert [event.data for event in stream.events() if "result" in event.data] == []
     assert stream.retry
     (tmp_path / "gate").touch()
-    with second.resume(stream.last_id) as again:
-        assert text(again.end()) == "worked for octocat"
-    first.close()
-    second.close()
+    raw.urls = urls(*others)
+    with raw.resume(stream.last_id) as again:
+        assert again.end()["result"]["content"][0]["text"] == "worked for octocat"
+    raw.close()
 
 
 def test_three_questions_answered_with_a_kill_after_each(fleet: list[Process]) -> None:
-    servers = list(fleet)
-    client = client_of(*servers)
-    client.begin()
-    with client.calling("order", title="Emma") as stream:
-        asked = stream.ask()
-        holder = servers.pop(client.turn % 3)
-        holder.process.kill()
-        rest(stream)
-    last = stream.last_id
-    client.urls = [f"http://127.0.0.1:{server.port}/mcp" for server in servers]
-    with client.resume(last) as again:
-        client.accept(asked, name="Jane")
-        asked = again.ask()
-        servers.pop(client.urls.index(str(again.response.url))).process.kill()
-        rest(again)
-    client.urls = [f"http://127.0.0.1:{server.port}/mcp" for server in servers]
-    with client.resume(again.last_id) as third:
-        client.accept(asked, confirm=True)
-        for name in ("x", "x"):
-            client.accept(third.ask(), name=name)
-        assert text(third.end()) == "Emma of Jane, from x, for x"
-    client.close()
+    first, second, third = fleet
+    flow: Flow = Client(*urls(first), era=NEWEST).flow("order", title="Emma")
+    assert flow.start().asks.keys() == {"who"}
+    first.process.kill()
+    assert flow.wait().needs_input, "the stream breaks, and the call is not over"
+    flow.move_to(*urls(second))
+    assert flow.answer(who=accept(name="Jane")).asks.keys() == {"confirm"}
+    second.process.kill()
+    assert flow.wait().needs_input
+    flow.move_to(*urls(third))
+    assert flow.answer(confirm=yes).asks.keys() == {"from", "for"}
+    done = flow.answer({"from": accept(name="x"), "for": accept(name="x")})
+    assert done.text == "Emma of Jane, from x, for x"

@@ -289,6 +289,13 @@ class TestOpenCalls:
         assert started.text == "worked"
         assert flow.drop().text == "worked"
 
+    def test_what_comes_of_an_answer_need_not_be_waited_for(self, live: Client) -> None:
+        flow = live.flow("greet")
+        flow.start()
+        sent = flow.send({"login": ANN}, wait=False)
+        assert (sent.status, sent.asks) == (202, {})
+        assert flow.wait().questions == {"confirm": "Greet ann?"}
+
     def test_nobody_answers_in_time(self, live: Client) -> None:
         flow = live.flow("hurry")
         assert flow.start().needs_input
