@@ -264,7 +264,9 @@ class Round:
         callback = cast(Callback[Any], ask.callback)
         back = self._callbacks.callback_link(callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
-        return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
+        led = ask.leading(question.because(UNFINISHED if unfinished else ""), back)
+        led.page = self._callbacks.page(self.journal, key, question.digest)
+        return led
 
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Return the ask's key: its own, or the first of its default keys that is free and fits the journal best."""

@@ -40,6 +40,7 @@ from mrtr_server import (
     SQLStore,
     ToolError,
 )
+from mrtr_server.auth.fixed_tokens import TokenUser
 from mrtr_server.callbacks.base_url import BaseUrl
 from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import InvalidAnswer, StoreUnavailable
@@ -48,7 +49,6 @@ from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.arguments import Stored
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, yes
-from mrtr_server.transport.auth import TokenUser
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.flows import AsyncFlow, is_state_only
@@ -1350,7 +1350,17 @@ class TestHoldingEndsEarly:
     @pytest.fixture
     def callbacks(self) -> Callbacks:
         limits = Limits(hold_seconds=20)
-        return Callbacks({}, RING, InProcessStore(), audience="x", base=BaseUrl(BASE), identifies=False, limits=limits)
+        store = InProcessStore()
+        return Callbacks(
+            {},
+            RING,
+            store,
+            audience="x",
+            base=BaseUrl(BASE),
+            identifies=False,
+            fanout=store.fanout(),
+            limits=limits,
+        )
 
     @pytest.fixture
     def journal(self) -> Journal:

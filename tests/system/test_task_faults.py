@@ -247,6 +247,7 @@ class TestStartingAgain:
 
 
 class TestCancelling:
+    @pytest.mark.alone
     def test_reaches_a_handler_on_another_replica_within_a_second(self, tmp_path: Path, url: str) -> None:
         with fleet(tmp_path, url) as processes:
             worker, _ = processes.serve()
