@@ -49,12 +49,14 @@ class Outages:
                 await asyncio.sleep(BEFORE)
                 self.calm.clear()
                 began = ended = time.time()
+                taking = asyncio.ensure_future(asyncio.to_thread(self.take))  # which may wait for what is under way
                 try:
                     try:
-                        await asyncio.to_thread(self.take)  # which may wait for what is under way
+                        await asyncio.shield(taking)
                         began = time.time()
                         await asyncio.sleep(LASTS)
                     finally:
+                        await asyncio.wait([taking])  # or it is taken away when it has been brought
                         await asyncio.to_thread(self.bring)
                         ended = time.time()
                     await asyncio.sleep(AFTER)

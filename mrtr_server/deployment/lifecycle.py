@@ -117,7 +117,7 @@ class Lifecycle:
                     self.drain()
                     finishing = [redeemer.finish(shutdown) for redeemer in self._redeemers]
                     await asyncio.gather(self._worker.close(), *finishing)  # in the same seconds
-            await shutdown.in_time(self._shared.store.close(), f"{self._name}: the store")
+            await shutdown.in_time(self._shared.watched.close(), f"{self._name}: the store")
         finally:
             if busy := self._threads.busy:
                 logger.warning("%s: %d plain functions still run, and end with the process", self._name, busy)

@@ -247,6 +247,10 @@ class WatchedStore(Store):
 
     @override
     async def close(self) -> None:
+        looking = self._looking
+        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+            looking.cancel()  # or it would connect again
+            await asyncio.wait((looking,))
         await self._store.close()
 
     async def is_usable(self) -> bool:

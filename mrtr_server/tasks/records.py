@@ -126,13 +126,10 @@ class TaskRecords:
         return changes
 
     def status(self, row: TaskRow) -> TaskStatus:
-        """Return a task's status for its client: it needs input as soon as something is asked, whatever runs beside.
-
-        In the row it needs input only when nothing of it runs, nor is to.
-        """
-        if row.status == "working" and row.questions and self.sealed.unseal_questions(row).open:
-            return "input_required"
-        return row.status
+        """Return a task's status for its client; see `visible_status`."""
+        if row.status != "working" or not row.questions:  # what it asks need not be unsealed
+            return row.status
+        return visible_status(row, self.sealed.unseal_questions(row))
 
     def kept(self, row: TaskRow, journal: Journal) -> dict[str, Any]:
         """Return the changes that keep what a task has done, while its worker goes on. Raises `OverBudget`."""
@@ -163,6 +160,18 @@ class TaskRecords:
     def listen_for_workers(self, ids: Iterable[str]) -> Subscription:
         """Start to listen to what clients do to tasks, by their ids."""
         return self._fanout.subscribe(frozenset(Change("run", id) for id in ids))
+
+
+def visible_status(row: TaskRow, questions: Questions) -> TaskStatus:
+    """Return a task's status for its client: it needs input as soon as something is asked, whatever runs beside.
+
+    In the row it needs input only when nothing of it runs, nor is to.
+
+    Args:
+        row: the task.
+        questions: what it asks; nothing, if it has ended.
+    """
+    return "input_required" if questions.open else row.status
 
 
 def binding_of(row: TaskRow) -> RowBinding:

@@ -21,10 +21,11 @@ from ..storage.quotas import Quota
 from ..storage.tasks import ENDED, TaskRow
 from .notifications import Looked
 from .questions import Questions
-from .records import NOTHING_LEFT, TaskRecords, binding_of
+from .records import NOTHING_LEFT, TaskRecords, binding_of, visible_status
 from .sealing import ID_BYTES, RowBinding
 from .waiting_requests import WaitingRequests
-from .worker import Reservation, Worker
+from .worker import Worker
+from .worker_places import Reservation
 
 logger = logging.getLogger("mrtr_server")
 
@@ -295,7 +296,7 @@ class Tasks:
         questions = self._sealed.unseal_questions(row) if row.status not in ENDED else Questions()
         return Task(
             id=row.id,
-            status="input_required" if questions.open else row.status,
+            status=visible_status(row, questions),
             created=row.created,
             updated=row.updated,
             ttl=row.ttl,

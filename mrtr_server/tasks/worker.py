@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
 from secrets import token_hex
@@ -15,12 +14,12 @@ from ..errors import StoreUnavailable
 from ..flow.admission import Admission
 from ..flow.endings import YieldReason
 from ..storage.lease import Lease
-from ..storage.quotas import NOBODY
-from ..storage.tasks import Places, TaskRow
+from ..storage.tasks import TaskRow
 from .client_changes import ClientChanges
 from .records import TaskRecords
 from .round_executor import RoundExecutor, TaskTools
 from .task_run import AGAIN_AFTER, TaskRun
+from .worker_places import Reservation, WorkerPlaces
 
 logger = logging.getLogger("mrtr_server")
 
@@ -32,9 +31,6 @@ HEARTBEAT_INTERVAL = 0.5
 
 SKIP_TASK_SECONDS = 2.0
 """How long this worker skips a task that it can't run, in seconds."""
-
-RESERVED_LEASE_SECONDS = 5.0
-"""Lease of a task that is stored for this worker, until it has begun, in seconds."""
 
 SHUTDOWN_WAIT_FRACTION = 1 / 4
 """Fraction of the time left after the cut-off that each wait for cancelled work may take."""
@@ -74,7 +70,7 @@ class Worker:
             del self._loop_workers[other]
         self._loop_workers[loop] = self._start()
 
-    def reserve(self, row: TaskRow) -> AbstractContextManager["Reservation | None"]:
+    def reserve(self, row: TaskRow) -> AbstractContextManager[Reservation | None]:
         """Keep a place for a task that is about to be stored, if there is one for its caller on this event loop."""
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
         return nullcontext() if loop_worker is None else loop_worker.reserve(row)
@@ -98,46 +94,19 @@ class Worker:
                 del self._loop_workers[loop]
 
 
-class Reservation:
-    """A place that is kept for one task: it is stored as taken, so no worker has to claim it.
-
-    Args:
-        lease: names who takes it.
-        seconds: how long that is to hold.
-        take: begins the task.
-    """
-
-    __slots__ = ("_take", "_until", "lease", "seconds")
-
-    def __init__(self, lease: str, seconds: float, take: Callable[[TaskRow, float], None]) -> None:
-        self.lease = lease
-        self.seconds = seconds
-        self._until = time.monotonic() + seconds
-        self._take = take
-
-    def run(self, row: TaskRow) -> None:
-        """Run the task, which has been stored."""
-        self._take(row, self._until)
-
-
 class _LoopWorker:
     """A worker on one event loop."""
 
     def __init__(self, records: TaskRecords, tools: TaskTools, admission: Admission) -> None:
         self._records = records
-        self._terms = tools.terms
         self._admission = admission
         self._shutdown = admission.shutdown
         self._limits = records.limits
         self._executor = RoundExecutor(records, tools, self._leave_to_others)
         self._name = token_hex(16)
-        self._reserved: list[TaskRow] = []
-        """The tasks that places are kept for."""
-        self._share = self._limits.share_of(self._limits.tasks)
-        self._kept = min(self._share, self._limits.tasks - 1)
-        """How many places are kept for callers that have less than their share."""
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
+        self._places = WorkerPlaces(tools.terms, self._limits, self._rows_running)
         self._ended = asyncio.Event()
         self._closing = False
         self._claiming = False
@@ -176,6 +145,9 @@ class _LoopWorker:
     def _tasks_running(self) -> list["asyncio.Task[None]"]:
         return [task for _, task in self._running.values()]
 
+    def _rows_running(self) -> list[TaskRow]:
+        return [run.row for run, _ in self._running.values()]
+
     def _should_yield(self) -> YieldReason | None:
         return YieldReason.BUSY if self._closing or self._admission.draining else None
 
@@ -192,53 +164,19 @@ class _LoopWorker:
 
     # Claiming
 
-    def _at_once(self, tool: str) -> int:
-        """Return how many tasks of a tool run at once."""
-        terms = self._terms.get(tool)
-        return 0 if terms is None else terms.concurrency or self._limits.tasks
-
-    def _room(self, tools: list[str]) -> int:
-        """Return how many tasks of some tools, which are claimed together, may begin now."""
-        free = self._limits.tasks - len(self._reserved) - len(self._running)
-        if len(tools) > 1 or free <= 0:
-            return free
-        here = sum(row.name == tools[0] for row in self._here())
-        return min(self._at_once(tools[0]) - here, free)
-
-    def _here(self) -> Iterator[TaskRow]:
-        """Return the tasks that run here, or are about to."""
-        yield from self._reserved
-        for run, _ in self._running.values():
-            yield run.row
-
-    def _places(self) -> Places:
-        """Return how the places that are left are divided among callers.
-
-        A caller that has its share already gets one more only while enough are left for callers that have less.
-        """
-        spare = self._limits.tasks - len(self._reserved) - len(self._running) - self._kept
-        held = Counter(row.caller for row in self._here())
-        return Places(held, self._share, max(0, spare))
-
-    def _queues(self) -> list[list[str]]:
-        """Return the tools whose tasks are claimed together: each with a limit of its own, then all the others."""
-        limited = [[tool] for tool, terms in self._terms.items() if terms.concurrency is not None]
-        others = [tool for tool, terms in self._terms.items() if terms.concurrency is None]
-        return [*limited, others] if others else limited
-
     async def _claim(self) -> None:
         if self._should_yield():
             await asyncio.sleep(AGAIN_AFTER)
             return
         self._ended.clear()
         self._left = {id: until for id, until in self._left.items() if until > time.monotonic()}
-        queues, is_all = self._queues(), True
+        queues, is_all = self._places.queues, True
         for tools in queues:
-            if (room := self._room(tools)) > 0 and not self._should_yield():
+            if (room := self._places.room(tools)) > 0 and not self._should_yield():
                 is_all &= await self._claim_of(tools, room) < room
         if is_all and not self._should_yield():
-            open_ = [tools for tools in queues if self._room(tools) > 0]
-            places = self._places()
+            open_ = [tools for tools in queues if self._places.room(tools) > 0]
+            places = self._places.divided()
             full = len(open_) < len(queues) or any(map(places.has_share, places.held))
             await self._wait_for_more([tool for tools in open_ for tool in tools], full=full)
 
@@ -247,7 +185,12 @@ class _LoopWorker:
         self._claiming = True
         try:
             rows = await self._records.store.claim_tasks(
-                self._name, seconds=seconds, most=most, tools=tools, without=list(self._left), places=self._places()
+                self._name,
+                seconds=seconds,
+                most=most,
+                tools=tools,
+                without=list(self._left),
+                places=self._places.divided(),
             )
             now = self._records.now()
             late = [row for row in rows if row.deadline <= now]  # they had to wait for too long
@@ -295,23 +238,9 @@ class _LoopWorker:
             await self._records.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=0.0)
         return [row for row in rows if row not in waiting]
 
-    @contextmanager
-    def reserve(self, row: TaskRow) -> Iterator[Reservation | None]:
+    def reserve(self, row: TaskRow) -> AbstractContextManager[Reservation | None]:
         """See `Worker.reserve`."""
-        if self._should_yield() or self._room([row.name]) <= 0 or not self._may_have_one_more(row.caller):
-            yield None
-            return
-        self._reserved.append(row)
-        try:
-            yield Reservation(self._name, min(RESERVED_LEASE_SECONDS, self._limits.lease_seconds), self._take)
-        finally:
-            self._reserved.remove(row)
-
-    def _may_have_one_more(self, caller: str) -> bool:
-        if caller == NOBODY:
-            return True
-        places = self._places()
-        return places.spare > 0 or not places.has_share(caller)
+        return nullcontext() if self._should_yield() else self._places.reserve(row, self._name, self._take)
 
     def _take(self, row: TaskRow, until: float) -> None:
         if not self._closing:  # or it is for others when its lease ends
@@ -342,7 +271,7 @@ class _LoopWorker:
     async def _run(self, run: TaskRun) -> None:
         name = run.row.name
         # One that begins anew here waits for its former run, which may take a while to end.
-        turn = self._turns.setdefault(name, asyncio.Semaphore(self._at_once(name) or 1))
+        turn = self._turns.setdefault(name, asyncio.Semaphore(self._places.at_once(name) or 1))
         try:
             await self._executor.execute(run, turn, self._should_yield)
         finally:

@@ -174,9 +174,9 @@ async def test_a_task_is_written_once_for_each_step_and_once_at_each_end(
     await flow.start()
     assert (await flow.wait()).text == "done"
     asked = Counter(counted.take())
-    assert (asked["add_leased_task"], asked["change_task"]) == (1, changes)
+    assert (asked["add_task"], asked["change_task"]) == (1, changes)
     assert asked["holds_task"] == checks
-    assert asked.keys() - LOOKS - NOTICES - START <= {"add_leased_task", "change_task", "holds_task"}
+    assert asked.keys() - LOOKS - NOTICES - START <= {"add_task", "change_task", "holds_task"}
     await asyncio.gather(*(flow.look() for _ in range(3)))
     assert LOOKS & Counter(counted.take()).keys()
     assert (await flow.look()).text == "done"

@@ -291,6 +291,7 @@ def test_the_command_says_what_it_needs(tmp_path: Path) -> None:
     assert (without_keys.exit_code, "MRTR_KEYS is not set" in without_keys.output) == (1, True)
     without_tables = command(f"sqlite:///{tmp_path}/none.db", NEW.hex())
     assert (without_tables.exit_code, "there are no tables" in without_tables.output) == (1, True)
+    assert list(tmp_path.iterdir()) == [], "a name that is mistyped makes no file"
 
 
 async def test_the_command_keeps_the_old_keys_where_a_row_does_not_open(url: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mrtr_server import testing
+from mrtr_server.storage.sql.sqlite_mode import make_private
 from mrtr_server.testing import Answer, Flow, Reply
 
 from .serving import KEYS, ROOT, TIMEOUT, Process, in_process, lines_of, wait_until
@@ -154,5 +155,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 @contextmanager
 def fleet(directory: Path, database: str = "", *, lease: float = 30.0) -> Iterator[Fleet]:
     """Run processes with a database, of SQLite by default; end them all afterwards."""
+    url = database or f"sqlite:///{directory}/tasks.db"
+    if url.startswith("sqlite"):  # a worker that comes before the servers makes no file
+        make_private(url.removeprefix("sqlite:///"))
     with ExitStack() as stack:
-        yield Fleet(directory, database or f"sqlite:///{directory}/tasks.db", stack, lease)
+        yield Fleet(directory, url, stack, lease)

@@ -20,7 +20,7 @@ from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServe
 from mrtr_server.errors import UnknownTarget
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.tasks import task_run, worker
+from mrtr_server.tasks import task_run, worker, worker_places
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica
 
 from ..support.models import Login
@@ -374,7 +374,7 @@ class TestTasksThatBeginHere:
         flow = await starting
         row = await tools.row(flow)
         assert row.lease
-        assert 4 < row.leased_until - clock() <= worker.RESERVED_LEASE_SECONDS
+        assert 4 < row.leased_until - clock() <= worker_places.RESERVED_LEASE_SECONDS
         assert tools.ran == ["at once"]
         clock.advance(6)
         tools.store.slow = 0.0

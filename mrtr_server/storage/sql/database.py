@@ -45,6 +45,11 @@ class Database(ABC):
         self.migrations = read_migrations(kind)
 
     @property
+    def is_new(self) -> bool:
+        """Whether it is known without a connection that nothing was ever stored; see `Store.is_new`."""
+        return False
+
+    @property
     def version(self) -> str:
         """The version of the tables that this release works with."""
         return next(reversed(self.migrations))

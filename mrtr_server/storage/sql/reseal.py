@@ -100,7 +100,7 @@ async def reseal(url: str, ring: KeyRing) -> list[Resealed]:
     database = open_database(url)
     try:
         if await database.found_version() is None:
-            raise SetupError(f"{database.name}: there are no tables; check the URL of the database")
+            raise SetupError(f"{database.name}: there are no tables, so nothing to seal; check the URL of the database")
         return [
             await _reseal_table(database, table, [BoundCodec(ring, each) for each in table.purposes])
             for table in TABLES

@@ -10,6 +10,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from ...concurrency.threads import in_own_thread
 from ...errors import SetupError
 from .database import CONNECT_TIMEOUT, TIMEOUT, Database
@@ -52,6 +54,13 @@ class SQLiteDatabase(Database):
         self._told_mode = False
         self._users: set[asyncio.AbstractEventLoop] = set()
 
+    @property
+    @override
+    def is_new(self) -> bool:
+        """Whether there is no file, in a folder that is there: nobody has made it yet, or its name is mistyped."""
+        path = Path(self._path)
+        return path.parent.is_dir() and not path.exists()
+
     async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
         """Run one statement, and return its rows; see `Database.rows`."""
         return await self.execute(self.statements[statement], given)
@@ -93,6 +102,8 @@ class SQLiteDatabase(Database):
         """Return the version of the tables that are there; see `Database.found_version`."""
 
         def look() -> str | None:
+            if self.is_new:  # to connect would make it
+                return None
             with closing(self._connect()) as connection:
                 return self._find_version(connection)
 

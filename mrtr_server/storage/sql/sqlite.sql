@@ -101,26 +101,7 @@ INSERT INTO mrtr_tasks (
 )
 SELECT
     :id, :owner, :name, :status, :message, :created, :updated, :ttl, :poll, :deadline, :expires, :call, :journal,
-    :questions, :outcome, :version, :lease, :leased_until, :attempts, :caller, :writer
-WHERE (
-        SELECT coalesce(sum(tasks), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
-    AND (
-        SELECT coalesce(sum(tasks), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
-    )
-ON CONFLICT (id) DO NOTHING
-RETURNING id;
-
--- name: add_leased_task
-INSERT INTO mrtr_tasks (
-    id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
-    version, lease, leased_until, attempts, caller, writer
-)
-SELECT
-    :id, :owner, :name, :status, :message, :created, :updated, :ttl, :poll, :deadline, :expires, :call, :journal,
-    :questions, :outcome, :version, :lease, :now + :seconds, :attempts, :caller, :writer
+    :questions, :outcome, :version, :lease, CASE WHEN :lease = '' THEN :leased_until ELSE :now + :seconds END, :attempts, :caller, :writer
 WHERE (
         SELECT coalesce(sum(tasks), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
         FROM mrtr_usage WHERE caller = '*'

@@ -61,9 +61,8 @@ class SQLTasks(TaskStore):
         given = {**_fields(row), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
         given |= budget(quota, quota.tasks) | {"caller": row.caller}
         await self._sweep()
-        statement = "add_leased_task" if row.lease else "add_task"
         for _ in range(LOOKS):
-            if await self.database.rows(statement, **given):
+            if await self.database.rows("add_task", **given):
                 if not row.lease:
                     self._wake()
                 return True
