@@ -38,7 +38,7 @@ LEASE, KEEP = 60.0, 3600.0
 
 
 NO_DISK = "fsync = off\nfull_page_writes = off\n"
-"""Nothing waits for the disk: what is written outlives the death of any process, and no machine loses its power here."""
+"""Nothing waits for the disk: what is written outlives every process, and no machine loses its power here."""
 
 
 class PostgreSQL:
