@@ -1260,9 +1260,10 @@ class TestWithoutASharedStore:
         app = MRTRServer("bank", keys=[KEY])
         add_pay(app)
         app.tool(name="wipe", single_use=True)(effect)
+        assert caplog.text == "", "nobody is served yet"
+        flow = await asked(app)
         assert caplog.text.count("there is no shared store") == 1
         assert "MRTR_DATABASE_URL" in caplog.text
-        flow = await asked(app)
         repeated = again(app, flow, flow.state)
         assert (await flow.send({"confirm": yes})).text == (await repeated.send({"confirm": yes})).text
         assert EFFECTS == ["5 paid"]

@@ -590,6 +590,25 @@ class TestALease:
         await other._parts.worker.close()
         await tools.app._parts.worker.close()
 
+    async def test_of_a_worker_that_died_is_taken_over_once_though_the_next_one_hands_the_task_back(
+        self, tools: Tools, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow = await tools.start("steps", replica(tools.app, run_tasks=False))
+        await tools.store.change_task(await tools.row(flow), attempts=1, lease="dead", leased_until=0.0)
+        tools.app._parts.worker.start()
+        await tools.began.wait()
+        row = await tools.row(flow)
+        await tools.store.change_task(row, journal=row.journal, attempts=2)  # as if it had recorded nothing
+        await tools.app._parts.worker.close()
+        assert (await tools.row(flow)).attempts == 0
+        tools.gate.set()
+        other = replica(tools.app)
+        flow.move_to(other)
+        other._parts.worker.start()
+        assert (await flow.wait()).text == "last"
+        assert len([each for each in caplog.messages if "is taken over" in each]) == 1
+        await other._parts.worker.close()
+
     async def test_lost_again_and_again_fails_the_task(self, caplog: pytest.LogCaptureFixture) -> None:
         tools = Tools(Flaky(), limits=Limits(task_attempts=2))
         flow = await tools.start("greet", replica(tools.app, run_tasks=False))
@@ -1048,7 +1067,7 @@ class TestAClientThatLeaves:
         """A client of the flat form waits for the first ask, and nobody else can ever ask for the task."""
         tools.gate.clear()
         request = asyncio.create_task(
-            AsyncClient(tools.app, dialect="sep-draft").request(
+            AsyncClient(tools.app, era="sep-draft").request(
                 "tools/call", {"name": "steps", "arguments": {}, "task": {}}
             )
         )
