@@ -222,6 +222,19 @@ class TestDecorators:
 
 
 class TestOptions:
+    @pytest.mark.parametrize(
+        ("option", "why"),
+        [
+            ({"name": ""}, "MRTRServer needs a name"),
+            ({"path": "mcp"}, "path='mcp' must start with a slash"),
+            ({"page_size": 0}, "page_size must be at least 1"),
+            ({"lame_duck": -0.1}, "lame_duck= takes a number of seconds; it got -0.1"),
+        ],
+        ids=str,
+    )
+    def test_those_that_can_not_work_are_refused(self, option: dict[str, Any], why: str) -> None:
+        assert refusal(MRTRServer, **{"name": "x", "keys": [bytes(32)], **option}) == why
+
     @pytest.mark.parametrize("option", ["dialects", "allowed_origins", "allowed_hosts"])
     def test_one_string_is_no_list(self, option: str) -> None:
         options: Any = {option: "2026-07-28"}

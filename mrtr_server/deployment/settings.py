@@ -79,8 +79,6 @@ class Settings(Generic[Server]):
             raise SetupError(f"path={self.path!r} must start with a slash")
         if self.page_size < 1:
             raise SetupError("page_size must be at least 1")
-        if not self.lame_duck >= 0:
-            raise SetupError("lame_duck must not be negative")
         for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts"):
             texts = getattr(self, option)
             if isinstance(texts, str):

@@ -121,13 +121,13 @@ class Calling:
         return self._replies[0]
 
 
-def ends_in_time(process: Process, *, number: signal.Signals = signal.SIGTERM) -> int:
-    """Tell a process to end; see that it does within the deadline. Give the exit code."""
+def ends_in_time(process: Process, *, within: float = 2 * SECONDS) -> int:
+    """Tell a process to end, and see that it does in time: twice the deadline on a busy machine. Give the exit code."""
     began = time.monotonic()
-    process.process.send_signal(number)
+    process.process.send_signal(signal.SIGTERM)
     code = process.wait(SECONDS + TIMEOUT)
     took = time.monotonic() - began
-    assert took < SECONDS, (took, process.text)
+    assert took < within, (took, process.text)
     return code
 
 
@@ -162,6 +162,14 @@ class TestUvicorn:
         assert_cut_off(calling.reply)
         assert f"tools/call '{tool}' was cut off, since the server shuts down" in server.text
         assert "Traceback" not in server.text
+
+    @pytest.mark.alone
+    def test_it_holds_the_deadline_where_nothing_else_runs(self, place: Place) -> None:
+        server = place.serve()
+        calling = Calling(server.port, "plain")
+        place.wait_for("plain")
+        ends_in_time(server, within=SECONDS)
+        assert_cut_off(calling.reply)
 
     def test_in_the_words_of_the_drafts_too(self, place: Place) -> None:
         server = place.serve()

@@ -220,7 +220,10 @@ async def test_threads_end_when_there_is_nothing_to_do(file: SQLiteFile, monkeyp
                 await asyncio.sleep(0.01)
 
 
-async def test_closing_waits_for_what_is_under_way_and_it_may_be_used_again(file: SQLiteFile, gate: Gate) -> None:
+async def test_closing_waits_for_what_is_under_way_and_it_may_be_used_again(
+    file: SQLiteFile, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE", 2 * TIMEOUT)  # closing does not wait for that
     before = threads()
     adding = await held(file, gate, *range(100, 150))
     closing_it = asyncio.create_task(asyncio.to_thread(file.close))

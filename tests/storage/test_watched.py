@@ -20,7 +20,7 @@ from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.storage.watched import Outage, WatchedStore
 from mrtr_server.testing import AsyncClient, Reply, yes
 
-from ..support.databases import PostgreSQL
+from ..support.databases import PostgreSQL, task_row
 from ..support.wire import JSON
 
 pytestmark = pytest.mark.anyio
@@ -333,6 +333,23 @@ class TestTakingTasksOver:
 
     async def claim(self, watched: WatchedStore) -> None:
         await watched.claim_tasks("lease", seconds=1, most=1, tools=["tool"])
+
+    async def test_one_that_has_stored_a_task_writes_nothing_more_to_find_out_whether_it_can(
+        self, watched: WatchedStore, store: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks: list[str] = []
+        put = store.put
+
+        async def noted(key: str, value: bytes, **more: Any) -> bool:
+            looks.append(key)
+            return await put(key, value, **more)
+
+        monkeypatch.setattr(store, "put", noted)
+        assert await watched.add_task(task_row())
+        for _ in range(4):
+            await self.claim(watched)
+            await asyncio.sleep(watched_store.POLL_INTERVAL)
+        assert looks == []
 
     async def waited(self, watched: WatchedStore, store: Shared) -> float:
         """Claim until tasks are taken over; give how long that took, in seconds."""

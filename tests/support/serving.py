@@ -55,7 +55,8 @@ def in_thread(app: ASGIApp, *, wait: bool = True, of: object = None, **options: 
     """
     defaults = {"port": 0, "log_level": "warning", "ws": "none", "access_log": False, "timeout_graceful_shutdown": 1}
     server = uvicorn.Server(uvicorn.Config(app, **{**defaults, **options}))
-    thread = threading.Thread(target=server.run, name="server")
+    # Should it hang, its test fails, and the process ends all the same.
+    thread = threading.Thread(target=server.run, name="server", daemon=True)
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive(), "the server to start")

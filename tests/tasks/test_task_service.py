@@ -792,6 +792,12 @@ class TestCancellation:
         await mine._parts.worker.close()
 
 
+async def test_small_tasks_are_looked_up_in_one_go(client: AsyncClient, server: MRTRServer) -> None:
+    ids = sorted([(await started(client, "sure")).task for _ in range(3)])
+    tasks, left = await server._parts.tasks.peek(ids, None)
+    assert (sorted(tasks), left) == (ids, [])
+
+
 class TestPrincipals:
     @pytest.fixture
     def server(self, store: Store) -> MRTRServer:

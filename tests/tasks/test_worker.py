@@ -620,6 +620,28 @@ class TestALease:
         assert "as when its event loop is blocked" in caplog.text, "its worker need not have ended"
         await tools.app._parts.worker.close()
 
+    async def test_of_the_last_attempts_is_held_for_one_task_at_a_time(self) -> None:
+        """One of them may be ending its workers, and none is failed for what ran beside it."""
+        tools = Tools(Flaky(), limits=Limits(task_attempts=2))
+        running: list[None] = []
+        seen: list[int] = []
+
+        async def suspect() -> str:
+            running.append(None)
+            seen.append(len(running))
+            await asyncio.sleep(0.02)
+            running.pop()
+            return "done"
+
+        tools.app.tool(task="optional")(suspect)
+        flows = [await tools.start("suspect", replica(tools.app, run_tasks=False)) for _ in range(3)]
+        for flow in flows:
+            await tools.store.change_task(await tools.row(flow), attempts=1)
+        tools.app._parts.worker.start()
+        assert [(await flow.wait()).text for flow in flows] == ["done"] * 3, "what went back has lost no attempt"
+        assert seen == [1] * 3
+        await tools.app._parts.worker.close()
+
     async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(self, caplog: pytest.LogCaptureFixture) -> None:
         tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
         await (await tools.start("greet")).wait()
@@ -885,6 +907,27 @@ class TestServersThatEnd:
         )
         assert (await flow.look()).task.status == "failed"
         await stranger._parts.worker.close()
+
+
+async def test_a_task_whose_tool_has_changed_since_fails_with_what_does_not_fit_any_more() -> None:
+    store = InProcessStore()
+    older = MRTRServer("worker", keys=KEYS, store=store, run_tasks=False)
+    newer = MRTRServer("worker", keys=KEYS, store=store)
+
+    @older.tool(name="order", task="optional")
+    async def order(size: str) -> str:
+        return size
+
+    @newer.tool(name="order", task="optional")
+    async def order_by_number(size: int) -> str:
+        return str(size)
+
+    flow = AsyncClient(older, tasks=True, log_level=None).flow("order", size="large")
+    await flow.start()
+    newer._parts.worker.start()
+    flow.move_to(newer)
+    assert "size" in (await flow.wait()).failure
+    await newer._parts.worker.close()
 
 
 async def test_an_error_that_a_handler_raises_ends_its_task_even_if_it_names_an_unknown_tool() -> None:

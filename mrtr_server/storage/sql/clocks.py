@@ -32,13 +32,15 @@ class ClockComparison:
         clock: returns the time of this machine, in seconds since the epoch.
     """
 
+    _error: ClocksApart
+    """What is raised while they are too far apart."""
+
     def __init__(self, name: str, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self._name = name
         self._ahead_of_monotonic: float | None = None
         self._verdict: _Verdict = "agree"
         self._compared = 0.0
-        self._error = ClocksApart()
 
     def note(self, theirs: float, before: float, took: float) -> None:
         """Record a reading of the database's clock.
