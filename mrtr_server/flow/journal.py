@@ -329,7 +329,7 @@ class Journal:
                 expires=expires,
             )
             # What an earlier release sealed has no such mark.
-            journal.single_use = "c" in fields or (_CONFIRMS in payload and journal._has_confirmation())
+            journal.single_use = "c" in fields or (payload.find(_CONFIRMS) >= 0 and journal._has_confirmation())
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequestState("not a journal") from None
         if expires <= now:
