@@ -145,7 +145,10 @@ class Journal:
 
     def keep(self, key: str, question: str, raw: JSON) -> None:
         """Keep the answer to a question, as the newest of its key."""
-        answers = self.answers.setdefault(key, {})
+        answers = self.answers.get(key)
+        if answers is None:
+            self.answers[key] = {question: raw}
+            return
         answers.pop(question, None)
         answers[question] = raw
         if len(answers) > ANSWERS_OF_A_KEY:

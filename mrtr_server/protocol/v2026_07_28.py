@@ -78,7 +78,7 @@ class ModernDialect(Dialect):
     def claims(self, envelope: Envelope) -> bool:
         """Return whether `_meta` has a version, or a header names one without a handshake (Versioning)."""
         header = envelope.headers.get(VERSION_HEADER)
-        if header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS:
+        if header == _VERSION_VALUE or (header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS):
             return True
         return names_version(envelope)
 
