@@ -46,7 +46,7 @@ class TaskOffer:
     first_ask: bool = False
 
 
-_SHORT_MESSAGE = 200
+_SHORT_MESSAGE = 256
 """How long a message may be, in characters, for its digest to be remembered."""
 
 
