@@ -117,9 +117,10 @@ class SessionChanges:
         except StoreUnavailable:
             state = SessionState()  # the lists are heard of in any case
         wanted = {*_LISTS, *(Change("resource", uri) for uri in state.resources)}
+        wanted |= {Change("page", page) for page in state.pages}
         if session:
             wanted.add(changed(session))
-        self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted))
+        self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted), challenges=False)
         if before is not None:
             before.close()
         if state.ended or self._is_closed:

@@ -14,6 +14,7 @@ from ..errors import (
     InvalidRequest,
     MissingCapability,
     OverBudget,
+    PagesRequired,
     RequestError,
     Unavailable,
     UnknownMethod,
@@ -50,6 +51,7 @@ from .messages import (
     Discovery,
     Note,
     Outcome,
+    PageReported,
     Progress,
     Question,
     Subscription,
@@ -93,6 +95,7 @@ class HandshakeDialect(Dialect):
         UnknownMethod: (200, -32601),
         InvalidParams: (200, -32602),
         OverBudget: (200, -32602),
+        PagesRequired: (200, -32042),
         MissingCapability: (200, -32021),  # these versions name no code for what the client did not declare
         Unavailable: (200, -32603),
         CutOff: (200, -32603),
@@ -226,6 +229,9 @@ class HandshakeDialect(Dialect):
         status, written = super().dump_error(error)
         if isinstance(error, UnknownTarget) and "uri" in (error.data or {}):
             written["code"] = _NO_RESOURCE
+        elif isinstance(error, PagesRequired):
+            asked = (question_params(self.form, each, name) for name, each in error.questions.items())
+            written["data"] = {"elicitations": list(asked)}
         return status, written
 
     def dump_question(self, id: str, question: Question, elicitation: str) -> bytes:
@@ -242,7 +248,9 @@ class HandshakeDialect(Dialect):
         return request(id, question.method, question_params(self.form, question, elicitation))
 
     def note(self, note: Note) -> bytes:
-        """Return the notification that carries a note."""
+        """Return the notification that carries a note; empty where this version has none."""
+        if isinstance(note, PageReported) and self.form.enriches:
+            return _completion(note.page)
         if isinstance(note, Progress) and note.message is not None and not self.form.annotates:
             note = Progress(note.token, note.progress, note.total)
         return super().note(note)
@@ -285,10 +293,17 @@ class _NotificationWriter(ListenWriter):
     def changed(self, change: Change) -> bytes:
         if change.kind == "resource":
             return notification("notifications/resources/updated", {"uri": change.uri})
+        if change.kind == "page":
+            return _completion(change.uri)
         return notification(f"notifications/{change.kind}/list_changed", {})
 
     def closed(self) -> bytes:
         return b""
+
+
+def _completion(page: str) -> bytes:
+    """Return the notification that a page has reported (Elicitation, Completion Notifications)."""
+    return notification("notifications/elicitation/complete", {"elicitationId": page})
 
 
 def _negotiated(params: Mapping[str, Any]) -> str:

@@ -65,6 +65,7 @@ class Question:
         params: its parameters; a `message` in them is what the person reads.
         needs: the capability that the client must have declared, as a dotted path.
         shape: digest of all of `params` but the message.
+        page: names a page that reports back, by the name that its report is stored under; empty for all else.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Question:
     params: JSON
     needs: str
     shape: str = ""
+    page: str = ""
     digest: str = field(init=False)
     """Kind, message and shape, each of which must be the same for an answer to count."""
 
@@ -81,6 +83,11 @@ class Question:
         message = self.params.get("message", "")
         read = _message_digest(message) if len(message) <= _SHORT_MESSAGE else digest_bytes(message.encode())
         self.digest = f"{self.kind}.{read}.{self.shape}"
+
+    def parts(self) -> tuple[Any, ...]:
+        """Return what `Question(*parts)` makes the same question of."""
+        parts = (self.kind, self.method, self.params, self.needs, self.shape)
+        return (*parts, self.page) if self.page else parts  # earlier releases have five
 
     def because(self, reason: str) -> "Question":
         """Return the question with a reason before its message. The digest stays, so that its answer still counts."""
@@ -297,7 +304,14 @@ class LogMessage:
     logger: str | None = None
 
 
-Note = Progress | LogMessage
+@dataclass(frozen=True, slots=True)
+class PageReported:
+    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications)."""
+
+    page: str
+
+
+Note = Progress | LogMessage | PageReported
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,13 +321,13 @@ class Change:
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
             task, `"run"` for what the client of a task did to it, which its worker is to hear of; for open calls
-            `"answer"` and `"cancelled"`, for sessions `"session"`.
+            `"answer"` and `"cancelled"`, for sessions `"session"`, and `"page"` for a page that has reported back.
         uri: the resource, or the id of what has changed.
         task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
         note: what saves its listener a look in the store, sealed. A fan-out need not carry it.
     """
 
-    kind: Literal["tools", "prompts", "resources", "resource", "task", "run", "answer", "cancelled", "session"]
+    kind: Literal["tools", "prompts", "resources", "resource", "task", "run", "answer", "cancelled", "session", "page"]
     uri: str = ""
     task: Task | None = field(default=None, compare=False)
     note: str = field(default="", compare=False)
@@ -341,6 +355,16 @@ class Nothing:
 
 
 NOTHING = Nothing()
+
+
+class Turn:
+    """An awaitable that yields to the event loop once. Unlike a coroutine, it need not be awaited."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+TURN = Turn()
 
 
 class Outlet(Protocol):

@@ -28,6 +28,9 @@ from ..support.stores import Stores
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
+
+WOKEN = 2.5
+"""How soon who waits is woken on a busy machine, in seconds: without a word it would look after three at least."""
 LEASED: dict[str, Any] = {"status": "working", "lease": "mine", "attempts": 1, "version": 1}
 OF_A_SERVER_THAT_GOES = (
     "can't connect: ",
@@ -353,7 +356,7 @@ class TaskContract:
         start = time.monotonic()
         await bench.another.add_task(task_row())
         await waiting
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < WOKEN
 
     async def test_who_waits_for_tasks_is_woken_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
         await bench.add()
@@ -368,7 +371,7 @@ class TaskContract:
             start = time.monotonic()
             assert await bench.another.change_task(row, status="working", lease="", leased_until=0.0)
             await waiting
-            assert time.monotonic() - start < 1
+            assert time.monotonic() - start < WOKEN
             (row,) = await bench.claim()
 
     async def test_nothing_wakes_for_what_runs(self, bench: Bench) -> None:
@@ -409,7 +412,7 @@ class TaskContract:
             if not claimed:
                 start = time.monotonic()
                 await bench.store.wait_for_tasks(30, tools=TOOLS)
-                assert time.monotonic() - start < 1
+                assert time.monotonic() - start < WOKEN
             await adding
             assert len(claimed or await bench.claim()) == 1
 
@@ -539,6 +542,7 @@ class SQLContract(TaskContract):
         assert sum(map(bool, taken)) > 1, "there was nothing to share"
         assert {(await bench.found(row)).status for row in rows} == {"completed"}
 
+    @pytest.mark.alone
     async def test_a_worker_that_waits_in_another_process_is_woken_within_a_second(
         self, bench: Bench, url: str
     ) -> None:
@@ -763,7 +767,7 @@ class TestPostgreSQLTasks(SQLContract):
         start = time.monotonic()
         await bench.add()
         await waiting
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < WOKEN
 
 
 class Model(RuleBasedStateMachine):

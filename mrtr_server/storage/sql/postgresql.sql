@@ -160,6 +160,23 @@ FROM (
 WHERE coalesce(before, 0) < :most_bytes
 ORDER BY id COLLATE "C";
 
+-- name: list_tasks
+-- For operators: without what is sealed. It looks at all of them.
+SELECT
+    id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, ''::bytea, ''::bytea, ''::bytea, ''::bytea,
+    version, lease, leased_until, attempts, caller
+FROM mrtr_tasks
+WHERE (:status::text = '' OR status = :status::text) AND (:tool::text = '' OR name = :tool::text) AND expires + 0 > :now
+ORDER BY updated DESC, id
+LIMIT :most;
+
+-- name: find_referenced_tasks
+-- By the first digits of their ids, as the log has them.
+SELECT id FROM mrtr_tasks
+WHERE (id LIKE :reference::text || '%' OR id LIKE '%-' || :reference::text || '%') AND expires + 0 > :now
+ORDER BY id
+LIMIT 2;
+
 -- name: change_task
 -- The writer of the next version comes again where the first reply was lost with its connection.
 UPDATE mrtr_tasks SET {changes}
