@@ -20,11 +20,12 @@ MOST_IN_BATCH = 100
 """How many messages a batch may hold."""
 
 _LARGEST_KEY = 10**LONGEST_KEY
+_LEAST_KEY = -_LARGEST_KEY
 
 
 def is_longer(value: str | int, longest: int) -> bool:
     """Return whether an id has more than so many characters, or a number more digits than a key may have."""
-    return len(value) > longest if isinstance(value, str) else not -_LARGEST_KEY < value < _LARGEST_KEY
+    return len(value) > longest if isinstance(value, str) else not _LEAST_KEY < value < _LARGEST_KEY
 
 
 def check_length(value: str | int, longest: int, what: str) -> None:

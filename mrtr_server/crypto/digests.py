@@ -16,7 +16,11 @@ from pydantic_core import to_json
 def _normal(value: Any) -> Any:
     kind = type(value)
     if kind is dict:
-        return {key: item if type(item := value[key]) is str else _normal(item) for key in sorted(value)}
+        normal = {}
+        for key in sorted(value):
+            item = value[key]
+            normal[key] = item if type(item) is str else _normal(item)
+        return normal
     if kind is list:
         return [_normal(item) for item in value]
     # RFC 8785, too, writes whole numbers from 1e21 on with an exponent.

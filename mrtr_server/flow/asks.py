@@ -1,6 +1,6 @@
 """Asks and answers: what a handler asks for, and what it gets."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
@@ -109,7 +109,7 @@ class Roots(_Answer):
     roots: tuple[Root, ...]
 
 
-class Ask(ABC, Generic[T]):
+class Ask(Generic[T]):  # not an ABC, since every `isinstance` would run Python code
     """One thing that a server wants from the client; its answer is a `T`.
 
     Args:

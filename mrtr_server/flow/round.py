@@ -80,7 +80,6 @@ class Round:
         call: Call,
         journal: Journal,
         name: str,
-        *,
         callbacks: Callbacks,
         takes_early: bool = True,
         reports: Reports[YieldReason] = NO_REPORTS,

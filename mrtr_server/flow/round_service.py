@@ -151,7 +151,7 @@ class RoundService:
             if not isinstance(result, InputRequired):
                 return Completed(result)
             journal, bound_to = Journal(self._clock()), binding(self._audience, call)
-            end = conclude_result(handler, Round(call, journal, handler.name, callbacks=self._callbacks), result)
+            end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
             journal, bound_to = opened or self.open_state(handler, call)
@@ -222,7 +222,7 @@ class RoundService:
         """Run a round of a call."""
         early, callbacks = not handler.single_use, self._callbacks
         if handler.is_pure:
-            round_ = Round(call, journal, handler.name, takes_early=early, callbacks=callbacks, reports=reports)
+            round_ = Round(call, journal, handler.name, callbacks, early, reports)
             return run_pure(handler, arguments, round_, self._threads)
         waiting = WaitingRound(
             call,
@@ -342,7 +342,7 @@ class RoundService:
         if reports.left is not None:
             return Yielded(reports.left)
         if handler.is_pure:
-            round_ = Round(call, journal, handler.name, takes_early=False, callbacks=self._callbacks, reports=reports)
+            round_ = Round(call, journal, handler.name, self._callbacks, False, reports)
             end = await run_pure(handler, arguments, round_, self._threads)
         else:
             waiting = WaitingRound(
@@ -384,7 +384,9 @@ class RoundService:
         keeps_state: bool = False,
     ) -> NeedsInput:
         try:
-            digests = {key: question.digest for key, question in questions.items()}
+            digests: dict[str, str] = {}
+            for key, question in questions.items():
+                digests[key] = question.digest
             journal.count_round(digests, self._limits, keeps_state=keeps_state)
             seconds = self._limits.state_seconds if handler.answer_within is None else handler.answer_within
             now = self._clock()

@@ -1,5 +1,6 @@
 """Calls of tools: in rounds, redeemed once, or as tasks."""
 
+from collections.abc import Awaitable
 from functools import partial
 from typing import assert_never
 
@@ -39,7 +40,7 @@ class Tools:
         self._errors = errors
         self._authorizer = authorizer
 
-    async def call(self, call: Call, outlet: Outlet) -> Outcome:
+    def call(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer `tools/call` (Tools, Calling Tools).
 
         Raises:
@@ -49,18 +50,30 @@ class Tools:
         if tool is None:
             raise UnknownTarget("tool", call.target)
         if self._authorizer.guards(tool.authorize):
-            await self._authorizer.require(call.caller, call.method, "tool", (tool.authorize, call.target))
+            return self._call_if_allowed(tool, call, outlet)
+        return self._call(tool, call, outlet)
+
+    async def _call_if_allowed(self, tool: Tool, call: Call, outlet: Outlet) -> Outcome:
+        await self._authorizer.require(call.caller, call.method, "tool", (tool.authorize, call.target))
+        return await self._call(tool, call, outlet)
+
+    def _call(self, tool: Tool, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
+        """Call a tool that the caller may call."""
         if call.mismatch is not None:
             raise call.mismatch
         try:
             # A flow that has begun may have been begun by a version that took more.
             arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
-            return Complete(failed(problems(call.target, misfit)))
+            return _done(Complete(failed(problems(call.target, misfit))))
         if tool.handler.task is not None and tool.handler.task.required and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
         if call.state is None:
-            return await self._run(tool, arguments, call, outlet, None, None)
+            return self._run(tool, arguments, call, outlet, None, None)
+        return self._deliver(tool, arguments, call, outlet)
+
+    async def _deliver(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
+        """Run a round that continues a flow."""
         try:
             outcome = await self._flows.deliver(tool.handler, call, partial(self._run, tool, arguments, call, outlet))
         except Exception as error:
@@ -136,3 +149,7 @@ class Tools:
         if isinstance(result, RequestError):
             raise result
         return result
+
+
+async def _done(outcome: Outcome) -> Outcome:
+    return outcome

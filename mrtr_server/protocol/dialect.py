@@ -300,11 +300,16 @@ def read_arguments(params: Mapping[str, Any]) -> JSON:
     return arguments
 
 
+_NO_ANSWERS = "inputResponses must be an object whose values are objects"
+
+
 def read_answers(answers: Any) -> dict[str, JSON]:
     """Return `inputResponses`, checked to be a map of objects. Raises `InvalidParams`."""
-    if not isinstance(answers, dict) or not all(isinstance(answer, dict) for answer in answers.values()):
-        raise InvalidParams("inputResponses must be an object whose values are objects")
-    for key in answers:
+    if not isinstance(answers, dict):
+        raise InvalidParams(_NO_ANSWERS)
+    for key, answer in answers.items():
+        if not isinstance(answer, dict):
+            raise InvalidParams(_NO_ANSWERS)
         check_length(key, LONGEST_KEY, "inputResponses")
     return answers
 

@@ -38,19 +38,13 @@ class Envelope:
     has_headers: bool = True
 
 
-# With every digit a 0 and every E an e, a number can only overflow where one of these is: an exponent of three digits,
-# or so many digits that one of two is enough. Looking for them costs a fraction of a regular expression.
-_TO_NUMBERS = bytes.maketrans(b"123456789E", b"000000000e")
+# What a body looks like: digits and plus signs are seen as 0, every E as e, and every bracket as {.
+_TO_SHAPES = bytes.maketrans(b"123456789+E[", b"0000000000e{")
 
 
-_MAY_OVERFLOW = (b"0e000", b"0e+000", b"0" * 200)
-
-
-# Few bodies have five characters of a number in a row, which each of these has. Seen alike, brackets count as one.
-_TO_SHAPES = bytes.maketrans(b"123456789eE+[", b"000000000000{")
-
-
-_LONG_NUMBER = b"0" * 5
+# A number can only overflow where one of these is: an exponent of three digits, or very many digits.
+_LARGE_EXPONENT = b"0e000"
+_MANY_DIGITS = b"0" * 40
 
 
 _STATE = b'"requestState":"'
@@ -92,9 +86,10 @@ def read_envelope(
         raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
     # Nearly every request can be cleared by its bytes, without the walk. A state, most of a retry, is left out: where a
     # body has `_STATE`, its last quote begins a string, and what is left out ends with the next quote at the latest.
+    # (`find` takes half the time of `in`, which first asks whether bytes are a number.)
     before, _, state = body.partition(_STATE)
     shapes = (before + state[state.find(b'"') :]).translate(_TO_SHAPES)
-    if shapes.count(b"{") > depth or (_LONG_NUMBER in shapes and _may_overflow(body)):
+    if shapes.count(b"{") > depth or shapes.find(_LARGE_EXPONENT) >= 0 or shapes.find(_MANY_DIGITS) >= 0:
         try:
             _check(message, depth, depth)
         except RequestError as error:
@@ -120,11 +115,6 @@ def _problem_of(message: JSON, request_id: str | int | None) -> str:
     if "id" in message and request_id is None:
         return "The id must be a string or an integer"
     return "" if isinstance(message.get("params", {}), dict) else "params must be an object"
-
-
-def _may_overflow(body: bytes) -> bool:
-    numbers = body.translate(_TO_NUMBERS)
-    return any(shape in numbers for shape in _MAY_OVERFLOW)
 
 
 def _check(value: Any, depth: int, limit: int) -> None:

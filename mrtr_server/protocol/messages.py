@@ -3,6 +3,7 @@
 import math
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from ..crypto.digests import digest, digest_bytes
@@ -45,6 +46,15 @@ class TaskOffer:
     first_ask: bool = False
 
 
+_SHORT_MESSAGE = 256
+"""How long a message may be, in characters, for its digest to be remembered."""
+
+
+@lru_cache(maxsize=128)
+def _message_digest(message: str) -> str:
+    return digest_bytes(message.encode())  # most messages of a tool are always the same
+
+
 @dataclass(slots=True)
 class Question:
     """An ask as it goes to the client.
@@ -70,7 +80,9 @@ class Question:
     def __post_init__(self) -> None:
         if not self.shape:
             self.shape = digest({name: value for name, value in self.params.items() if name != "message"})
-        self.digest = f"{self.kind}.{digest_bytes(self.params.get('message', '').encode())}.{self.shape}"
+        message = self.params.get("message", "")
+        read = _message_digest(message) if len(message) <= _SHORT_MESSAGE else digest_bytes(message.encode())
+        self.digest = f"{self.kind}.{read}.{self.shape}"
 
     def parts(self) -> tuple[Any, ...]:
         """Return what `Question(*parts)` makes the same question of."""

@@ -78,6 +78,7 @@ class Form:
         if required:
             self.schema["required"] = [name for name in properties if name in required]
         self.shape = digest({"requestedSchema": self.schema})
+        self._names = frozenset(properties)
         self._needs_nulls = always - required
 
     def validate(self, content: Any) -> BaseModel:
@@ -94,9 +95,11 @@ class Form:
         """
         if not isinstance(content, dict):
             raise InvalidAnswer("The form came back empty.")
-        known = {name: value for name, value in content.items() if name in self.schema["properties"]}
-        for name in self._needs_nulls - known.keys():
-            known[name] = None
+        known = dict(content)
+        if not self._names.issuperset(known):
+            known = {name: value for name, value in content.items() if name in self._names}
+        for name in self._needs_nulls:
+            known.setdefault(name, None)
         try:
             valid: BaseModel = self._validate(known)
         except ValidationError as error:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mrtr_server import Limits, Principal
@@ -164,6 +164,16 @@ class TestBinding:
             return call.principal, call.method, call.target, digest(call.arguments)
 
         assert (binding("weather", one) == binding("weather", other)) == (essence(one) == essence(other))
+
+    @given(calls, calls)
+    @example(replace(CALL, target="\0deploy"), CALL)
+    @example(replace(CALL, target="tools/call\0deploy"), replace(CALL, target="deploy\0"))
+    def test_a_state_opens_exactly_for_the_calls_of_its_binding(self, one: Call, other: Call) -> None:
+        payload = Journal(NOW).dump(binding("weather", one), NOW, 60, LIMITS)
+        if binding("weather", one) == binding("weather", other):
+            assert Journal.load(payload, binding("weather", other), NOW).flow
+        else:
+            assert refusal(payload, binding("weather", other)).startswith("belongs to ")
 
     def test_parts_that_run_into_each_other_are_told_apart(self) -> None:
         people = [
