@@ -16,6 +16,7 @@ from .answers import Answers
 from .events import EventIds
 from .holds import Holds
 from .session_states import SessionStates
+from .task_asks import TaskAsks
 
 LEASE = 10.0
 """How long a replica that runs a round of an open call may be silent before another may run it, in seconds."""
@@ -51,6 +52,7 @@ class LiveParts:
         self.sessions = Sessions(ring, audience, clock)
         self.states = SessionStates(ring, store, fanout, quotas, clock)
         self.answers = Answers(ring, audience, store, fanout, quotas, clock)
+        self.task_asks = TaskAsks(ring, audience)
         self.events = EventIds(ring, audience, store, quotas, clock)
         self.holds = Holds(limits)
         self.redeemer = Redeemer(store, BoundCodec(ring, LIVE_OUTCOME), quotas, lease=LEASE, clock=clock)

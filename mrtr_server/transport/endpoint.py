@@ -38,7 +38,7 @@ from ..protocol.all_dialects import (
 )
 from ..protocol.callers import NO_SCOPES, Client
 from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON, Call, Listening
+from ..protocol.messages import JSON, Call, Listening, TaskSupport
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
@@ -58,7 +58,8 @@ class Endpoint:
         dispatcher: answers calls.
         info: the server's name, version and so on, in the shape of `Implementation`.
         mirrored: the parameters that headers mirror, by the name of each tool that has some.
-        may_be_task: returns whether a tool's calls may become tasks.
+        task_support: returns whether a tool's calls become tasks.
+        takes_tasks: returns whether the server has tasks, or may have them later.
         output_schema: returns the schema of a tool's results.
         calls: serves calls that stay open while the client answers.
         live: what these and sessions share.
@@ -78,7 +79,8 @@ class Endpoint:
         dispatcher: Dispatcher,
         info: JSON,
         mirrored: Mapping[str, tuple[HeaderParameter, ...]],
-        may_be_task: Callable[[str], bool],
+        task_support: Callable[[str], TaskSupport],
+        takes_tasks: Callable[[], bool],
         output_schema: Callable[[str], JSON | None],
         calls: LiveCalls,
         live: LiveParts,
@@ -95,7 +97,7 @@ class Endpoint:
         chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
         versions = [dialect.version for dialect in chosen if dialect.version]
         self._versions = [each for dialect in chosen for each in dialect.versions]
-        surface = Surface(info, versions, mirrored, may_be_task, output_schema, live.sessions)
+        surface = Surface(info, versions, mirrored, task_support, output_schema, live.sessions, takes_tasks)
         self._dialects = [dialect(surface) for dialect in chosen]
         self._dispatcher = dispatcher
         self._limits = limits
@@ -251,18 +253,20 @@ class Endpoint:
         """Serve a request of the handshake era, or a batch, which has no envelope."""
         reply: Reply | None
         call: Call | None = None
+        dialect = handshake.dialect
         request_id = None if envelope is None else envelope.id
         try:
             if envelope is None:
                 reply = await handshake.serve_batch(body, connection)
             else:
                 connection = live = await handshake.connect(connection)
+                dialect = live.form
                 call = live.open(envelope, body)
                 del envelope, body  # as above
                 reply = await handshake.serve(call, live)
                 call = None
         except (Exception, asyncio.CancelledError) as error:
-            reply = await self._failed(error, connection, handshake.dialect, call, request_id)
+            reply = await self._failed(error, connection, dialect, call, request_id)
         if reply is not None:
             await connection.finish(*reply)
 

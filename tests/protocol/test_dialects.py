@@ -245,7 +245,7 @@ def below(kind: type[RequestError]) -> set[type[RequestError]]:
 
 @pytest.fixture(params=list(DIALECTS))
 def dialect(request: pytest.FixtureRequest) -> Dialect:
-    return DIALECTS[request.param](Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: False))
+    return DIALECTS[request.param](Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: "forbidden"))
 
 
 def test_every_error_is_in_the_table() -> None:

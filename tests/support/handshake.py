@@ -37,7 +37,18 @@ _RESULTS = {
     "resources/list": "ListResourcesResult",
     "resources/templates/list": "ListResourceTemplatesResult",
     "completion/complete": "CompleteResult",
+    "tasks/get": "GetTaskResult",
+    "tasks/list": "ListTasksResult",
+    "tasks/cancel": "CancelTaskResult",
+    "tasks/result": "CallToolResult",
 }
+
+
+def result_of(message: JSON) -> str:
+    """Return what the schema calls the result of a request."""
+    if message["method"] == "tools/call" and "task" in message.get("params", {}):
+        return "CreateTaskResult"
+    return _RESULTS.get(message["method"], "Result")
 
 
 @cache
@@ -195,8 +206,8 @@ class Handshake:
         """Post a message; return the whole reply, checked."""
         response = self.http.post(self.url(), content=json.dumps(message).encode(), headers=self.given(**headers))
         reply = Reply(response.status_code, response.headers, response.content)
-        if isinstance(message, dict) and reply.body and "result" in reply.message and message["method"] in _RESULTS:
-            check(_RESULTS[message["method"]], reply.result, self.version)
+        if isinstance(message, dict) and reply.body and "result" in reply.message:
+            check(result_of(message), reply.result, self.version)
         return reply
 
     def send(self, method: str, params: JSON | None = None, **headers: str | None) -> Reply:
@@ -214,6 +225,20 @@ class Handshake:
         with self.http.stream("POST", self.url(), content=content, headers=self.given(**headers)) as response:
             assert response.headers["content-type"].startswith("text/event-stream"), response.read()
             yield Stream(response, self.version)
+
+    def task(self, tool: str, ttl: int | None = None, **arguments: Any) -> JSON:
+        """Call a tool as a task; return the task."""
+        wanted = {} if ttl is None else {"ttl": ttl}
+        task: JSON = self.send("tools/call", {"name": tool, "arguments": arguments, "task": wanted}).result["task"]
+        return task
+
+    def about(self, method: str, task: JSON) -> Reply:
+        """Send a request about a task."""
+        return self.send(method, {"taskId": task["taskId"]})
+
+    def result_of(self, task: JSON, **headers: str | None) -> Any:
+        """Wait for the result of a task, and read the response as it comes; see `open`."""
+        return self.open("tasks/result", {"taskId": task["taskId"]}, **headers)
 
     def calling(self, tool: str, **arguments: Any) -> Any:
         """Call a tool that asks, and read its response as it comes; see `open`."""
