@@ -293,6 +293,7 @@ class TaskRun:
 
     async def _end(self, changes: Changes, *, patient: bool) -> bool:
         async with self._writing:  # so that a message that is just being stored is
+            self._send_progress()
             self.over = True
             if self._saying is not None:
                 self._saying.cancel()

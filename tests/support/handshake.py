@@ -147,6 +147,15 @@ class Stream:
         return message
 
 
+class PlainReply(Reply):
+    """A reply whose result is what it says, of a task as of anything else."""
+
+    @property
+    def result(self) -> JSON:
+        assert "result" in self.message, self.message
+        return dict(self.message["result"])
+
+
 @dataclass
 class Handshake:
     """A client of one server or several.
@@ -205,7 +214,7 @@ class Handshake:
     def post(self, message: Any, **headers: str | None) -> Reply:
         """Post a message; return the whole reply, checked."""
         response = self.http.post(self.url(), content=json.dumps(message).encode(), headers=self.given(**headers))
-        reply = Reply(response.status_code, response.headers, response.content)
+        reply = PlainReply(response.status_code, response.headers, response.content)
         if isinstance(message, dict) and reply.body and "result" in reply.message:
             check(result_of(message), reply.result, self.version)
         return reply
