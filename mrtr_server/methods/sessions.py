@@ -1,5 +1,6 @@
 """What clients of the handshake era ask that no other client does: `ping`, and what a session sets."""
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -119,6 +120,7 @@ class SessionChanges:
         self._tasks = tasks
         self._told: dict[str, Seen] = {}
         """The tasks that it hears of, as it was told of each last; at first, as its client found it."""
+        self._newest = math.inf
         self._changes: Subscription | None = None
         self._is_stale = False
         self._is_closed = False
@@ -145,13 +147,18 @@ class SessionChanges:
             self.close()
 
     async def _find_tasks(self) -> list[Change]:
-        """Return what tells of the caller's tasks, the newest of those that have not ended."""
+        """Return what tells of the caller's tasks: those that go on, and those new since last time."""
         if self._call.task is None:
             return []
         with suppress(StoreUnavailable):  # of which the log has a line
             tasks, _ = await self._tasks.page(owner_of(self._call), None, _MOST_TASKS)
-            known = {id: seen for id, seen in self._told.items() if seen.status not in ENDED}
-            self._told = {task.id: seen_of(task) for task in tasks if task.status not in ENDED} | known
+            self._told = {id: seen for id, seen in self._told.items() if seen.status not in ENDED}
+            for task in tasks:
+                if task.created > self._newest:  # of which its client knows what it was told when it called
+                    self._told.setdefault(task.id, Seen("working", task.created, "", ()))
+                elif task.status not in ENDED:
+                    self._told.setdefault(task.id, seen_of(task))
+            self._newest = max((task.created for task in tasks), default=0.0)
         return [Change("task", id) for id in self._told]
 
     async def next(self) -> list[Change]:

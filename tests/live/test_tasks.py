@@ -133,7 +133,9 @@ class TestCalls:
         assert found["structuredContent"] == {"films": 6}
         assert found["_meta"] == related(task)
 
-    @pytest.mark.parametrize(("wanted", "granted"), [({}, 600_000), ({"ttl": 10**9}, 600_000), ({"ttl": None}, 600_000)])
+    @pytest.mark.parametrize(
+        ("wanted", "granted"), [({}, 600_000), ({"ttl": 10**9}, 600_000), ({"ttl": None}, 600_000)]
+    )
     def test_the_time_to_live_is_the_shorter_of_what_both_want(
         self, studio: Callable[..., Handshake], wanted: JSON, granted: int
     ) -> None:
@@ -443,7 +445,7 @@ class TestElsewhere:
         client = studio(2, database)
         task = client.task("edit")
         with client.result_of(task) as stream:
-            first = stream.ask()
+            first, request = stream.ask(), client.ids
         with client.resume(stream.last_id) as again:
             client.accept(first, name="Ann")
             second = again.ask()
@@ -451,7 +453,7 @@ class TestElsewhere:
         client.accept(second, name="Bob")
         with client.resume(again.last_id) as again:
             response = again.end()
-        assert response["id"] == client.ids - 1 or response["id"] == 4
+        assert response["id"] == request
         assert text(response) == "Ann and Bob"
 
     def test_a_question_that_did_not_arrive_is_sent_again(self, studio: Callable[..., Handshake]) -> None:
@@ -565,9 +567,7 @@ class TestLists:
 
 
 class TestNotifications:
-    def test_a_session_hears_how_its_tasks_are_doing(
-        self, studio: Callable[..., Handshake], database: str
-    ) -> None:
+    def test_a_session_hears_how_its_tasks_are_doing(self, studio: Callable[..., Handshake], database: str) -> None:
         client = studio(2, database)
         before = client.task("greet")
         until(client, before, "input_required")
