@@ -38,7 +38,7 @@ class TaskRequests:
             return TaskStatusResult(await self._tasks.see_what_comes_of_it(call))
 
     async def list(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/list` (Tasks of 2025-11-25, Listing Tasks): the caller's own. Raises `RequestError`."""
+        """Serve `tasks/list` (Tasks, Listing Tasks): the caller's own. Raises `RequestError`."""
         with self._checked(call):
             owner = owner_of(call)
             listing = f"tasks of {owner}"

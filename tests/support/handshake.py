@@ -306,6 +306,8 @@ def play(client: Handshake, exchange: JSON) -> list[JSON]:
             body = response.read()
             return [json.loads(body)] if body else []
         for event in Stream(response, client.version).events():
+            if not event.data:  # what one would come back to
+                continue
             message = event.message
             if {"method", "id"} <= message.keys():
                 assert client.answer(message, next(answers)).status == 202

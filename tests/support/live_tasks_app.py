@@ -108,4 +108,4 @@ def register(app: MRTRServer) -> MRTRServer:
     return app
 
 
-app = register(MRTRServer("studio"))
+app = register(MRTRServer("studio", lame_duck=0))
