@@ -1,4 +1,4 @@
-"""Tasks of the handshake era, as its newest version has them (2025-11-25, Tasks)."""
+"""Tasks of the handshake era, as its newest version has them (Tasks)."""
 
 from typing import Any
 

@@ -544,7 +544,8 @@ class TestLists:
     def test_they_come_page_by_page_the_newest_first(self, studio: Callable[..., Handshake], database: str) -> None:
         client = studio(2, database, app={"page_size": 2})
         made = [client.task("count")["taskId"] for _ in range(5)]
-        listed, cursor = [], {}
+        listed: list[str] = []
+        cursor: JSON = {}
         for _ in range(3):
             page = client.send("tasks/list", cursor).result
             listed += [each["taskId"] for each in page["tasks"]]

@@ -16,12 +16,13 @@ APP = "tests.support.live_app:app"
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[list[Process]]:
-    """Three servers with one key and one database."""
+def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Process]]:
+    """Three servers with one key and one database; of another application, if the test names one."""
+    app = getattr(request, "param", APP)
     environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/live.db"}
     with ExitStack() as stack:
         yield [
-            stack.enter_context(in_process(APP, log=tmp_path / f"{name}.log", environment=environment))
+            stack.enter_context(in_process(app, log=tmp_path / f"{name}.log", environment=environment))
             for name in ("a", "b", "c")
         ]
 
@@ -100,4 +101,31 @@ def test_three_questions_answered_with_a_kill_after_each(fleet: list[Process]) -
         for name in ("x", "x"):
             client.accept(third.ask(), name=name)
         assert text(third.end()) == "Emma of Jane, from x, for x"
+    client.close()
+
+
+@pytest.mark.parametrize("fleet", ["tests.support.live_tasks_app:app"], indirect=True)
+def test_who_waits_for_a_task_goes_on_elsewhere_when_a_server_stops_and_when_one_is_killed(
+    fleet: list[Process],
+) -> None:
+    stopped, killed, other = fleet
+    client = client_of(stopped)
+    client.begin()
+    task = client.task("edit")
+    with client.result_of(task) as stream:
+        asked, request = stream.ask(), client.ids
+        stopped.process.send_signal(signal.SIGTERM)
+        rest(stream)
+    assert stream.retry, "the client is told when to come back"
+    client.urls = client_of(killed).urls
+    with client.resume(stream.last_id) as again:
+        client.accept(asked, name="Ann")
+        asked = again.ask()
+        killed.process.kill()
+        rest(again)
+    client.urls = client_of(other).urls
+    with client.resume(again.last_id) as third:
+        client.accept(asked, name="Bob")
+        response = third.end()
+    assert (response["id"], text(response)) == (request, "Ann and Bob")
     client.close()
