@@ -67,7 +67,9 @@ class LiveCalls:
         running = self._enter(call)
         try:
             if call.method == TASK_RESULT:
-                return await self._wait_for_task(call, channel, Event(channel.origin()))
+                token = {} if call.progress_token is None else {"_meta": {"progressToken": call.progress_token}}
+                origin = replace(channel.origin(), params={"taskId": call.target, **token})  # all that is ever needed
+                return await self._wait_for_task(call, channel, Event(origin))
             outcome = await self._first_rounds.run(call, channel, self._dispatch)
             if not isinstance(outcome, NeedsInput):
                 return outcome
