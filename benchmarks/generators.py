@@ -42,13 +42,19 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Generator:
-    """A load generator: its name, and how its command line is made from (scenario, port, seconds, connections)."""
+    """A load generator: its name, and how its command line is made from (scenario, port, seconds, connections).
+
+    Clients that begin with a handshake are played by `handshake_load.py`, whatever is installed.
+    """
 
     name: str
     command: Callable[[Scenario, int, float, int], list[str]]
+    python: Path
 
     def measure(self, scenario: Scenario, port: int, seconds: float, connections: int) -> Measurement:
         command = self.command(scenario, port, seconds, connections)
+        if scenario.handshake:
+            command = [str(self.python), str(HERE / "handshake_load.py"), str(port), str(seconds), str(connections)]
         done = subprocess.run(
             command,
             input=json.dumps(asdict(scenario)),
@@ -66,10 +72,10 @@ class Generator:
 def find_generator(python: Path) -> Generator:
     """Return the best load generator there is. `python` is an interpreter with uvloop, for `load.py`."""
     wrk = shutil.which("wrk")
-    return _wrk(wrk) if wrk else _plain(python)
+    return _wrk(wrk, python) if wrk else _plain(python)
 
 
-def _wrk(path: str) -> Generator:
+def _wrk(path: str, python: Path) -> Generator:
     def command(scenario: Scenario, port: int, seconds: float, connections: int) -> list[str]:
         # wrk takes whole seconds only.
         options = ["-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "-s", str(HERE / "wrk.lua")]
@@ -78,7 +84,7 @@ def _wrk(path: str) -> Generator:
         return [path, *options, url, "--", scenario.first, scenario.retry, scenario.text, *headers]
 
     version = subprocess.run([path, "-v"], capture_output=True, text=True).stdout.split("[")[0].strip()
-    return Generator(version or "wrk", command)
+    return Generator(version or "wrk", command, python)
 
 
 def _plain(python: Path) -> Generator:
@@ -86,4 +92,4 @@ def _plain(python: Path) -> Generator:
         return [str(python), str(HERE / "load.py"), str(port), str(seconds), str(connections)]
 
     print("wrk is not installed: load.py takes its place, and may be slower than the bare app", file=sys.stderr)
-    return Generator("load.py", command)
+    return Generator("load.py", command, python)

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import handshake_load
 from contenders import CONTENDERS, ENVIRONMENTS, HERE, OURS, USUAL
 from environments import make_environment, read_versions
 from generators import Generator, find_generator
@@ -86,7 +87,7 @@ def read_options() -> argparse.Namespace:
         type=names(list(CONTENDERS)),
         default=list(USUAL),
         metavar="NAME,...",
-        help=f"servers to run, of: {', '.join(CONTENDERS)} (all but the last two)",
+        help=f"servers to run, of: {', '.join(CONTENDERS)} (without it: {', '.join(USUAL)})",
     )
     parser.add_argument(
         "--scenarios",
@@ -109,8 +110,12 @@ def compare_answers(servers: dict[str, Server], scenarios: list[str]) -> list[st
     for name, server in servers.items():
         for scenario in scenarios:
             if scenario in CONTENDERS[name].scenarios:
+                answer: dict[str, Any] = {}
                 try:
-                    answer = check(SCENARIOS[scenario], server.port)
+                    if SCENARIOS[scenario].handshake:
+                        handshake_load.check(SCENARIOS[scenario], server.port)
+                    else:
+                        answer = check(SCENARIOS[scenario], server.port)
                 except UnexpectedResponseError as error:
                     raise RuntimeError(f"{name} failed in {scenario}: {error}\n{server.read_log()}") from error
                 if scenario == "call":

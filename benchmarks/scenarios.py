@@ -28,6 +28,7 @@ class Scenario:
     first: body of the first round. Its `id` is `@n@0`.
     retry: body of the second round, whose `id` is `@n@1`; empty where one round is the whole flow.
     text: the text that a complete answer has to carry.
+    handshake: what clients that begin with a handshake do in it, see `handshake_load.py`; empty for clients of today.
     """
 
     name: str
@@ -35,8 +36,9 @@ class Scenario:
     unit: str
     tool: str
     first: str
-    retry: str
-    text: str
+    retry: str = ""
+    text: str = ""
+    handshake: str = ""
 
     def headers(self) -> dict[str, str]:
         return {
@@ -59,6 +61,10 @@ def _addition(name: str, title: str, tool: str) -> Scenario:
     return Scenario(name, title, "requests/s", tool, _body(0, tool, '{"a":@n@0,"b":7}'), "", "@n@7")
 
 
+def _handshake(name: str, title: str, unit: str, what: str) -> Scenario:
+    return Scenario(name, title, unit, "", "", handshake=what)
+
+
 _LOCATION = '{"location":"City @n@"}'
 _ANSWERS = (
     '"inputResponses":{"github_login":{"action":"accept","content":{"name":"octocat"}}},"requestState":"@state@",'
@@ -78,5 +84,8 @@ SCENARIOS = {
             text="Current weather in City @n@ for octocat: 72 degrees, partly cloudy",
         ),
         _addition("sync", "Plain `tools/call` of a `def` (in a thread, by each framework's own default)", "add_sync"),
+        _handshake("handshake-call", "Plain `tools/call` of 2025-11-25, in a session", "requests/s", "call"),
+        _handshake("handshake-initialize", "`initialize` of 2025-11-25", "sessions/s", "initialize"),
+        _handshake("handshake-ask", "Call of 2025-11-25 that asks while it is open", "calls/s", "ask"),
     )
 }

@@ -17,7 +17,6 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import cycle
 
 MOST_HEADERS = 64 * 1024
 CHUNK = 64 * 1024
@@ -47,8 +46,8 @@ class RoundRobin:
     """
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
-        self._count = len(replicas)
-        self._turns = cycle(replicas)
+        self._replicas = replicas
+        self._next = 0
 
     async def listen(self, port: int = 0) -> asyncio.Server:
         """Start to listen on 127.0.0.1; on a free port by default."""
@@ -68,8 +67,10 @@ class RoundRobin:
             await to_client.wait_closed()
 
     async def _forward(self, request: bytes, client: StreamReader, to_client: StreamWriter) -> None:
-        for _ in range(self._count):
-            replica = next(self._turns)
+        first = self._next
+        for turn in range(first, first + len(self._replicas)):  # each once, whatever turns others take meanwhile
+            self._next = max(self._next, turn + 1)
+            replica = self._replicas[turn % len(self._replicas)]
             with suppress(OSError):
                 server, to_server = await asyncio.open_connection("127.0.0.1", replica.port, limit=MOST_HEADERS)
                 break

@@ -3,12 +3,16 @@
 import typing as _typing
 
 from ._version import __version__ as __version__
+from .auth.fixed_tokens import BearerTokens as BearerTokens
+from .auth.introspection import IntrospectionAuth as IntrospectionAuth
+from .auth.jwt_auth import JWTAuth as JWTAuth
 from .callbacks.callback_service import Callback as Callback
 from .callbacks.callback_service import CallbackLink as CallbackLink
 from .crypto.codec import Codec as Codec
 from .crypto.codec import SealedCodec as SealedCodec
 from .crypto.keys import KeyRing as KeyRing
 from .crypto.signing import SignedCodec as SignedCodec
+from .errors import InsufficientScope as InsufficientScope
 from .errors import MRTRError as MRTRError
 from .errors import NotFound as NotFound
 from .errors import ProtocolError as ProtocolError
@@ -56,7 +60,6 @@ from .storage.base import TaskStore as TaskStore
 from .storage.memory import InProcessStore as InProcessStore
 from .storage.pubsub import Fanout as Fanout
 from .storage.tasks import TaskRow as TaskRow
-from .transport.auth import BearerTokens as BearerTokens
 
 if _typing.TYPE_CHECKING:
     from .storage.sql.store import SQLStore as SQLStore

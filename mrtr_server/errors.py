@@ -13,6 +13,7 @@
     │   ├── NotBegun                a step was not run, since its round ends first
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
+    │   ├── IssuerUnavailable       the issuer of tokens can't be asked, and a token can't be verified without it
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     │   │   ├── WrongVersion        its tables are of an older or newer release
     │   │   └── ClocksApart         its clock is too far from this machine's for single use
@@ -31,7 +32,9 @@
     │       │   └── HandshakeNotServed  a client that begins with a handshake, and no version with one is served
     │       ├── SessionEnded        a session that its client has ended
     │       ├── MissingCapability   the client can't do what has to be asked of it
+    │       ├── PagesRequired       pages that the person has to open before the same call is sent again
     │       ├── AnswerNotShared     an answer to a call that another process holds, without a store that they share
+    │       ├── InsufficientScope   the caller's credentials lack scopes that it can ask for
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
     │       ├── Declined            the user said no, where no tool result can say so
     │       ├── NoSharedStore       what is asked while a call is open needs a store that all workers share
@@ -49,7 +52,8 @@ Errors carry meaning; `Dialect.codes` has their HTTP statuses and JSON-RPC codes
 exception that is not here: it fails a test, so it is an `AssertionError`.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 
@@ -126,6 +130,10 @@ class LinkRefused(MRTRError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class IssuerUnavailable(MRTRError):
+    """The issuer of tokens can't be asked, and the token can't be verified without it; for the operator."""
 
 
 class StoreUnavailable(MRTRError):
@@ -332,6 +340,61 @@ def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
     """Return the way to each capability that holds no others."""
     for name, below in required.items():
         yield from _paths(below, (*above, name)) if below else [(*above, name)]
+
+
+class PagesRequired(RequestError):
+    """The person has to open pages, and the call can't stay open meanwhile; the client is to send it again afterwards.
+
+    Args:
+        questions: what is asked, by the name of each page.
+    """
+
+    def __init__(self, questions: Mapping[str, Any]) -> None:
+        super().__init__("Open the pages that this request needs, and send the request again when you are done there")
+        self.questions = questions
+
+
+class InsufficientScope(RequestError):
+    """The caller's credentials lack scopes. Its client is told which, and can ask the issuer for them.
+
+    Raise it in an `authorize=` hook where which scopes are needed depends on who calls (Authorization, Scope Challenge
+    Handling).
+
+    Args:
+        scopes: all scopes that the request needs.
+
+    Raises:
+        SetupError: one can't be a scope.
+    """
+
+    def __init__(self, *scopes: str) -> None:
+        self.scopes = check_scopes("InsufficientScope", scopes)
+        super().__init__(f"This request needs the scopes {' '.join(scopes)}", {"requiredScopes": list(scopes)})
+
+
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+"""A scope (RFC 6749, section 3.3)."""
+
+
+def check_scopes(where: str, scopes: Iterable[Any]) -> tuple[str, ...]:
+    """Return scopes, each once, in their order.
+
+    Args:
+        where: the option, for errors.
+        scopes: as they were given.
+
+    Raises:
+        SetupError: it is no list of texts, or one can't be a scope.
+    """
+    if isinstance(scopes, str):
+        raise SetupError(f"{where}={scopes!r} is one string; give a list: {where}={scopes.split()!r}")
+    if not isinstance(scopes, Iterable):
+        raise SetupError(f"{where} takes a list of scopes; it got {type(scopes).__name__}")
+    given = tuple(dict.fromkeys(scopes))
+    for scope in given:
+        if not isinstance(scope, str) or not _SCOPE.fullmatch(scope):
+            raise SetupError(f"{where}: {scope!r} can't be a scope; it has no space, quote or backslash")
+    return given
 
 
 class ProtocolError(RequestError):

@@ -5,6 +5,7 @@ from .errors import SetupError
 EXTRAS = {
     "schemas": ("jsonschema-rs>=0.60",),
     "postgres": ("asyncpg>=0.30",),
+    "auth": ("PyJWT[crypto]>=2.10", "httpx>=0.28"),
 }
 """What each extra installs, as `pyproject.toml` has it.
 

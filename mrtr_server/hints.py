@@ -8,7 +8,10 @@ _UVICORN = "an MRTRServer is an ASGI application; run it with `uvicorn module:ap
 _DECORATE = "register functions with the decorators, as in app.tool(function)"
 _NOT_CALLED = "call the function itself, or walk its flow with mrtr_server.testing.Client(app)"
 _SESSIONS = "there are no sessions here; a flow keeps what it needs in steps, answers and State[T]"
-_AUTH = 'auth= takes a Starlette AuthenticationBackend; for fixed tokens auth=BearerTokens({"token": "user"})'
+_AUTH = (
+    'auth= takes a Starlette AuthenticationBackend: JWTAuth(issuer, audience="...") for the tokens of an issuer, '
+    'BearerTokens({"token": "user"}) for fixed ones'
+)
 _AUTHORIZE = "authorize= decides who may call, and ctx.principal is who calls"
 _LOG = 'ctx.log("...", level="{}")'
 _LIFESPAN = "keep what lifespan= opens in a variable of your module"
@@ -112,6 +115,8 @@ SERVER_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("host", "port", "log_level", "transport", "stateless_http", "json_response"), _UVICORN),
     **dict.fromkeys(("streamable_http_path", "sse_path", "message_path", "mount_path"), 'use path="/mcp"'),
     **dict.fromkeys(("token_verifier", "auth_server_provider"), _AUTH),
+    "required_scopes": "use scopes=",
+    "resource_server_url": "use auth=JWTAuth(issuer, audience=...), and base_url= behind a proxy",
     "tasks": 'set it for each tool: @app.tool(task="optional")',
     **dict.fromkeys(
         ("request_state_security", "request_state_codec"), "states are always sealed, with the keys in keys="

@@ -16,6 +16,9 @@ LONGEST_RESPONSE_ID = 4096
 LARGEST_META = 64 * 1024
 """Bytes of all that a task keeps of its request besides the arguments: its `_meta` above all."""
 
+MOST_IN_BATCH = 100
+"""How many messages a batch may hold."""
+
 _LARGEST_KEY = 10**LONGEST_KEY
 
 
@@ -54,7 +57,7 @@ class Limits:
     """Limits of requests and flows. Every default is safe to keep.
 
     Args:
-        body_bytes: size of a request body, in bytes.
+        body_bytes: size of a request body, or of a line on standard input, in bytes.
         json_depth: how deep arrays and objects may nest in a request; 200 at most.
         values: how many JSON values a request may hold, an empty array or object counting twice.
         answers: how many `inputResponses` one request may have.
@@ -71,6 +74,8 @@ class Limits:
             timeouts of the proxies in between.
         held_streams: how many streams a process holds open at once for clients of the handshake era: of calls that wait
             for a person, and of notifications.
+        open_requests: how many requests of a client on standard input are served at once, without those that wait for a
+            person; no more is read meanwhile.
         threads: how many plain `def` handlers and steps run at once.
         task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
         poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
@@ -112,6 +117,7 @@ class Limits:
     write_seconds: float = 30.0
     hold_seconds: float = 25.0
     held_streams: int = 10_000
+    open_requests: int = 1000
     threads: int = 40
     task_seconds: float = 3600.0
     poll_seconds: float = 1.0

@@ -1,13 +1,13 @@
 """`MRTRServer`: the decorators, and the ASGI application."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
@@ -24,6 +24,9 @@ from .registration.registry import Registry
 from .registration.resources import build_resource
 from .registration.tools import build_tool
 from .transport.response_writer import closing
+
+if TYPE_CHECKING:
+    from .deployment.review import Finding
 
 logger = logging.getLogger("mrtr_server")
 
@@ -48,12 +51,13 @@ class MRTRServer:
             root of the mount is the endpoint, too.
         keys: the key ring: a `KeyRing`, or secrets of 32 bytes, the one that seals first. Default: `MRTR_KEYS`.
         audience: what sealed states are bound to, the same on all replicas. Default: the name.
-        auth: a Starlette authentication backend. A request that it does not authenticate gets a 401. Without one, the
-            user is whoever an authentication middleware around the application has set.
+        auth: a Starlette authentication backend, such as `JWTAuth`. A request that it does not authenticate gets a 401.
+            Without one, the user is whoever an authentication middleware around the application has set.
         authorize: decides who may use what: a function, sync or async, of the `Caller` and the name of a tool or prompt
             or the URI of a resource, that returns True or False. It is called before each round of a call, a read and a
             prompt; for each entry of a list; for a completion; for a resource that somebody subscribes to, and again
             before each change is sent. What it refuses looks as if it did not exist.
+        scopes: what the credentials of every request must permit. One that lacks some gets a 403 that names them.
         identify: finds out whose browser sent a request to a callback: a function of the request that returns the
             user's identity as text, a `Principal`, a Starlette user, None for nobody, or a response that is sent
             instead, such as a redirect to your login. It must name users as the authentication does.
@@ -145,6 +149,69 @@ class MRTRServer:
             await receive()
             await send({"type": "websocket.close", "code": 1000})
 
+    # Before it is deployed
+
+    def check(self, *, host: str = "127.0.0.1", workers: int = 1) -> "list[Finding]":
+        """Return what is wrong or risky about this server; `mrtr-server check` prints it.
+
+        It looks at the settings and at all that is registered. It connects to nothing.
+
+        Args:
+            host: the address that it is to listen on.
+            workers: how many processes are to serve it, on all machines.
+
+        Returns:
+            The findings, the worst first. A test can assert that there are none.
+        """
+        from .deployment.review import review
+
+        parts = self._parts
+        return review(
+            parts.settings,
+            parts.registry,
+            parts.shared,
+            experiments=parts.experiments,
+            host=host,
+            workers=workers,
+        )
+
+    # Standard input and output
+
+    def run_stdio(self, *, user: Any = None, scopes: Collection[str] = ()) -> None:
+        """Serve the client that started this process, over standard input and output, until it closes the input.
+
+        `mrtr-server stdio` does this for a module. Standard output is the protocol's from then on: what is printed goes
+        to standard error. There are no credentials (`auth=`) and no `middleware=`: the client acts for whoever started
+        it. Keys and a database are only needed for what outlives the process. It enters `lifespan=`, and runs tasks
+        unless `run_tasks=False`.
+
+        Args:
+            user: on whose behalf, for `ctx.user`, `ctx.principal` and `authorize=`: a user of Starlette's, such as one
+                with an `identity` that you read from the environment. Default: nobody in particular.
+            scopes: what that user may do, for `ctx.scopes` and `authorize=`.
+
+        Raises:
+            SetupError: the server can't start; the message says why.
+        """
+        from .deployment.stdio_process import run_stdio
+
+        run_stdio(self._parts, user, frozenset(scopes))
+
+    @property
+    def resource_metadata(self) -> ASGIApp:
+        """The application that serves the metadata of the protected resource (RFC 9728).
+
+        The server serves it below its own root. A client that looks for it by itself looks below the root of the host:
+        where the server is mounted elsewhere, mount this there, as
+        `Mount("/.well-known/oauth-protected-resource", server.resource_metadata)`.
+
+        Raises:
+            SetupError: there is none, since `auth=` names no authorization server.
+        """
+        if self._parts.resource_metadata is None:
+            raise SetupError(f"{self.name}: auth= names no authorization_servers, so there is no metadata")
+        return self._parts.resource_metadata
+
     # Draining
 
     @property
@@ -223,6 +290,10 @@ class MRTRServer:
             concurrency: how many of its tasks run at once in a process. Default: as many as `Limits.tasks` allows.
             authorize: decides who may call it, besides the server's own hook; see `MRTRServer`. In a task it is called
                 before each round, with the scopes of the request that created the task.
+            scopes: what a caller's credentials must permit, besides the server's `scopes=`. A caller who lacks some
+                sees it in the list; using it is answered with a 403 that names the scopes, so that the client can ask
+                for them (Authorization, Step-Up Authorization Flow).
+            visible: scopes without which it does not exist for a caller, as if `authorize=` had refused.
             meta: `_meta` of the tool in the list.
 
         Returns:
@@ -264,6 +335,7 @@ class MRTRServer:
             meta: `_meta` of the prompt in the list.
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
             authorize: decides who may get it, besides the server's own hook; see `MRTRServer`.
+            scopes, visible: which scopes its callers need to use it, and to see it; see `tool`.
 
         Returns:
             The function; or a decorator, where only options are given.
@@ -298,6 +370,7 @@ class MRTRServer:
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
             authorize: decides who may read it, besides the server's own hook; see `MRTRServer`. It gets the URI that is
                 read; in a list and for a completion, that of the template.
+            scopes, visible: which scopes its callers need to read it, and to see it; see `tool`.
             mime_type: the type of what is returned. Default: text, JSON or bytes, by the value.
             size: in bytes, if it is known.
             annotations: who it is for and how important it is.

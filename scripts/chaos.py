@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chaos_fleet import ROOT, START_PATIENCE, Server, Strikes, free_ports, front, strike
+from chaos_open_calls import OpenCalls
 from chaos_outage import Outages
 from chaos_rounds import Rounds
 from chaos_tasks import Tasks
+
+from mrtr_server.testing.wire import HANDSHAKES
 
 FINISH_PATIENCE = 60.0
 """How long clients may take to finish once the servers are left alone, in seconds."""
@@ -132,9 +135,9 @@ def main(given: argparse.Namespace) -> int:
 
 def choose(given: argparse.Namespace, directory: Path, stack: ExitStack, strikes: Strikes) -> tuple[Play, str]:
     """Return what is to be run, and its name."""
-    if not given.tasks:
+    stops_only = given.signal == "term"
+    if not (given.tasks or given.era):
         name = f"{given.seconds:g} s, {'single use' if given.single_use else 'no store'}"
-        stops_only = given.signal == "term"
         clients, seconds = given.clients, given.seconds
         return Rounds(directory, clients, seconds, single_use=given.single_use, stops_only=stops_only), name
     url, outages = "", None
@@ -145,6 +148,9 @@ def choose(given: argparse.Namespace, directory: Path, stack: ExitStack, strikes
         postgresql = stack.enter_context(running_postgresql())
         url = postgresql.url()
         outages = Outages(postgresql.stop, postgresql.start) if given.outages else None
+    if given.era:
+        name = f"{given.seconds:g} s, open calls of {given.era} on {given.database}"
+        return OpenCalls(directory, given.clients, given.seconds, given.era, url, stops_only=stops_only), name
     name = f"{given.tasks} tasks on {given.database}{', which is away now and then' if outages else ''}"
     return Tasks(directory, given.clients, given.tasks, url, outages, strikes), name
 
@@ -162,9 +168,14 @@ if __name__ == "__main__":
     parser.add_argument("--signal", choices=["term", "kill", "both"], default="both", help="what ends them")
     parser.add_argument("--single-use", action="store_true", help="redeem each state once, in a shared database")
     parser.add_argument("--tasks", type=int, default=0, help="start so many tasks instead, until all have ended")
-    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite", help="where the tasks are")
+    parser.add_argument("--era", choices=HANDSHAKES, help="let clients of this version answer while their call is open")
+    parser.add_argument(
+        "--database", choices=["sqlite", "postgresql"], default="sqlite", help="where tasks and open calls are"
+    )
     parser.add_argument("--outages", action="store_true", help="take PostgreSQL away for longer than the lease, too")
     options = parser.parse_args()
+    if options.era and (options.tasks or options.single_use):
+        parser.error("--era goes with neither --tasks nor --single-use")
     if options.processes < 3:
         parser.error("--processes must be 3 or more: two are always left alone")
     if options.outages and not (options.tasks and options.database == "postgresql"):

@@ -54,6 +54,9 @@ patch = subprocess
 data_file = {data}
 """
 
+START, SLOWNESS = 30.0, 4.0
+"""How many seconds a test may take besides, and how many times what it took when it was measured."""
+
 KILLED, SURVIVED, EQUIVALENT, TIMEOUT, UNCOVERED = "killed", "survived", "equivalent", "timeout", "not covered"
 
 
@@ -304,11 +307,17 @@ class Runner:
         return test in self._passing
 
     def _run(self, root: Path, tests: list[str]) -> tuple[int | None, str]:
-        """Run tests until one fails; return pytest's exit code, None after the timeout, and the name of what failed."""
+        """Run tests until one fails; return pytest's exit code, None after the timeout, and the name of what failed.
+
+        A test fails, too, that waits for what never comes: after so long that no busy machine explains it.
+        """
         (root / "tests.txt").write_text("\n".join(tests))
         failed = root / "failed.txt"
         failed.write_text("")
+        took = [self._coverage.took[test] for test in tests]
+        longest = SLOWNESS * max(took) + START
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutants_failed"]
+        command += ["-o", f"faulthandler_timeout={longest:.0f}", "-o", "faulthandler_exit_on_timeout=true"]
         process = subprocess.Popen(  # noqa: S603
             [*command, "@tests.txt"],
             cwd=root,
@@ -318,7 +327,7 @@ class Runner:
             start_new_session=True,
         )
         try:
-            code = process.wait(30 + 4 * sum(self._coverage.took[test] for test in tests))
+            code = process.wait(START + SLOWNESS * sum(took) + longest)
         except subprocess.TimeoutExpired:
             return None, ""
         finally:

@@ -1,4 +1,7 @@
-"""A plugin of pytest that writes down which test, or file of tests, failed first."""
+"""A plugin of pytest that writes down which test ran last, or which file of tests could not be imported.
+
+pytest ends with the first failure, or with the test itself: one that takes too long ends the process.
+"""
 
 import os
 from pathlib import Path
@@ -7,17 +10,16 @@ import pytest
 from mutants_contexts import name_of
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a test that fails."""
-    _note(report)
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Note a test that begins."""
+    _note(nodeid)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Note a file that can't be imported."""
-    _note(report)
+    if report.failed:
+        _note(report.nodeid)
 
 
-def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
-    file = Path(os.environ["MRTR_TESTS_FAILED"])
-    if report.failed and not file.read_text():
-        file.write_text(name_of(report.nodeid))
+def _note(test: str) -> None:
+    Path(os.environ["MRTR_TESTS_FAILED"]).write_text(name_of(test))

@@ -5,13 +5,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import settings
 from starlette.types import ASGIApp
 
+from .support.authorization_server import AuthorizationServer, Tenant
 from .support.databases import PostgreSQL, running_postgresql
 from .support.effects import EFFECTS
-from .support.serving import all_ended, ended, in_thread
+from .support.serving import all_ended, ended, in_process, in_thread
 from .support.wire import Inspected, Wire
 
 Serve = Callable[..., Wire]
@@ -31,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(item, "callspec", None)
         if (
             item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES
-            or "postgresql" in getattr(item, "fixturenames", ())
+            or {"postgresql", "authorization_server"} & set(getattr(item, "fixturenames", ()))
             or (parameters is not None and "postgresql" in map(str, parameters.params.values()))
         ):
             item.add_marker(pytest.mark.processes)
@@ -61,6 +63,22 @@ def postgresql() -> Iterator[PostgreSQL]:
     """A real PostgreSQL server, for all tests that want one."""
     with running_postgresql() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def authorization_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuthorizationServer]:
+    """A real authorization server."""
+    log = tmp_path_factory.mktemp("authorization") / "log"
+    with in_process("tests.support.authorization_server:app", "--no-access-log", log=log) as server:
+        assert server.port, server.text
+        with httpx.Client(trust_env=False) as client:
+            yield AuthorizationServer(f"http://127.0.0.1:{server.port}", client)
+
+
+@pytest.fixture
+def issuer(authorization_server: AuthorizationServer) -> Tenant:
+    """An issuer of its own for each test."""
+    return authorization_server.tenant()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

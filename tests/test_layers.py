@@ -17,10 +17,12 @@ ROOT = Path(mrtr_server.__file__).parent
 # The highest first, as in docs/architecture.md: a package imports from those below it in this table, and from itself.
 PACKAGES = {
     "testing": "the test kit",
+    "__main__": "the commands, as `python -m mrtr_server`",
     "cli": "the commands",
     "server": "the decorators, and the ASGI application",
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
-    "transport": "HTTP over ASGI",
+    "transport": "HTTP over ASGI; and standard input and output",
+    "auth": "who calls, by their tokens",
     "methods": "one function for each method",
     "live": "calls that stay open while the client answers",
     "tasks": "background flows",
@@ -48,26 +50,38 @@ HANDSHAKE = {f"protocol.handshake_{part}" for part in ("entries", "questions", "
 WIRE = DIALECTS | HANDSHAKE | {"protocol.dialect", "protocol.all_dialects", "protocol.headers", "protocol.jsonrpc"}
 """What knows the forms of messages on the wire."""
 
+CHOICE = "protocol.served_dialects"
+"""Which of them are served: who makes a server passes it on, and knows none."""
+
 ONLY_IMPORTERS = {
     "cryptography": {"crypto.codec"},
     "jsonschema_rs": {"schema.json_schema"},
     "itsdangerous": {"crypto.signing"},
-    "click": {"cli"},
+    "click": {
+        "cli",
+        *(f"cli.{each}" for each in ("check", "database", "keys", "loading", "states", "stdio", "tasks", "worker")),
+    },
     "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
     "starlette": {
         *(
             f"transport.{each}"
             for each in (
-                "auth",
+                "authentication",
                 "callback_pages",
+                "challenges",
                 "connection",
                 "endpoint",
                 "gate",
                 "health",
+                "resource_metadata",
                 "response_writer",
                 "routing",
             )
+        ),
+        *(
+            f"auth.{each}"
+            for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
         ),
         "protocol.users",
         *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
@@ -75,8 +89,10 @@ ONLY_IMPORTERS = {
         "server",
         "testing.transports",
     },
-    "uvicorn": {"cli", "transport.one_write"},
+    "uvicorn": {"transport.one_write"},
     "http": {"testing.transports"},
+    "jwt": {"auth.jwt_keys"},
+    "httpx": {"auth.fetching"},
 }
 
 
@@ -160,8 +176,13 @@ def test_sibling_dialects_never_import_each_other() -> None:
 
 
 def test_only_the_edge_knows_the_dialects() -> None:
-    knowing = {module for module in MODULES if siblings(module) & WIRE} - WIRE
+    knowing = {module for module in MODULES if siblings(module) & WIRE} - WIRE - {CHOICE}
     assert {module.partition(".")[0] for module in knowing} <= {"transport", "testing"}
+    assert {module for module in MODULES if CHOICE in siblings(module)} == {
+        "deployment.wiring",
+        "transport.endpoint",
+        "transport.stdio",
+    }
 
 
 @pytest.mark.parametrize("library", ONLY_IMPORTERS)
@@ -177,7 +198,7 @@ def test_what_is_sealed_is_bound_to_its_place_by_one_module() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "SealedCodec" in [alias.name for alias in node.names]
     }
-    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring"}
+    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring", "flow.inspection"}  # which only opens
 
 
 class TestNeutrality:

@@ -20,7 +20,7 @@ GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
 # What each file is for, as scripts/lock makes it.
 ASKED = {
     "test": [*BASE, *chain(*EXTRAS.values(), *GROUPS.values())],
-    "image": [*BASE, *EXTRAS["fast"], *EXTRAS["schemas"], *EXTRAS["postgres"], *GROUPS["image"]],
+    "image": [*BASE, *EXTRAS["fast"], *EXTRAS["schemas"], *EXTRAS["postgres"], *EXTRAS["auth"], *GROUPS["image"]],
     "build": GROUPS["build"],
 }
 

@@ -86,6 +86,10 @@ def test_fails_the_first_time():
 
 def test_doubles():
     assert take([4]) == 8
+
+def test_waits_for_what_never_comes():
+    while take([4]) != 8:
+        pass
 """
 
 
@@ -95,12 +99,14 @@ def test_doubles():
     [
         (["test_always_fails", "test_doubles"], KILLED),
         (["test_fails_the_first_time"], SURVIVED),
+        (["test_waits_for_what_never_comes", "test_always_fails"], KILLED),
         ([], UNCOVERED),
     ],
 )
 def test_a_test_kills_that_fails_with_the_mutant_each_time_and_passes_without_it(
-    tmp_path: Path, tests: list[str], end: str
+    tmp_path: Path, tests: list[str], end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mutants.START", 3.0)
     (tmp_path / "module.py").write_text(MODULE)
     (tmp_path / "test_module.py").write_text(TESTS)
     (halved,) = (each for each in mutants(tmp_path, "module.py") if "    return (taken // 2)" in each.source)

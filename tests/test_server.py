@@ -29,12 +29,12 @@ from mrtr_server import (
     State,
     TextContent,
 )
+from mrtr_server.auth.fixed_tokens import BearerTokens, TokenUser
 from mrtr_server.deployment import workers
 from mrtr_server.protocol.content import ToolResult
 from mrtr_server.protocol.users import principal_of
 from mrtr_server.registration.handlers import compile_handler
 from mrtr_server.testing import Client
-from mrtr_server.transport.auth import BearerTokens, TokenUser
 
 from .conftest import Serve
 from .support.direct import headers_for, send

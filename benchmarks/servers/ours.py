@@ -1,6 +1,7 @@
 """The same tools on this server, as it comes."""
 
 import asyncio
+import tempfile
 
 from pydantic import BaseModel
 
@@ -29,6 +30,20 @@ async def get_weather(location: str, inputs: Inputs) -> str | InputRequired:
     if login is None:
         return InputRequired(github_login=Elicit("Please provide your GitHub username", GitHubLogin))
     return f"Current weather in {location} for {login.name}: 72 degrees, partly cloudy"
+
+
+@app.tool
+async def get_weather_live(location: str, ctx: Context) -> str:
+    login = await ctx.elicit("Please provide your GitHub username", GitHubLogin)
+    return f"Current weather in {location} for {login.name}: 72 degrees, partly cloudy"
+
+
+def with_sqlite() -> MRTRServer:
+    """Return a server whose replicas could take each other's answers."""
+    server = MRTRServer("bench", keys=[bytes(32)], database=f"sqlite:///{tempfile.mkdtemp()}/bench.db")
+    for tool in (add, get_weather_live):
+        server.tool(tool)
+    return server
 
 
 # What follows is for memory.py alone: flows that wait in the middle of a function.

@@ -48,9 +48,17 @@ async def get_weather(location: str, ctx: Context) -> str | InputRequiredResult:
     return f"Current weather in {location} for {login.name}: 72 degrees, partly cloudy"
 
 
+async def get_weather_live(location: str, ctx: Context) -> str:
+    """Ask while the call is open, as clients of 2025-11-25 are asked."""
+    answer = await ctx.elicit("Please provide your GitHub username", GitHubLogin)
+    if answer.action != "accept":
+        return "no"
+    return f"Current weather in {location} for {answer.data.name}: 72 degrees, partly cloudy"
+
+
 def make_server(structured_output: bool | None) -> MCPServer:
     server = MCPServer("bench", log_level="WARNING")
-    for tool in (add, add_sync, get_weather):
+    for tool in (add, add_sync, get_weather, get_weather_live):
         server.add_tool(tool, structured_output=structured_output)
     return server
 

@@ -21,9 +21,11 @@ from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Call
+from ..protocol.messages import JSON, Call, Change
 from ..schema.arguments import Stored
 from ..storage.base import Store
+from ..storage.pubsub import Fanout
+from ..storage.quotas import Quotas
 from .base_url import BaseUrl
 
 logger = logging.getLogger("mrtr_server")
@@ -162,7 +164,8 @@ class Callbacks:
         audience: the server that the links belong to.
         base: where browsers reach the server.
         identifies: whether the server can tell whose browser opens a link.
-        limits: how long a flow lives, how long a client is held, and how large a report may be.
+        fanout: tells who listens for a report.
+        limits: how long a flow lives, how long a client is held, how large a report may be, and how much may be stored.
         clock: returns the time in seconds since the epoch.
     """
 
@@ -175,6 +178,7 @@ class Callbacks:
         audience: str,
         base: BaseUrl,
         identifies: bool,
+        fanout: Fanout,
         limits: Limits,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -182,9 +186,11 @@ class Callbacks:
         self._store = store
         self._links = Links(ring, audience)
         self._codec = BoundCodec(ring, REPORT)
+        self._quotas = Quotas(ring, limits)
         self._audience = audience
         self._base = base
         self._identifies = identifies
+        self._fanout = fanout
         self._limits = limits
         self._clock = clock
         self._held: dict[asyncio.Future[None], Mapping[Any, str]] = {}
@@ -227,7 +233,7 @@ class Callbacks:
                 f"host {host!r}, which is not loopback. Give MRTRServer its base_url="
             )
         expires = math.ceil(flow.started + self._limits.flow_seconds)
-        id = self._id(flow, key, question)
+        id = self.page(flow, key, question)
         return _callback_link(callback, base, self._links.seal(name, id, owner(call.principal), expires))
 
     def unseal_link(self, callback: Callback[Any], token: str) -> Link:
@@ -259,23 +265,26 @@ class Callbacks:
         """
         return _callback_link(callback, self._base.at(host, root) or "", link)
 
-    def _id(self, flow: FlowRecord, key: str, question: str) -> str:
+    def page(self, flow: FlowRecord, key: str, question: str) -> str:
+        """Return the name that the report of an ask's page is stored under."""
         return digest([KIND, self._audience, flow.flow, key, question])
 
     # Reports
 
-    async def report(self, link: Link, report: JSON) -> bool:
+    async def report(self, link: Link, report: JSON, person: Principal | None) -> bool:
         """Store what a callback reports, unless there is a report already.
 
         Args:
             link: the link that was opened.
             report: in the shape of an answer.
+            person: whose browser opened it, which is whom the report counts for; None where nobody is known.
 
         Returns:
             Whether it was stored.
 
         Raises:
             FlowError: it is too large.
+            Full: too much is stored, by all callers or (`OverShare`) for this person.
             StoreUnavailable: it could not be stored.
         """
         payload = to_json(report)
@@ -284,8 +293,10 @@ class Callbacks:
                 f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self._limits.state_bytes}"
             )
         sealed = self._codec.seal(_place(link.id), payload).encode()
-        kept = await self._store.put(link.id, sealed, keep=max(1.0, link.expires - self._clock()))
+        keep, quota = max(1.0, link.expires - self._clock()), self._quotas.of(person)
+        kept = await self._store.put(link.id, sealed, keep=keep, quota=quota)
         self.wake(link.id)
+        self._fanout.publish(Change("page", link.id))
         return kept
 
     async def find(self, id: str) -> Report | None:
@@ -324,7 +335,7 @@ class Callbacks:
             What has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
         """
         waiting = {
-            (key, question): self._id(flow, key, question)
+            (key, question): self.page(flow, key, question)
             for key, answers in flow.answers.items()
             for question, raw in answers.items()
             if question.startswith(f"{KIND}.") and raw.get("action") == "accept"

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import math
 import os
+import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -45,6 +47,21 @@ def read_seconds(given: float | None, environment: Mapping[str, str] = os.enviro
     if not 0 < seconds < math.inf:
         raise SetupError(f"{name}={value!r} must be a positive number of seconds")
     return seconds
+
+
+def end_process_in_time(seconds: float) -> None:
+    """End the process, which is ours, if something keeps it: a blocked event loop, or a thread of the tools'.
+
+    Args:
+        seconds: how long it may still take.
+    """
+    threading.Thread(target=_end_process, args=(seconds,), daemon=True).start()
+
+
+def _end_process(seconds: float) -> None:
+    time.sleep(seconds * 0.97)  # Python itself takes a moment
+    print(f"Some work did not end within {seconds:g} s ({ENVIRONMENT}), and is abandoned", file=sys.stderr)
+    os._exit(1)
 
 
 class Shutdown:

@@ -125,8 +125,9 @@ class Lifecycle:
             self._admission.reopen()
 
     def hear_sigterm(self) -> None:
-        """Begin to drain on SIGTERM; see `drain_on_sigterm`."""
+        """Begin to drain on SIGTERM; see `drain_on_sigterm`. From now on, clients come by a network."""
         self.hears_sigterm = True
+        self._shared.serve_many()
         drain_on_sigterm(self._admission, self._lame_duck)
 
     def drain(self) -> None:

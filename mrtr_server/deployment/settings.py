@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 
 from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
-from ..errors import SetupError
+from ..errors import SetupError, check_scopes
 from ..flow.authorization import Authorize
 from ..limits import Limits
 from ..methods.discovery import Registered
@@ -46,6 +46,7 @@ class Settings(Generic[Server]):
     audience: str | None = None
     auth: AuthenticationBackend | None = None
     authorize: Authorize | None = None
+    scopes: Sequence[str] = ()
     identify: Identify | None = None
     base_url: str | None = None
     codec: Codec | None = None
@@ -84,6 +85,7 @@ class Settings(Generic[Server]):
             texts = getattr(self, option)
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
+        check_scopes("scopes", self.scopes)
         if self.unknown_arguments not in ("refuse", "ignore"):
             raise SetupError(f'unknown_arguments={self.unknown_arguments!r}: choose from "refuse", "ignore"')
         if unknown := set(self.registers_later) - set(get_args(Registered)):

@@ -23,6 +23,7 @@ class SharedResources:
     Args:
         name: the server's, for the log.
         keys, store, database, clock: as for `MRTRServer`.
+        lease: how long a replica may be silent before others take its tasks over, in seconds.
 
     Raises:
         SetupError: what is given can't be used, and there is one worker only. With several, `refusal` says so.
@@ -34,12 +35,16 @@ class SharedResources:
         keys: KeyRing | Sequence[bytes] | None,
         store: Store | None,
         database: str | None,
+        lease: float,
         clock: Callable[[], float],
     ) -> None:
         self._name = name
         self._workers = worker_count()
         self._told_of_store = self._told_of_keys = False
-        self._has_keys = True
+        self._untold: list[str] | None = []
+        """What concerns servers that may have replicas; None once this is known to be one."""
+        self.has_keys = True
+        """Whether it was given keys; otherwise it has made one of its own."""
         self._store_failed = False
         self.refusal = ""
         """Why the server may not start; empty if it may."""
@@ -48,7 +53,7 @@ class SharedResources:
         self._is_alone = given is None
         self.store: Store = given or InProcessStore(clock=clock)
         self._outage = Outage(name)
-        self.watched = WatchedStore(self.store, self._outage)
+        self.watched = WatchedStore(self.store, self._outage, lease=lease)
         """The same store, for all who use it."""
 
     async def check(self) -> str:
@@ -88,12 +93,10 @@ class SharedResources:
             )
         elif not self._told_of_store:
             self._told_of_store = True
-            logger.warning(
-                "%s: there is no shared store, so a state of %r, as of every confirmation or single-use tool, is "
-                "redeemed once in each process, not once in the fleet. With several replicas, set %s",
-                self._name,
-                name,
-                DATABASE,
+            self._tell(
+                f"{self._name}: there is no shared store, so a state of {name!r}, as of every confirmation or "
+                "single-use tool, is redeemed once in each process, not once in the fleet. With several replicas, set "
+                f"{DATABASE}"
             )
 
     def runs_tasks(self, tool: str, *, run_tasks: bool) -> None:
@@ -114,7 +117,7 @@ class SharedResources:
                 f"run_tasks=False leaves the tasks of {tool!r} to other processes, and they share no store. "
                 f"Give them a database with {DATABASE} or database=, or a store= that is shared"
             )
-        if self.store.shared and not self._has_keys and not self.refusal and not self._told_of_keys:
+        if self.store.shared and not self.has_keys and not self.refusal and not self._told_of_keys:
             self._told_of_keys = True
             logger.warning(
                 "%s: the tasks of %r are in a database, but this process made its own key, so nobody can open them "
@@ -143,7 +146,7 @@ class SharedResources:
                 f"{self._name}: there is no store that the servers share with their workers. Give them a database with "
                 f"{DATABASE} or database=, or a store= that is shared"
             )
-        if not self._has_keys:
+        if not self.has_keys:
             raise SetupError(
                 f"{self._name}: workers can't open what the servers have sealed without their keys. Set {KEYS} to the "
                 "same value for servers and workers; `mrtr-server keygen` makes a key"
@@ -183,20 +186,31 @@ class SharedResources:
             return KeyRing.generate()
         if ring is not None:
             return ring
-        self._has_keys = False
+        self.has_keys = False
         if self._workers > 1:
             self._refuse(
                 f"{self._workers} workers need one shared key: without it, a flow that begins in one can't continue "
                 f"in another. Start them with {KEYS}=$(mrtr-server keygen)"
             )
         else:
-            logger.warning(
-                "%s: no keys are given, so this process made its own: flows end when it restarts, and no other "
-                "replica can continue them. Make a key with `mrtr-server keygen` and set %s",
-                self._name,
-                KEYS,
+            self._tell(
+                f"{self._name}: no keys are given, so this process made its own: flows end when it restarts, and no "
+                f"other replica can continue them. Make a key with `mrtr-server keygen` and set {KEYS}"
             )
         return KeyRing.generate()
+
+    def serve_many(self) -> None:
+        """Note that clients reach this process by a network, so that it may have replicas; log what concerns these."""
+        untold, self._untold = self._untold, None
+        for line in untold or ():
+            logger.warning("%s", line)
+
+    def _tell(self, line: str) -> None:
+        """Log what concerns servers that may have replicas: a process of one client's own never has any."""
+        if self._untold is None:
+            logger.warning("%s", line)
+        else:
+            self._untold.append(line)
 
     def refuse(self, error: SetupError) -> None:
         """Refuse to start for an error of the setup: by raising it, or with several workers by a failing start.

@@ -39,17 +39,22 @@ from ..methods.tasks import TaskRequests
 from ..methods.tools import Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
+from ..protocol.served_dialects import ServedDialects
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
 from ..tasks.worker import Worker
+from ..transport.authentication import Authentication
 from ..transport.callback_pages import CallbackPages
+from ..transport.challenges import Challenges
 from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
-from ..transport.routing import Router
+from ..transport.resource_metadata import ResourceMetadata
+from ..transport.routing import Metadata, Router
+from ..transport.stdio import StdioServer
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
@@ -73,7 +78,9 @@ class ServerParts:
         self.limits = limits
         self.registry = registry
         self.threads = Threads(limits.threads)
-        self.shared = SharedResources(settings.name, settings.keys, settings.store, settings.database, clock)
+        self.shared = SharedResources(
+            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock
+        )
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
@@ -87,6 +94,7 @@ class ServerParts:
             audience=audience,
             base=base,
             identifies=settings.identify is not None,
+            fanout=self.fanout,
             limits=limits,
             clock=clock,
         )
@@ -147,22 +155,33 @@ class ServerParts:
             TaskRequests(self.tasks, errors, cursors, settings.page_size),
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
         )
-        endpoint = Endpoint(
-            dispatcher,
+        metadata = _resource_metadata(settings, path)
+        challenges = Challenges(metadata, settings.scopes)
+        dialects = ServedDialects(
+            settings.dialects,
             _implementation(settings),
             registry.mirrored,
             registry.task_support,
             discoverer.takes_tasks,
             registry.output_schema,
-            LiveCalls(dispatcher.dispatch, live, self.tasks),
+            live.sessions,
+        )
+        calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
+        self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
+        """Makes what serves the client that started this process."""
+        endpoint = Endpoint(
+            dispatcher,
+            dialects,
+            calls,
             live,
             limits,
             self.admission,
-            dialects=settings.dialects,
             allowed_origins=settings.allowed_origins,
             allowed_hosts=settings.allowed_hosts,
+            challenges=challenges,
             refusals=refusals,
         )
+        self.experiments = dialects.experiments
         pages = CallbackPages(
             registry.callbacks,
             self.callbacks,
@@ -173,14 +192,26 @@ class ServerParts:
             refusals=refusals,
         )
         auth, middleware = settings.auth, settings.middleware
+        served: ASGIApp = endpoint
+        if auth is not None or settings.scopes:
+            served = Authentication(served, auth, challenges, refusals)
+        if served is not endpoint or middleware:  # otherwise the endpoint looks at its headers itself
+            served = build_middleware_stack(served, middleware, refusals)
+        self.resource_metadata = public = None
+        if metadata is not None:
+            self.resource_metadata = build_middleware_stack(metadata, middleware, refusals)
+            public = Metadata(metadata.claims, self.resource_metadata)
         probes = Probes(path, self._why_not_ready, self.shared.is_usable, needs_store=settings.ready_needs_store)
         self.router = Router(
             server,
             path,
             # The endpoint looks at its headers itself, and needs a gate only where something stands before it.
-            endpoint=build_middleware_stack(endpoint, auth, middleware, refusals) if auth or middleware else endpoint,
-            pages=build_middleware_stack(pages, None, middleware, refusals),  # a browser has no bearer token
+            endpoint=endpoint
+            if served is endpoint and not middleware
+            else build_middleware_stack(served, middleware, refusals),
+            pages=build_middleware_stack(pages, middleware, refusals),  # a browser has no bearer token
             callbacks=registry.callbacks,
+            metadata=public,
             probes=probes,
         )
         self.lifecycle = Lifecycle(
@@ -226,6 +257,22 @@ def _implementation(settings: Settings[Any]) -> JSON:
         "icons": icon_entries(settings.icons),
     }
     return {field: value for field, value in fields.items() if value is not None}
+
+
+def _resource_metadata(settings: Settings[Any], path: str) -> ResourceMetadata | None:
+    """Return the metadata of the protected resource; None where the backend names no authorization server."""
+    servers = getattr(settings.auth, "authorization_servers", ())
+    if not servers:
+        return None
+    return ResourceMetadata(
+        path,
+        settings.base_url,
+        audience=getattr(settings.auth, "audience", ()),
+        authorization_servers=servers,
+        scopes=settings.scopes,
+        name=settings.title or settings.name,
+        documentation=settings.website_url,
+    )
 
 
 def _list_scope(settings: Settings[Any]) -> Literal["public", "private"]:

@@ -1,16 +1,16 @@
-"""The `authorize=` hooks: who may call what."""
+"""The `authorize=` hooks: who may call what. `scopes=` and `visible=` are parts of the same hook."""
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from typing import Any
 
 from ..concurrency.threads import Threads, call_function
-from ..errors import SetupError, StoreUnavailable, UnknownTarget
+from ..errors import InsufficientScope, SetupError, StoreUnavailable, UnknownTarget, check_scopes
 from ..logs.failures import report_failure
 from ..protocol.callers import Caller
 
@@ -22,17 +22,21 @@ Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A function that decides who may use something.
+    """Decides who may use something.
 
     Args:
-        function: takes the caller, and the name or URI.
+        function: takes the caller, and the name or URI; None where scopes decide alone.
         name: what it is for, in errors.
-        is_async: whether it runs on the loop; otherwise in a thread.
+        is_async: whether the function runs on the loop; otherwise in a thread.
+        scopes: what a caller needs to use it. A caller who lacks some sees it, and is told which.
+        visible: what a caller needs to see it. For one who lacks some it does not exist.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., Any] | None
     name: str
-    is_async: bool
+    is_async: bool = False
+    scopes: tuple[str, ...] = ()
+    visible: frozenset[str] = frozenset()
 
 
 Asked = tuple[Hook | None, str]
@@ -42,19 +46,28 @@ Verdict = bool | BaseException
 """What a hook returned, or the error that it raised."""
 
 
-def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
-    """Compile what was given as `authorize=`.
+def compile_hook(
+    where: str, authorize: Authorize | None, scopes: Iterable[str] = (), visible: Iterable[str] = ()
+) -> Hook | None:
+    """Compile what was given as `authorize=`, `scopes=` and `visible=`.
 
     Args:
-        where: what it was given to, for errors.
-        authorize: the function; None for no hook.
+        where: what they were given to, for errors.
+        authorize: the function; None for none.
+        scopes: what a caller needs to use it.
+        visible: what a caller needs to see it.
+
+    Returns:
+        The hook; None where nothing was given.
 
     Raises:
-        SetupError: it is not a function of (caller, name).
+        SetupError: the first is not a function of (caller, name), or another is not a list of scopes.
     """
-    if authorize is None:
-        return None
+    needed = check_scopes(f"{where}: scopes", scopes)
+    shown = frozenset(check_scopes(f"{where}: visible", visible))
     where = f"{where}: authorize="
+    if authorize is None:
+        return Hook(None, where, scopes=needed, visible=shown) if needed or shown else None
     given: Any = authorize
     if not callable(given) or inspect.isclass(given):
         raise SetupError(f"{where} takes a function of (caller, name) that returns True or False, not {given!r}")
@@ -70,7 +83,7 @@ def compile_hook(where: str, authorize: Authorize | None) -> Hook | None:
             signature.bind(None, "")
         except TypeError:
             raise SetupError(f"{where} is called with two values, (caller, name), but takes {signature}") from None
-    return Hook(authorize, where, inspect.iscoroutinefunction(called))
+    return Hook(authorize, where, inspect.iscoroutinefunction(called), needed, shown)
 
 
 class Authorizer:
@@ -106,23 +119,47 @@ class Authorizer:
 
         Raises:
             UnknownTarget: no, as if it were not there.
+            InsufficientScope: not with the scopes that the caller has.
         """
-        (may,) = await self.allowed(caller, method, [asked])
-        if not may:
+        (verdict,) = await self._reported(caller, method, [asked])
+        if isinstance(verdict, InsufficientScope):
+            raise verdict
+        if verdict is not True:
             logger.warning("%s %.200r: refused by authorize=", method, asked[1])
             raise UnknownTarget(kind, asked[1])
 
-    async def allowed(self, caller: Caller, method: str, asked: Sequence[Asked]) -> list[bool]:
-        """Return for each of several things whether a caller may use it; see `require`."""
+    async def allowed(
+        self, caller: Caller, method: str, asked: Sequence[Asked], *, challenges: bool = False
+    ) -> list[bool]:
+        """Return for each of several things whether a caller may use it now; see `require`.
+
+        Raises:
+            InsufficientScope: with `challenges`, scopes are missing for some; it names those of all.
+        """
+        verdicts = await self._reported(caller, method, asked)
+        lacking = [each for each in verdicts if isinstance(each, InsufficientScope)]
+        if lacking and challenges:
+            raise InsufficientScope(*(scope for each in lacking for scope in each.scopes))
+        return [verdict is True for verdict in verdicts]
+
+    async def shown(self, caller: Caller, method: str, asked: Sequence[Asked]) -> list[bool]:
+        """Return for each of several things whether it exists for a caller: missing scopes hide nothing."""
+        verdicts = await self._reported(caller, method, asked)
+        return [verdict is True or isinstance(verdict, InsufficientScope) for verdict in verdicts]
+
+    async def _reported(self, caller: Caller, method: str, asked: Sequence[Asked]) -> list[Verdict]:
+        """Return the verdicts, with a line in the log for those that hooks failed to give."""
         verdicts = await self._verdicts(caller, asked)
         failed = [
-            (name, error) for (_, name), error in zip(asked, verdicts, strict=True) if isinstance(error, BaseException)
+            (name, error)
+            for (_, name), error in zip(asked, verdicts, strict=True)
+            if isinstance(error, BaseException) and not isinstance(error, InsufficientScope)
         ]
         if failed:
             (name, error), more = failed[0], f", and for {len(failed) - 1} more" if len(failed) > 1 else ""
             what = "%s: authorize= failed for %.200r%s, which counts as a no"
             report_failure(what, method, name, more, error=error)
-        return [verdict is True for verdict in verdicts]
+        return verdicts
 
     async def still_allowed(self, caller: Caller, asked: Asked) -> bool:
         """Check whether what a caller has begun in the background may continue.
@@ -131,31 +168,34 @@ class Authorizer:
             StoreUnavailable: it can't be known now.
         """
         (verdict,) = await self._verdicts(caller, [asked])
+        if isinstance(verdict, InsufficientScope):  # the scopes are those of the request, and stay what they were
+            return False
         if isinstance(verdict, BaseException):  # not a no that would end for good what was allowed once
             raise StoreUnavailable(f"authorize= failed with {type(verdict).__name__}")
         return verdict
 
     async def _verdicts(self, caller: Caller, asked: Sequence[Asked]) -> list[Verdict]:
-        verdicts: list[Verdict] = [True] * len(asked)
+        verdicts: list[Verdict] = [hook is None or hook.visible <= caller.scopes for hook, _ in asked]
         of_server = [(self._of_server, name) for _, name in asked]
         for each in (of_server, asked):
             pairs = [
                 (index, hook, name)
                 for index, (hook, name) in enumerate(each)
-                if hook is not None and verdicts[index] is True
+                if hook is not None and hook.function is not None and verdicts[index] is True
             ]
             if pairs:
                 answers = await self._ask(caller, [(hook, name) for _, hook, name in pairs])
                 for (index, _, _), answer in zip(pairs, answers, strict=True):
                     verdicts[index] = answer
-        return verdicts
+        return [_with_scopes(caller, hook, verdict) for (hook, _), verdict in zip(asked, verdicts, strict=True)]
 
     async def _ask(self, caller: Caller, pairs: Sequence[tuple[Hook, str]]) -> list[Verdict]:
-        plain = [partial(hook.function, caller, name) for hook, name in pairs if not hook.is_async]
+        calls = [partial(hook.function, caller, name) for hook, name in pairs if hook.function is not None]
+        plain = [call for call, (hook, _) in zip(calls, pairs, strict=True) if not hook.is_async]
         returned = iter(await self._threads(partial(_call_all, plain)) if plain else ())  # in one thread, for a list
         answers: list[Verdict] = []
-        for hook, name in pairs:
-            answer = partial(hook.function, caller, name) if hook.is_async else next(returned)
+        for call, (hook, _) in zip(calls, pairs, strict=True):
+            answer = call if hook.is_async else next(returned)
             if hook.is_async or isawaitable(answer):
                 answer = await self._awaited(hook, answer)
             if not isinstance(answer, bool | BaseException):
@@ -166,9 +206,29 @@ class Authorizer:
     async def _awaited(self, hook: Hook, work: Any) -> Any:
         call = work if hook.is_async else lambda: work
         try:
-            return await call_function(Hook(call, hook.name, is_async=True), {}, self._threads)
+            return await call_function(_Awaited(call, hook.name), {}, self._threads)
         except Exception as error:
             return error
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """A call of a hook whose result is awaited on the event loop; see `call_function`."""
+
+    function: Callable[[], Any]
+    name: str
+    is_async: bool = True
+
+
+def _with_scopes(caller: Caller, hook: Hook | None, verdict: Verdict) -> Verdict:
+    """Return the verdict, and where scopes are missing, one that names all that are needed."""
+    if hook is None or not hook.scopes:
+        return verdict
+    if isinstance(verdict, InsufficientScope):
+        return InsufficientScope(*verdict.scopes, *hook.scopes)
+    if verdict is True and not caller.scopes.issuperset(hook.scopes):
+        return InsufficientScope(*hook.scopes)
+    return verdict
 
 
 def _call_all(calls: Sequence[Callable[[], Any]]) -> list[Any]:

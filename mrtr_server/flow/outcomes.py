@@ -62,7 +62,7 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
 
 
 def _parts(questions: dict[str, Question]) -> JSON:
-    return {key: (q.kind, q.method, q.params, q.needs, q.shape) for key, q in questions.items()}
+    return {key: question.parts() for key, question in questions.items()}
 
 
 def _questions(parts: JSON) -> dict[str, Question]:

@@ -70,8 +70,6 @@ class Round:
     """The keys that no ask without a key of its own may have."""
     _started: Container[str] = ()
     """The keys of the steps of this round."""
-    shares_keys = False
-    """Whether the asks of several branches may be answered at different times, so that none may take another's key."""
     _gravity = _Gravity.NOTHING
     _end: RoundEnd | None = None
     _returned = False
@@ -266,7 +264,9 @@ class Round:
         callback = cast(Callback[Any], ask.callback)
         back = self._callbacks.callback_link(callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
-        return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
+        led = ask.leading(question.because(UNFINISHED if unfinished else ""), back)
+        led.page = self._callbacks.page(self.journal, key, question.digest)
+        return led
 
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Return the ask's key: its own, or the first of its default keys that is free and fits the journal best."""
@@ -283,6 +283,11 @@ class Round:
         if key in self.journal.steps or key in self._started:
             raise KeyConflict(f"An ask and a step both have the key {key!r}; give one of them another key=")
 
+    @property
+    def _is_branch(self) -> bool:
+        """Whether other branches of the handler may come to their asks later, so that no key of theirs may be taken."""
+        return False
+
     def _default_key(self, base: str, question: Question) -> str:
         free = ""
         count = 1
@@ -295,7 +300,7 @@ class Round:
                 asked = self.journal.asked.get(key)
                 if asked == question.digest:
                     return key
-                if asked is None and not (known and self.shares_keys):
+                if asked is None and not (known and self._is_branch):
                     free = free or key
                     if not known:
                         return free

@@ -12,7 +12,7 @@ from ..crypto.codec import Codec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, Question
+from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported, Question
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from .admission import Admission
@@ -195,6 +195,9 @@ class RoundService:
             reports = await self._reports(call, journal)
             if reports.left is not None:
                 return Yielded(reports.left)
+            for key, question in reports.found:
+                if key in (call.answers or ()):  # else the client has been told in an earlier round
+                    outlet.send(PageReported(self._callbacks.page(journal, key, question)))
         begin = partial(self._begin, handler, arguments, call, journal, outlet, lease, reports, may_become_task)
         if self._admission.is_open:
             return await begin()

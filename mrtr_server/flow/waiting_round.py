@@ -14,6 +14,8 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, NoReturn, TypeVar, cast
 
+from typing_extensions import override
+
 from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.threads import Threads
 from ..errors import CallEnded, FlowError, MisplacedCall, NotBegun, StoreUnavailable
@@ -117,8 +119,13 @@ class WaitingRound(Round):
         self._may_become_task = may_become_task
         self._unawaited: dict[int, CallSite] = {}
         if task is not None:
-            self.shares_keys = True
             task.on_answers(self._continue_answered)
+
+    @property
+    @override
+    def _is_branch(self) -> bool:
+        # In a task, answers come at different times, so the branches come to their asks in another order each time.
+        return self.task is not None or asyncio.current_task() is not self.main
 
     # What the runner watches
 

@@ -16,7 +16,7 @@ from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Change, Subscription
+from ..protocol.messages import JSON, Change, Question, Subscription
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
@@ -83,11 +83,11 @@ class Answers:
     # The ids of questions
 
     def seal(self, asked: Asked, principal: Principal | None) -> str:
-        """Return the id of the request that asks."""
+        """Return the id of the request that asks. It begins with the question's key, for who reads the messages."""
         fields = [asked.round, asked.key, asked.expires]
         if not self._store.shared:
             fields += [self._asker, self._clock()]
-        return self._ids.seal(self._place(principal), to_json(fields))
+        return f"{asked.key}.{self._ids.seal(self._place(principal), to_json(fields))}"
 
     def open(self, id: str, principal: Principal | None) -> Asked | None:
         """Return what was asked.
@@ -101,14 +101,16 @@ class Answers:
         """
         if len(id) > _LONGEST_ID:
             return None
+        key, _, sealed = id.rpartition(".")
         try:
-            return Asked(*from_json(self._ids.unseal(self._place(principal), id, "belongs to another principal")))
+            asked = Asked(*from_json(self._ids.unseal(self._place(principal), sealed, "belongs to another principal")))
         except InvalidRequestState:
             return None
+        return asked if asked.key == key else None
 
-    def elicitation(self, asked: Asked) -> str:
+    def elicitation(self, round: str, key: str, question: Question) -> str:
         """Return what names a question that is a page; it opens nothing."""
-        return digest(["elicitation", self._audience, asked.round, asked.key])
+        return question.page or digest(["elicitation", self._audience, round, key])
 
     # What was answered
 

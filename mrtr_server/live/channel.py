@@ -26,6 +26,11 @@ class Channel(Outlet, Protocol):
         ...
 
     @property
+    def takes_pages(self) -> bool:
+        """Whether clients of this version take the pages that a call needs in place of its result."""
+        ...
+
+    @property
     def progress(self) -> float:
         """The progress that was sent last."""
         ...

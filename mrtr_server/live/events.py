@@ -27,8 +27,11 @@ KEPT_AFTER = 60.0
 ENDED = "end."
 """How the id of a stream's last event begins: there is nothing after it."""
 
+_OF = "of"
+"""Stands between the number of questions that were sent and that of all: a reader sees when a round has asked all."""
+
 _MOST_DIGITS = 4
-"""Digits of the number of questions that were sent."""
+"""Digits of either number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class SealedEvent:
 
     Args:
         id: the id.
+        questions: how many the event has.
         row: the key of the row that holds the event, if it is too long for a header; empty otherwise.
         sealed: what that row holds.
         keep: how long it is kept, in seconds.
@@ -91,14 +95,15 @@ class SealedEvent:
     """
 
     id: str
+    questions: int = 0
     row: str = ""
     sealed: bytes = b""
     keep: float = 0.0
     quota: Quota = ANY
 
     def after(self, sent: int) -> str:
-        """Return the id of the event after so many questions."""
-        return f"{self.id}.{sent}"
+        """Return the id of the event after so many questions, of so many."""
+        return f"{self.id}.{sent}{_OF}{self.questions}"
 
 
 class EventIds:
@@ -122,15 +127,18 @@ class EventIds:
 
     def seal(self, event: Event, principal: Principal | None) -> SealedEvent:
         """Return the id of an event. What is too long for a header must be kept before the id is good; see `keep`."""
-        payload, place = _dump(event), self._place(principal)
+        payload, place = dump_event(event), self._place(principal)
         id = self._codec.seal(place, payload)
         if len(id) <= LONGEST_ID:
-            return SealedEvent(id)
-        row, origin = token_hex(16), event.origin
+            return SealedEvent(id, len(event.questions))
+        # The same each time, so that a client that comes back to a stream often has one row all the same. Nobody else
+        # can know it: a state is in it, or the name of a round.
+        row, origin = digest_bytes(place + payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
         sealed = self._rows.seal(_row_place(place, row), payload).encode()
         keep = max(event.expires - self._clock(), 0.0) + KEPT_AFTER
-        return SealedEvent(self._codec.seal(place, short), row, sealed, keep, self._quotas.of(principal))
+        id, asked = self._codec.seal(place, short), len(event.questions)
+        return SealedEvent(id, asked, row, sealed, keep, self._quotas.of(principal))
 
     async def keep(self, event: SealedEvent) -> None:
         """Keep what an id does not hold itself. Raises `StoreUnavailable` and `Full`."""
@@ -150,8 +158,9 @@ class EventIds:
         Raises:
             StoreUnavailable: it is in the store, which is away.
         """
-        sealed, _, sent = id.rpartition(".")
-        if len(sealed) > LONGEST_ID or not (sent.isascii() and sent.isdecimal()) or len(sent) > _MOST_DIGITS:
+        sealed, _, place_in_round = id.rpartition(".")
+        sent, _, questions = place_in_round.partition(_OF)
+        if len(sealed) > LONGEST_ID or not (_is_number(sent) and _is_number(questions)):
             return None
         place = self._place(principal)
         try:
@@ -169,7 +178,7 @@ class EventIds:
             except InvalidRequestState as refused:
                 raise StoreUnavailable(f"An event of a stream can't be unsealed: {refused.reason}") from None
             _, *parts = from_json(payload)
-        return replace(_load(parts), sent=int(sent))
+        return replace(load_event(parts), sent=int(sent))
 
     def _place(self, principal: Principal | None) -> bytes:
         return to_json([self._audience, owner_of(principal)])
@@ -180,13 +189,18 @@ def last_id() -> str:
     return f"{ENDED}{token_hex(8)}"
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
 def _row_place(place: bytes, row: str) -> bytes:
     return b"%b %b " % (place, row.encode())
 
 
-def _dump(event: Event) -> bytes:
+def dump_event(event: Event) -> bytes:
+    """Write an event down."""
     origin, session = event.origin, event.origin.session
-    asked = [(key, q.kind, q.method, q.params, q.needs, q.shape) for key, q in event.questions.items()]
+    asked = [(key, *question.parts()) for key, question in event.questions.items()]
     parts = [
         "event",
         [origin.method, origin.params, origin.request_id],
@@ -201,7 +215,8 @@ def _dump(event: Event) -> bytes:
     return to_json(parts, inf_nan_mode="constants")
 
 
-def _load(parts: list[Any]) -> Event:
+def load_event(parts: list[Any]) -> Event:
+    """Read what `dump_event` wrote."""
     (method, params, request_id), (version, client, issued, key), run, state, asked, expires, progress, seen = parts
     origin = Origin(method, params, request_id, Session(version, Client(*client), issued, key))
     questions = {key: Question(*rest) for key, *rest in asked}

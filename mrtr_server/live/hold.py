@@ -4,7 +4,7 @@ import asyncio
 
 from ..flow.admission import Admission
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Change
+from ..protocol.messages import JSON, Change, PageReported
 from .answers import Answers, Asked
 from .channel import Channel
 from .events import Event, SealedEvent
@@ -53,7 +53,8 @@ class Hold:
         self._channel = channel
         self._admission = admission
         self._asked = {key: Asked(event.round, key, event.expires) for key in event.questions}
-        self._changes = answers.listen(self._asked.values(), *([] if cancelled is None else [cancelled]))
+        pages = (Change("page", question.page) for question in event.questions.values() if question.page)
+        self._changes = answers.listen(self._asked.values(), *pages, *([] if cancelled is None else [cancelled]))
         self._found: dict[str, JSON] = {}
         left = event.expires - now
         self._deadline = asyncio.get_running_loop().time() + left - min(ANSWERED_BEFORE, left / 10)
@@ -114,7 +115,7 @@ class Hold:
         for number, (key, question) in enumerate(event.questions.items(), 1):
             if number > event.sent:
                 asked = self._asked[key]
-                request, page = answers.seal(asked, self._principal), answers.elicitation(asked)
+                request, page = answers.seal(asked, self._principal), answers.elicitation(event.round, key, question)
                 self._channel.ask(request, question, page, self._id.after(number))
 
     async def _hear(self) -> None:
@@ -127,6 +128,9 @@ class Hold:
                 return
             if not heard:
                 return
+            for change in heard:
+                if change.kind == "page":
+                    self._channel.send(PageReported(change.uri))
             self._found |= await self._answers.heard(heard, self._asked.values())
             if any(change.kind == "cancelled" for change in heard):
                 self.heard_of_cancellation = True

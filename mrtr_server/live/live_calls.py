@@ -70,7 +70,7 @@ class LiveCalls:
                 token = {} if call.progress_token is None else {"_meta": {"progressToken": call.progress_token}}
                 origin = replace(channel.origin(), params={"taskId": call.target, **token})  # all that is ever needed
                 return await self._wait_for_task(call, channel, Event(origin))
-            outcome = await self._first_rounds.run(call, channel, self._dispatch)
+            outcome = await self._begin(running, channel)
             if not isinstance(outcome, NeedsInput):
                 return outcome
             call.params, call.arguments = {}, {}  # a person may take their time
@@ -81,6 +81,20 @@ class LiveCalls:
             return None
         finally:
             self._leave(running)
+
+    async def _begin(self, running: "_Running", channel: Channel) -> Outcome:
+        """Run the first round of a call; or, of one that the client repeats since its pages are done, the next."""
+        call, pages = running.call, self._parts.pages
+        with store_needed():
+            event = await pages.find(call, channel, self._parts.clock())
+            if event is None:
+                return await self._first_rounds.run(call, channel, self._dispatch)
+            answers = await pages.answers(event)
+        again = replace(call, state=event.state, answers=answers)
+        outcome = await self._redeem(again, event.expires, running, channel)
+        if not isinstance(outcome, NeedsInput):
+            await pages.forget(call, event, self._parts.clock())
+        return outcome
 
     async def resume(self, event: Event, call: Call, channel: Channel) -> Outcome | None:
         """Continue a call from an event of its stream, wherever it began; see `serve`."""
@@ -155,6 +169,7 @@ class LiveCalls:
                 return None
             answers: dict[str, JSON] = {}
             if event.questions:
+                await self._end_with_pages(event, channel)
                 found = await self._ask(event, running, channel, is_new=is_new)
                 if found is None:
                     return None
@@ -175,6 +190,19 @@ class LiveCalls:
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
         return await self._parts.redeemer.once(replace(call, state=f"live {call.state}"), expires, run)
 
+    async def _end_with_pages(self, event: Event, channel: Channel) -> None:
+        """End a call that can't stay open with the pages that it asks for, if that is all it asks.
+
+        Raises:
+            PagesRequired: the client is to send the call again when the person is done there.
+        """
+        parts, is_shared = self._parts, self._parts.is_shared()
+        if channel.takes_pages and not (channel.can_stream and is_shared):
+            call = channel.load(event.origin)
+            if parts.pages.may_end_with(event.questions, call, is_shared=is_shared):
+                with store_needed():
+                    raise await parts.pages.end_with(event, call, parts.clock())
+
     async def _ask(
         self, event: Event, running: "_Running", channel: Channel, *, is_new: bool
     ) -> dict[str, JSON] | None:
@@ -186,9 +214,9 @@ class LiveCalls:
             channel: the response to the client.
             is_new: whether they have never been sent, so that there can be no answer yet.
         """
+        parts, principal = self._parts, running.call.principal
         if channel.gone:
             return None
-        parts, principal = self._parts, running.call.principal
         if not parts.is_shared():
             raise NoSharedStore
         if not channel.can_stream:
@@ -235,11 +263,12 @@ class LiveCalls:
 
         Raises:
             StoreUnavailable: it could not be kept, for a client that comes back.
-            Full: likewise, since too much is kept.
+            Busy: likewise, since the principal has cancelled too much of late, or too much is kept.
         """
         change = _cancellation(session, request_id)
         if running := self._open.get((session, request_id)):
             running.cancel()
+        self._parts.cancellations.take(principal, change.uri)
         await self._parts.store.put(change.uri, b"", keep=CANCEL_KEPT, quota=self._parts.quotas.of(principal))
         self._parts.answers.publish(change)
 

@@ -12,9 +12,11 @@ from ..protocol.sessions import Sessions
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from .allowances import Allowance
 from .answers import Answers
 from .events import EventIds
 from .holds import Holds
+from .pages import RequiredPages
 from .session_states import SessionStates
 from .task_asks import TaskAsks
 
@@ -54,6 +56,8 @@ class LiveParts:
         self.answers = Answers(ring, audience, store, fanout, quotas, clock)
         self.task_asks = TaskAsks(ring, audience)
         self.events = EventIds(ring, audience, store, quotas, clock)
+        self.pages = RequiredPages(ring, audience, store, self.states, self.answers, quotas)
+        self.cancellations = Allowance(clock)
         self.holds = Holds(limits)
         self.redeemer = Redeemer(store, BoundCodec(ring, LIVE_OUTCOME), quotas, lease=LEASE, clock=clock)
         self.quotas = quotas

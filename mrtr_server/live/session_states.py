@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pydantic_core import from_json, to_json
@@ -11,13 +11,14 @@ from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_SESSION
-from ..errors import Busy, InvalidRequestState, StoreUnavailable
+from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import Change, LogLevel
-from ..protocol.sessions import Session, owner_of
+from ..protocol.sessions import Session
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from .allowances import Allowance
 
 T = TypeVar("T")
 
@@ -33,16 +34,11 @@ LOOK_AFTER = 30.0
 MOST_RESOURCES = 1_000
 """How many resources a session may listen to."""
 
+MOST_PAGES = 20
+"""How many pages a session waits for; of more, the newest."""
+
 _REMEMBERED = 10_000
 """Of how many sessions a process remembers something."""
-
-_MOST_CHANGES = 100
-"""How many sessions of one owner may be changed within `_WINDOW`. An anonymous owner has `_REMEMBERED`."""
-
-_WINDOW = 600.0
-
-RETRY_AFTER = 5.0
-"""When an owner is to try again that has changed too many, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +49,13 @@ class SessionState:
         level: the least severe log messages that it wants.
         resources: the URIs that it listens to.
         ended: whether its client has ended it.
+        pages: the pages that it waits for.
     """
 
     level: LogLevel = DEFAULT_LEVEL
     resources: tuple[str, ...] = ()
     ended: bool = False
+    pages: tuple[str, ...] = ()
 
 
 NOTHING_SET = SessionState()
@@ -84,7 +82,7 @@ class SessionStates:
         self._clock = clock
         self._ended: dict[str, None] = {}
         self._alive_until: dict[str, float] = {}
-        self._changed: dict[tuple[str, int], set[str]] = {}
+        self._allowance = Allowance(clock)
 
     async def read(self, session: str) -> SessionState:
         """Return what a session has set.
@@ -101,10 +99,10 @@ class SessionStates:
         if found is None:
             return NOTHING_SET
         try:
-            level, resources, ended = from_json(self._codec.unseal(_place(session), found, "of another session"))
+            level, resources, ended, pages = from_json(self._codec.unseal(_place(session), found, "of another session"))
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"What a session has set can't be unsealed: {refused.reason}") from None
-        return SessionState(level, tuple(resources), ended)
+        return SessionState(level, tuple(resources), ended, tuple(pages))
 
     async def change(
         self, session: str, principal: Principal | None, change: Callable[[SessionState], SessionState]
@@ -120,13 +118,21 @@ class SessionStates:
             StoreUnavailable: it could not be kept.
             Busy: the principal has changed too many sessions, or too much is kept.
         """
-        self._count(session, owner_of(principal))
+        self._allowance.take(principal, session)
         state = change(await self.read(session))
-        sealed = self._codec.seal(_place(session), to_json([state.level, state.resources, state.ended]))
+        sealed = self._codec.seal(_place(session), to_json([state.level, state.resources, state.ended, state.pages]))
         await self._store.replace(_id(session), sealed.encode(), keep=KEEP, quota=self._quotas.of(principal))
         if state.ended:
             _remember(self._ended, session, None)
         self._fanout.publish(changed(session))
+
+    async def listen_to_pages(self, session: str, principal: Principal | None, pages: tuple[str, ...]) -> None:
+        """Notify a session's stream of these pages, too, once they have reported; see `change`."""
+
+        def add(state: SessionState) -> SessionState:
+            return replace(state, pages=(*(page for page in state.pages if page not in pages), *pages)[-MOST_PAGES:])
+
+        await self.change(session, principal, add)
 
     def has_surely_not_ended(self, session: Session) -> bool:
         """Return whether nothing need be asked to know that a session has not ended.
@@ -154,17 +160,6 @@ class SessionStates:
         else:
             _remember(self._alive_until, session.key, self._clock() + LOOK_AFTER)
         return state.ended
-
-    def _count(self, session: str, owner: str) -> None:
-        window = int(self._clock() // _WINDOW)
-        counted = self._changed.get((owner, window))
-        if counted is None:
-            self._changed = {each: sessions for each, sessions in self._changed.items() if each[1] == window}
-            counted = self._changed[owner, window] = set()
-        counted.add(session)
-        if len(counted) > (_MOST_CHANGES if owner else _REMEMBERED):
-            counted.discard(session)
-            raise Busy(RETRY_AFTER)
 
 
 def changed(session: str) -> Change:

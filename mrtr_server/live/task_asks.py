@@ -43,18 +43,20 @@ class TaskAsks:
 
     def seal(self, asked: AskedByTask, principal: Principal | None) -> str:
         """Return the id of the request that asks."""
-        return self._codec.seal(self._place(principal), to_json([asked.task, asked.key, asked.session]))
+        sealed = self._codec.seal(self._place(principal), to_json([asked.task, asked.key, asked.session]))
+        return f"{asked.key}.{sealed}"
 
     def open(self, id: str, principal: Principal | None) -> AskedByTask | None:
         """Return what was asked; None if the id, which may be anything, does not open for this principal."""
         if len(id) > _LONGEST_ID:
             return None
+        key, _, sealed = id.rpartition(".")
         try:
-            return AskedByTask(
-                *from_json(self._codec.unseal(self._place(principal), id, "belongs to another principal"))
-            )
+            payload = self._codec.unseal(self._place(principal), sealed, "belongs to another principal")
         except InvalidRequestState:
             return None
+        asked = AskedByTask(*from_json(payload))
+        return asked if asked.key == key else None
 
     def _place(self, principal: Principal | None) -> bytes:
         return to_json([self._audience, owner_of(principal)])

@@ -27,7 +27,6 @@ from ..protocol.messages import (
 )
 from ..storage.tasks import ENDED
 from ..tasks.task_service import Tasks
-from .answers import Asked
 from .channel import Channel
 from .events import Event
 from .hold import RETRY
@@ -193,7 +192,7 @@ class _Stream:
                 raise InvalidRequest("This task asks a question, which needs Accept: text/event-stream")
             self._event = replace(self._event, seen=(*self._event.seen, key))
             request = parts.task_asks.seal(AskedByTask(task.id, key, self.call.session), principal)
-            page = parts.answers.elicitation(Asked(task.id, key, 0.0))
+            page = parts.answers.elicitation(task.id, key, question)
             self.channel.ask(request, replace(question, task=task.id), page, await self._id())
 
     async def move(self) -> None:

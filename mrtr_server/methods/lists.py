@@ -90,7 +90,7 @@ class Lists:
         found: list[int] = []
         while start < len(names) and len(found) <= size:
             some = names[start : start + size + 1]
-            allowed = await self._authorizer.allowed(
+            allowed = await self._authorizer.shown(
                 caller, call.method, [(records[name].authorize, name) for name in some]
             )
             found += [start + index for index, may in enumerate(allowed) if may]

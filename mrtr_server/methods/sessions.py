@@ -134,9 +134,10 @@ class SessionChanges:
         except StoreUnavailable:
             state = SessionState()  # the lists are heard of in any case
         wanted = {*_LISTS, *(Change("resource", uri) for uri in state.resources), *await self._find_tasks()}
+        wanted |= {Change("page", page) for page in state.pages}
         if session:
             wanted.add(changed(session))
-        self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted))
+        self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted), challenges=False)
         if self._told:
             owner = owner_of(self._call)
             look = partial(self._tasks.peek, owner=owner)

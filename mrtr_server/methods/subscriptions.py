@@ -65,7 +65,7 @@ class Subscriptions:
         give_back = self._places.take(None if principal is None else principal.person)
         changes: Subscription | None = None
         try:
-            changes = await self.subscribe(call, wanted)
+            changes = await self.subscribe(call, wanted, challenges=True)
             if has_tasks:
                 changes = await with_tasks(changes, lambda ids: self._tasks.peek(ids, owner))
         except BaseException as error:
@@ -77,24 +77,33 @@ class Subscriptions:
             raise
         return Listening(_Counted(changes, give_back))
 
-    async def subscribe(self, call: Call, wanted: frozenset[Change]) -> Subscription:
-        """Start to listen to what the caller may hear of."""
+    async def subscribe(self, call: Call, wanted: frozenset[Change], *, challenges: bool) -> Subscription:
+        """Start to listen to what the caller may hear of.
+
+        Args:
+            call: the request.
+            wanted: what to listen to.
+            challenges: whether missing scopes are an error; otherwise what needs them is left out.
+
+        Raises:
+            InsufficientScope: scopes are missing.
+        """
         guarded = self._authorizer.guards(None) or not self._registry.guarded.isdisjoint(_READ)
         if not guarded or not any(change.kind == "resource" for change in wanted):
             return self._fanout.subscribe(wanted)
         caller, method = call.caller, call.method
 
-        async def select(changes: Iterable[Change]) -> list[Change]:
+        async def select(changes: Iterable[Change], *, challenges: bool = False) -> list[Change]:
             kept, asked = [], []
             for change in changes:
                 if change.kind != "resource":
                     kept.append(change)
                 elif found := self._registry.find_resource(change.uri):  # one that is refused is as good as unknown
                     asked.append((change, (found[0].authorize, change.uri)))
-            allowed = await self._authorizer.allowed(caller, method, [each for _, each in asked])
+            allowed = await self._authorizer.allowed(caller, method, [each for _, each in asked], challenges=challenges)
             return kept + [change for (change, _), may in zip(asked, allowed, strict=True) if may]
 
-        agreed = frozenset(await select(wanted))
+        agreed = frozenset(await select(wanted, challenges=challenges))
         return AuthorizedChanges(self._fanout.subscribe(agreed), select)
 
 

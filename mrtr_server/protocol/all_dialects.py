@@ -15,3 +15,6 @@ DIALECTS: dict[str, type[Dialect]] = {
     dialect.name: dialect for dialect in (ModernDialect, HandshakeDialect, SepDraftDialect)
 }
 """Every dialect by its name. The first that claims a request, in this order, loads it."""
+
+EXPERIMENTS = frozenset({SepDraftDialect.name})
+"""The names of those that no ratified version of the protocol has."""

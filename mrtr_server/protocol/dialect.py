@@ -16,6 +16,7 @@ from ..errors import (
     Declined,
     HandshakeNotServed,
     HeaderMismatch,
+    InsufficientScope,
     InternalFault,
     InvalidParams,
     InvalidRequest,
@@ -42,6 +43,7 @@ from .messages import (
     Call,
     Note,
     Outcome,
+    PageReported,
     Progress,
     Question,
     Subscription,
@@ -71,6 +73,9 @@ DECLINED = -31001
 
 BUSY = -31002
 """The server can't take the request now."""
+
+FORBIDDEN = -31003
+"""The credentials lack scopes."""
 
 
 class Reply(NamedTuple):
@@ -112,6 +117,8 @@ def names_version(envelope: Envelope) -> bool:
 
 def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
     """Return the error for a message that no served dialect claims."""
+    if not envelope.has_headers and envelope.method != "initialize":
+        return InvalidParams(f"The message names no version: set {VERSION_FIELD} in params._meta, or initialize first")
     requested = envelope.headers.get(VERSION_HEADER, b"").decode("latin-1") or envelope.params.get("protocolVersion")
     if requested or envelope.method == "initialize" or not versions:
         kind = HandshakeNotServed if envelope.method == "initialize" else UnsupportedVersion
@@ -147,6 +154,7 @@ class Dialect(ABC):
         ProtocolError: (200, -32603),
         AnswerNotShared: (503, -32603),
         Declined: (200, DECLINED),
+        InsufficientScope: (403, FORBIDDEN),
         Busy: (503, BUSY),
         OverShare: (429, BUSY),
         Unavailable: (503, -32603),
@@ -193,16 +201,25 @@ class Dialect(ABC):
         later = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),) if isinstance(error, Busy) else ()
         return Reply(status, to_json(body), later)
 
+    def refuse(self, error: RequestError) -> Reply:
+        """Return the response to a message that is no request, or could not be read as one.
+
+        It is an HTTP error in every dialect, since it has no reply (Transports, Sending Messages to the Server).
+        """
+        return self.error(error.request_id, error)._replace(status=_code_of(error, Dialect.codes)[0])
+
     def dump_error(self, error: RequestError) -> tuple[int, JSON]:
         """Return an error's HTTP status, and its JSON-RPC error object."""
-        status, code = next(self.codes[kind] for kind in type(error).__mro__ if kind in self.codes)
+        status, code = _code_of(error, self.codes)
         written: JSON = {"code": code, "message": error.message}
         if error.data is not None:
             written["data"] = error.data
         return status, written
 
     def note(self, note: Note) -> bytes:
-        """Return the notification that carries a note."""
+        """Return the notification that carries a note; empty where this dialect has none."""
+        if isinstance(note, PageReported):
+            return b""
         if isinstance(note, Progress):
             return notification("notifications/progress", progress_params(note))
         named = {} if note.logger is None else {"logger": note.logger}
@@ -215,6 +232,10 @@ class Dialect(ABC):
             UnknownMethod: this dialect has no subscriptions.
         """
         raise UnknownMethod(call.method)
+
+
+def _code_of(error: RequestError, codes: Mapping[type[RequestError], tuple[int, int]]) -> tuple[int, int]:
+    return next(codes[kind] for kind in type(error).__mro__ if kind in codes)
 
 
 class ListenWriter(ABC):

@@ -14,6 +14,7 @@ from ..errors import (
     InvalidRequest,
     MissingCapability,
     OverBudget,
+    PagesRequired,
     RequestError,
     Unavailable,
     UnknownMethod,
@@ -66,6 +67,7 @@ from .messages import (
     Discovery,
     Note,
     Outcome,
+    PageReported,
     Progress,
     Question,
     Subscription,
@@ -115,6 +117,7 @@ class HandshakeDialect(Dialect):
         UnknownMethod: (200, -32601),
         InvalidParams: (200, -32602),
         OverBudget: (200, -32602),
+        PagesRequired: (200, -32042),
         MissingCapability: (200, -32021),  # these versions name no code for what the client did not declare
         Unavailable: (200, -32603),
         CutOff: (200, -32603),
@@ -262,6 +265,9 @@ class HandshakeDialect(Dialect):
             written["code"] = _NO_RESOURCE
         elif self.form.tasks and lacks_tasks(error):  # these clients request tasks by a parameter
             written = {"code": _NO_METHOD, "message": "This tool can only be called as a task: send params.task"}
+        elif isinstance(error, PagesRequired):
+            asked = (question_params(self.form, each, name) for name, each in error.questions.items())
+            written["data"] = {"elicitations": list(asked)}
         return status, written
 
     def dump_question(self, id: str, question: Question, elicitation: str) -> bytes:
@@ -279,7 +285,9 @@ class HandshakeDialect(Dialect):
         return request(id, question.method, with_related(params, question.task) if question.task else params)
 
     def note(self, note: Note) -> bytes:
-        """Return the notification that carries a note."""
+        """Return the notification that carries a note; empty where this version has none."""
+        if isinstance(note, PageReported) and self.form.enriches:
+            return _completion(note.page)
         if not isinstance(note, Progress):
             return super().note(note)
         if note.message is not None and not self.form.annotates:
@@ -359,10 +367,17 @@ class _NotificationWriter(ListenWriter):
             return notification("notifications/resources/updated", {"uri": change.uri})
         if change.task is not None:
             return notification("notifications/tasks/status", task_body(change.task))
+        if change.kind == "page":
+            return _completion(change.uri)
         return notification(f"notifications/{change.kind}/list_changed", {})
 
     def closed(self) -> bytes:
         return b""
+
+
+def _completion(page: str) -> bytes:
+    """Return the notification that a page has reported (Elicitation, Completion Notifications)."""
+    return notification("notifications/elicitation/complete", {"elicitationId": page})
 
 
 def _negotiated(params: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ class Envelope:
         params: its parameters.
         headers: the HTTP headers, by lower-case name.
         repeated: the name of a header of the protocol that was there twice; empty if none was.
+        has_headers: whether its transport has headers that must say what the message says.
     """
 
     message: JSON
@@ -34,6 +35,7 @@ class Envelope:
     params: JSON
     headers: Mapping[bytes, bytes]
     repeated: str = ""
+    has_headers: bool = True
 
 
 # With every digit a 0 and every E an e, a number can only overflow where one of these is: an exponent of three digits,
@@ -111,7 +113,7 @@ def _problem_of(message: JSON, request_id: str | int | None) -> str:
         return 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
     if method is None and request_id is not None:
         given = [message[name] for name in ("result", "error") if name in message]
-        if len(given) == 1 and type(given[0]) is dict:
+        if len(given) == 1 and type(given[0]) is dict and isinstance(message.get("params", {}), dict):
             return ""
     if not isinstance(method, str) or not method:
         return NO_METHOD

@@ -20,6 +20,9 @@ ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 TASK_RESULT = "tasks/result"
 """The request for the result of a task, which in the handshake era stays open while the task asks."""
 
+OPEN_METHODS = ASKING_METHODS | {TASK_RESULT}
+"""The requests that stay open in the handshake era while their client answers."""
+
 STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}
 """The requests that may carry a state."""
 
@@ -63,6 +66,7 @@ class Question:
         params: its parameters; a `message` in them is what the person reads.
         needs: the capability that the client must have declared, as a dotted path.
         shape: digest of all of `params` but the message.
+        page: names a page that reports back, by the name that its report is stored under; empty for all else.
         task: the task that asks, where its client has to be told; empty otherwise.
     """
 
@@ -71,6 +75,7 @@ class Question:
     params: JSON
     needs: str
     shape: str = ""
+    page: str = ""
     task: str = ""
     digest: str = field(init=False)
     """Kind, message and shape, each of which must be the same for an answer to count."""
@@ -79,6 +84,11 @@ class Question:
         if not self.shape:
             self.shape = digest({name: value for name, value in self.params.items() if name != "message"})
         self.digest = f"{self.kind}.{digest_bytes(self.params.get('message', '').encode())}.{self.shape}"
+
+    def parts(self) -> tuple[Any, ...]:
+        """Return what `Question(*parts)` makes the same question of."""
+        parts = (self.kind, self.method, self.params, self.needs, self.shape)
+        return (*parts, self.page) if self.page else parts  # earlier releases have five
 
     def because(self, reason: str) -> "Question":
         """Return the question with a reason before its message. The digest stays, so that its answer still counts."""
@@ -331,7 +341,14 @@ class LogMessage:
     logger: str | None = None
 
 
-Note = Progress | LogMessage
+@dataclass(frozen=True, slots=True)
+class PageReported:
+    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications)."""
+
+    page: str
+
+
+Note = Progress | LogMessage | PageReported
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,14 +358,15 @@ class Change:
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
             task, `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how
-            far a task has come; for open calls `"answer"` and `"cancelled"`, for sessions `"session"`.
+            far a task has come; for open calls `"answer"` and `"cancelled"`, for sessions `"session"`, and `"page"` for
+            a page that has reported back.
         uri: the resource, or the id of what has changed.
         task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
         note: what saves its listener a look in the store, sealed. A fan-out need not carry it.
     """
 
     kind: Literal[
-        "tools", "prompts", "resources", "resource", "task", "run", "progress", "answer", "cancelled", "session"
+        "tools", "prompts", "resources", "resource", "task", "run", "progress", "answer", "cancelled", "session", "page"
     ]
     uri: str = ""
     task: Task | None = field(default=None, compare=False)
@@ -377,6 +395,16 @@ class Nothing:
 
 
 NOTHING = Nothing()
+
+
+class Turn:
+    """An awaitable that yields to the event loop once. Unlike a coroutine, it need not be awaited."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+TURN = Turn()
 
 
 class Outlet(Protocol):

@@ -81,9 +81,9 @@ class ModernDialect(Dialect):
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         method, params, headers = envelope.method, envelope.params, envelope.headers
-        meta = self._check_version(method, params, headers, envelope.id)
+        meta = self._check_version(method, params, headers, envelope)
         capabilities = meta[_CAPABILITIES]
-        mismatch = check_headers(envelope, self.surface.mirrored, required=True)
+        mismatch = check_headers(envelope, self.surface.mirrored, required=envelope.has_headers)
         if method not in _METHODS:
             raise UnknownMethod(method)
         info = meta.get(_CLIENT, _NOBODY)
@@ -121,13 +121,13 @@ class ModernDialect(Dialect):
         )
 
     def _check_version(
-        self, method: str, params: JSON, headers: Mapping[bytes, bytes], request_id: str | int | None
+        self, method: str, params: JSON, headers: Mapping[bytes, bytes], envelope: Envelope
     ) -> Mapping[str, Any]:
         """Check that header and `_meta` name this version, and return `_meta`, which has the capabilities."""
         if not method:
-            raise InvalidRequest(NO_METHOD, request_id)
+            raise InvalidRequest(NO_METHOD, envelope.id)
         header = headers.get(VERSION_HEADER)
-        if header is None:
+        if header is None and envelope.has_headers:
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
         meta = params.get("_meta")
         if not isinstance(meta, dict):
@@ -139,7 +139,7 @@ class ModernDialect(Dialect):
             raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
         if version == VERSION and header == _VERSION_VALUE:
             return meta
-        if header.strip(b" \t") != version.encode():
+        if header is not None and header.strip(b" \t") != version.encode():
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is not the version in params._meta")
         if version != VERSION:
             raise UnsupportedVersion(version, self.surface.versions)

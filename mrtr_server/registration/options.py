@@ -27,6 +27,8 @@ class ListedOptions:
     meta: Mapping[str, Any] | None = None
     answer_within: float | None = None
     authorize: Authorize | None = None
+    scopes: Sequence[str] = ()
+    visible: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_types(self, LISTED)

@@ -42,7 +42,7 @@ def build_prompt(function: Callable[..., Any], options: PromptOptions, *, ignore
     """
     name = name_of(function, options)
     handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within)
-    hook = compile_hook(name, options.authorize)
+    hook = compile_hook(name, options.authorize, options.scopes, options.visible)
     refuse_foreign_types(name, handler.parameters.values())
     arguments = SignatureArguments(name, handler.parameters, handler.own_parameters)
     if arguments.is_open:

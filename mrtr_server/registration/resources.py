@@ -53,7 +53,7 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions) -> Re
     handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within)
     if ":" not in uri:
         raise SetupError(f"{uri!r} is not a URI: it has no scheme, such as file:")
-    hook = compile_hook(name, options.authorize)
+    hook = compile_hook(name, options.authorize, options.scopes, options.visible)
     refuse_foreign_types(name, handler.parameters.values())
     template = UriTemplate(uri) if "{" in uri or "}" in uri else None
     variables = template.names if template else []

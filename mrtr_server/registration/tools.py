@@ -58,7 +58,7 @@ def build_tool(
         SetupError: it can't be served; the message says why.
     """
     name = name_of(function, options)
-    hook = compile_hook(name, options.authorize)
+    hook = compile_hook(name, options.authorize, options.scopes, options.visible)
     handler = _compile(function, name, options, server)
     refuse_foreign_types(name, handler.parameters.values())
     arguments: Arguments

@@ -258,7 +258,9 @@ class Store(ABC):
                 found.append(row)
         return found
 
-    async def list_tasks(self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int) -> list[TaskRow]:
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]:
         """Return tasks of one owner as their client may see them, the newest first.
 
         Args:
@@ -418,7 +420,7 @@ class TaskStore(Store):
 
     @override
     @abstractmethod
-    async def list_tasks(
+    async def list_owned_tasks(
         self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
     ) -> list[TaskRow]: ...
 

@@ -3,7 +3,7 @@
 import time
 
 LONGEST_GAP = 5.0
-"""How long nothing may have come of the store before the contact counts as broken, in seconds."""
+"""How long nothing may have come of the store before the contact counts as broken, in seconds; at most a lease."""
 
 
 class Contact:
@@ -13,11 +13,15 @@ class Contact:
     can, so nobody takes anything over until the contact has lasted for a while. A process that has just started can't
     know what was before, so its contact begins as one that was broken: with the first write, since a disk that is full
     can be read.
+
+    Args:
+        lease: how long a holder may be silent, in seconds: a break of that length may have ended every lease.
     """
 
-    __slots__ = ("_last", "_since")
+    __slots__ = ("_last", "_lease", "_since")
 
-    def __init__(self) -> None:
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
         self._since: float | None = None
         self._last = 0.0
 
@@ -37,7 +41,7 @@ class Contact:
             wrote: whether that has changed anything.
         """
         now = time.monotonic()
-        if now > self._last + LONGEST_GAP:  # the process was suspended, or the store stood still
+        if now > self._last + self._longest_gap:  # the process was suspended, or the store stood still
             self._since = None
         if self._since is None and wrote:
             self._since = now
@@ -46,4 +50,8 @@ class Contact:
     def has_lasted(self, seconds: float) -> bool:
         """Return whether there was no break for so many seconds."""
         now = time.monotonic()
-        return self._since is not None and now >= self._since + seconds and now <= self._last + LONGEST_GAP
+        return self._since is not None and now >= self._since + seconds and now <= self._last + self._longest_gap
+
+    @property
+    def _longest_gap(self) -> float:
+        return min(LONGEST_GAP, self._lease)

@@ -6,7 +6,7 @@ RECONNECT_SECONDS = 1.0
 """How long a holder waits at most before it tries a store again that it could not reach, in seconds."""
 
 GRACE_SECONDS = RECONNECT_SECONDS + 2.0
-"""How long a holder whose lease ended while it could not reach the store has to come back, in seconds.
+"""How long at least a holder whose lease ended while it could not reach the store has to come back, in seconds.
 
 It renews its lease and records what it has done. Nobody takes the lease over before.
 """

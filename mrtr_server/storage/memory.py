@@ -146,7 +146,9 @@ class _InProcessTasks(TaskStore):
         return row if row is not None and row.expires > self._now() else None
 
     @override
-    async def list_tasks(self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int) -> list[TaskRow]:
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]:
         now = self._now()
         with self._guard:
             rows = [self._tasks[id] for id in self._owned.get(owner, ())]

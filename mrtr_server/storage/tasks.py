@@ -28,7 +28,8 @@ class TaskRow:
         version: counts the changes; a change of another version than the present one does not happen.
         lease: names the worker's right to run it; empty if nobody runs it.
         leased_until: when that right ends, in seconds since the epoch.
-        attempts: how many workers have had it since anything of it was last kept, with the one that has it now.
+        attempts: how many workers have had it since anything of it was last kept, or a worker that ran it handed it
+            back; with the one that has it now.
         caller: keyed digest of the person that it counts for; empty for callers who are not authenticated.
     """
 

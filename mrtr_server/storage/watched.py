@@ -115,19 +115,22 @@ def _nothing(_: object) -> bool:
 class WatchedStore(Store):
     """A store whose outages are noticed.
 
-    Tasks whose lease has ended are left to their workers until `GRACE_SECONDS` after an outage, or after the start of
-    this process, so that those who live renew their leases and record what they have done.
+    An outage does not count as silence of those who hold leases. So tasks whose lease has ended are left to their
+    workers until this process has been in touch with the store for a whole lease: those who live have renewed theirs by
+    then, and recorded what they have done.
 
     Args:
         store: the store.
         outage: takes notice.
+        lease: how long a worker may be silent before others take its tasks over, in seconds.
     """
 
-    def __init__(self, store: Store, outage: Outage) -> None:
+    def __init__(self, store: Store, outage: Outage, *, lease: float) -> None:
         self.shared, self.keeps_tasks = store.shared, store.keeps_tasks
         self._store = store
         self._outage = outage
-        self._contact = Contact()
+        self._lease = lease
+        self._contact = Contact(lease)
         self._looked = -POLL_INTERVAL
         self._looking: asyncio.Task[None] | None = None
         outage.look = self._look_soon
@@ -183,9 +186,11 @@ class WatchedStore(Store):
         return await _watched(self._outage, "find_tasks", self._store.find_tasks(ids, most_bytes=most_bytes), _nothing)
 
     @override
-    async def list_tasks(self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int) -> list[TaskRow]:
-        work = self._store.list_tasks(owner, before=before, most=most, most_bytes=most_bytes)
-        return await _watched(self._outage, "list_tasks", work, _nothing)
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]:
+        work = self._store.list_owned_tasks(owner, before=before, most=most, most_bytes=most_bytes)
+        return await _watched(self._outage, "list_owned_tasks", work, _nothing)
 
     @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
@@ -234,8 +239,8 @@ class WatchedStore(Store):
         await self._in_touch("wait_for_tasks", work, _nothing)
 
     def _may_take_over(self) -> bool:
-        """Return whether whoever holds a lease, and lives, has had the time to renew it."""
-        return not self.shared or self._contact.has_lasted(GRACE_SECONDS)
+        """Return whether a worker that has not renewed its lease could have done so for as long as it may be silent."""
+        return not self.shared or self._contact.has_lasted(max(self._lease, GRACE_SECONDS))
 
     async def _in_touch(self, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
         """Do something that workers do all the time, so that every break shows."""

@@ -21,7 +21,7 @@ from .sealing import RowBinding, SealedTasks
 logger = logging.getLogger("mrtr_server")
 
 NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""}
-"""What a task that has ended keeps of its flow."""
+"""What a task that was completed or cancelled keeps of its flow."""
 
 
 class TaskRecords:
@@ -79,7 +79,8 @@ class TaskRecords:
         except ValueError as mistake:  # in the data that the author gave it
             error = self._fault(row, mistake)
             sealed = self.sealed.seal_outcome(binding_of(row), error)
-        return {"status": "failed", "outcome": sealed, "message": error.message, **NOTHING_LEFT}
+        # The request and the flow stay, so that an operator can retry it.
+        return {"status": "failed", "outcome": sealed, "message": error.message, "questions": b""}
 
     def asked(self, row: TaskRow, journal: Journal, questions: Questions) -> dict[str, Any]:
         """Return the changes that let the client see what is asked.

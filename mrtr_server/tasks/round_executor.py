@@ -134,6 +134,15 @@ class RoundExecutor:
         call = records.sealed.unseal_call(row)
         run.journal = journal = records.sealed.unseal_journal(row, records.now())
         run.take_answers(row)
+        run.begun = True
+        if row.attempts > 1:
+            logger.warning(
+                "A task of %r (%s) is taken over: a worker that had it ended, or was silent for longer than its lease "
+                "of %g s. It continues from its last recorded step",
+                row.name,
+                row.reference,
+                limits.lease_seconds,
+            )
 
         def run_should_yield() -> YieldReason | None:
             return YieldReason.LEASE_IN_DOUBT if run.lease.in_doubt else should_yield()

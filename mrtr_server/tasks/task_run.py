@@ -50,6 +50,8 @@ class TaskRun:
         self.lease = lease
         self.over = False
         """Whether the last change has been made, or is being made."""
+        self.begun = False
+        """Whether its handler has begun."""
         self.journal = Journal(row.created)
         self._records = records
         self._loop = asyncio.get_running_loop()
@@ -275,12 +277,12 @@ class TaskRun:
     async def leave(self) -> None:
         """Leave the task as it was last kept to other workers.
 
-        It did not end its worker, so the attempt does not count. A store that is away is not waited for: the lease runs
-        out by itself.
+        It did not end its worker, so the attempt does not count; nor do those before it, if its handler has begun. A
+        store that is away is not waited for: the lease runs out by itself.
         """
 
         def left(row: TaskRow) -> dict[str, Any]:
-            return {"lease": "", "leased_until": 0.0, "attempts": max(row.attempts - 1, 0)}
+            return {"lease": "", "leased_until": 0.0, "attempts": 0 if self.begun else max(row.attempts - 1, 0)}
 
         await self._end(left, patient=False)
 

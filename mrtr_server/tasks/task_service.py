@@ -237,7 +237,9 @@ class Tasks:
         """
         if not owner:
             return [], None
-        rows = await self.store.list_tasks(owner, before=before or _NEWEST, most=most + 1, most_bytes=_MOST_LOOKED_UP)
+        rows = await self.store.list_owned_tasks(
+            owner, before=before or _NEWEST, most=most + 1, most_bytes=_MOST_LOOKED_UP
+        )
         page = rows[:most]
         is_all = len(rows) <= most and sum(row.visible_bytes for row in rows) < _MOST_LOOKED_UP
         return await self._views(page), None if is_all else (page[-1].created, page[-1].id)

@@ -327,14 +327,6 @@ class _LoopWorker:
             if present.found(row, since):
                 return
             present.stop()
-        if row.attempts > 1:
-            logger.warning(
-                "A task of %r (%s) is taken over: a worker that had it ended, or was silent for longer than its lease "
-                "of %g s. It continues from its last recorded step",
-                row.name,
-                row.reference,
-                self._limits.lease_seconds,
-            )
         run = TaskRun(self._records, row, Lease(self._limits.lease_seconds, since))
         task = run.start(self._run(run))
         self._running[row.id] = (run, task)

@@ -18,10 +18,12 @@ from .answers import decline as decline
 from .answers import no as no
 from .answers import roots as roots
 from .answers import sampled as sampled
+from .answers import slowly as slowly
 from .answers import yes as yes
 from .asked import Asked as Asked
 from .client import AsyncClient as AsyncClient
 from .client import Client as Client
+from .events import Event as Event
 from .failure import Unexpected as Unexpected
 from .flow import Flow as Flow
 from .observing import Log as Log
@@ -31,6 +33,7 @@ from .replies import Reply as Reply
 from .replies import Task as Task
 from .script import Answers as Answers
 from .servers import Clock as Clock
+from .servers import SharedStore as SharedStore
 from .servers import replica as replica
 from .servers import replicas as replicas
 from .wire import EVERYTHING as EVERYTHING

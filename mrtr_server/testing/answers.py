@@ -1,7 +1,7 @@
 """The answers of a person, or of a client, as a test writes them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from pydantic import BaseModel
@@ -18,10 +18,12 @@ class Answer:
     """An answer as it goes over the wire. Make one yourself to send what no well-behaved client sends.
 
     Args:
-        raw: the value in `inputResponses`.
+        raw: the value in `inputResponses`; of a call that stays open, the result of the question's request.
+        after: how long the person takes for it, in seconds; see `slowly`.
     """
 
     raw: Any
+    after: float = 0.0
 
 
 Given = Answer | BaseModel | Mapping[str, Any]
@@ -91,12 +93,25 @@ def roots(*uris: str) -> Answer:
     return Answer({"roots": [{"uri": uri} for uri in uris]})
 
 
+def slowly(answer: Given, seconds: float) -> Answer:
+    """Answer as somebody who takes their time.
+
+    Args:
+        answer: what they answer: fields of a form or an instance of its model, `yes`, `sampled(...)` and the like.
+        seconds: how long they take, in seconds from when they are asked.
+
+    Returns:
+        The answer, to be given under the ask's key.
+    """
+    return replace(answer if isinstance(answer, Answer) else accept(answer), after=seconds)
+
+
 def is_function(answer: object) -> TypeGuard[Callable[[Asked], Given]]:
     """Return whether an answer is a function that makes one."""
     return callable(answer) and not isinstance(answer, Answer | BaseModel | Mapping)
 
 
-def write(answer: Answerable, asked: Asked | None) -> Any:
+def write(answer: Answerable, asked: Asked | None) -> Answer:
     """Return an answer as it goes over the wire.
 
     Args:
@@ -108,11 +123,11 @@ def write(answer: Answerable, asked: Asked | None) -> Any:
             raise Unexpected("A function can only answer a question that was asked")
         answer = answer(asked)
     if isinstance(answer, Answer):
-        return answer.raw
+        return answer
     if not isinstance(answer, BaseModel | Mapping):
         raise TypeError(
             f"{answer!r} is not an answer: pass fields, a model, accept(...), decline, sampled(...) or the like"
         )
     if asked is None or asked.kind in ("form", "url"):
-        return accept(answer).raw
-    return _plain(answer)
+        return accept(answer)
+    return Answer(_plain(answer))

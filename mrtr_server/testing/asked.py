@@ -29,11 +29,13 @@ class Asked:
         key: its name on the wire.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters, as sent.
+        id: what its answer goes by, in the handshake era; empty in others.
     """
 
     key: str
     method: str
     params: JSON = field(default_factory=dict)
+    id: str = ""
 
     @property
     def kind(self) -> Kind:

@@ -85,6 +85,17 @@ class Calls(Session[One, Many]):
         """
         return self.resource_flow(uri).finish(answers)
 
+    def begin(self) -> One:
+        """Begin the session of a client whose era has one. Its first request does that by itself.
+
+        Returns:
+            The reply to `initialize`.
+
+        Raises:
+            Unexpected: the era has no sessions, or the server does not speak it.
+        """
+        return self.run_one(self._begin(self.transports[0]))
+
     def request(self, method: str, params: Mapping[str, Any] = NONE) -> One:
         """Send any other request, such as `tools/list`.
 
@@ -155,16 +166,19 @@ class Client(Calls[Reply, list[Reply]]):
         token: the bearer token of the user.
         headers: HTTP headers of every request.
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
-        capabilities: what the client declares; every capability if left out.
+        capabilities: what the client declares; every capability of its era if left out.
         tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
-        dialect: its name in `MRTRServer(dialects=...)`; the ratified one if left out.
-        log_level: the least severe log messages that the client wants; None for none.
+        era: the version of the protocol that it speaks, by its date; the newest if left out. A client of one of the
+            handshake era answers while its call is open. A name in `MRTRServer(dialects=...)` counts, too.
+        dialect: what `era` was called in 0.1.
+        log_level: the least severe log messages that the client wants; None for none, which in the handshake era means
+            the most severe alone.
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
         timeout: how long a reply may take, in seconds; None for any time.
 
     Raises:
-        Unexpected: there is no such dialect, it has no tasks, or no server was passed.
+        Unexpected: there is no such era, it has no tasks, or no server was passed.
     """
 
     def __enter__(self) -> Self:
@@ -195,16 +209,19 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
         token: the bearer token of the user.
         headers: HTTP headers of every request.
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
-        capabilities: what the client declares; every capability if left out.
+        capabilities: what the client declares; every capability of its era if left out.
         tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
-        dialect: its name in `MRTRServer(dialects=...)`; the ratified one if left out.
-        log_level: the least severe log messages that the client wants; None for none.
+        era: the version of the protocol that it speaks, by its date; the newest if left out. A client of one of the
+            handshake era answers while its call is open. A name in `MRTRServer(dialects=...)` counts, too.
+        dialect: what `era` was called in 0.1.
+        log_level: the least severe log messages that the client wants; None for none, which in the handshake era means
+            the most severe alone.
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
         timeout: how long a reply may take, in seconds; None for any time.
 
     Raises:
-        Unexpected: there is no such dialect, it has no tasks, or no server was passed.
+        Unexpected: there is no such era, it has no tasks, or no server was passed.
     """
 
     async def __aenter__(self) -> Self:

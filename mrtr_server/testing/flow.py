@@ -1,27 +1,22 @@
 """One flow, walked round by round."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic
 
-from ..protocol.headers import NAME_FIELDS
-from .answers import Answerable, write
-from .asked import Asks, listed
+from .answers import Answer, Answerable, write
+from .asked import listed
 from .failure import Unexpected
 from .observing import Log
+from .open_call import OpenCall
 from .replies import Reply
-from .script import Answers, Script, Scripted
+from .retries import Retries
+from .script import Answers, Scripted
 from .session import NONE, Many, One, Session
-from .transports import Server, Transport, transports
-from .wire import Request
+from .transports import Server, transports
+from .walk import Position, Walk
+from .wire import HANDSHAKES
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
-
-_MOST_ROUNDS = 100
-"""Where a server would go on for ever; every real one has a budget below."""
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1
-"""How long to wait before a task is looked at again, in seconds: it grows from the first to the longest."""
 
 
 def flipped(state: str) -> str:
@@ -48,35 +43,72 @@ class Flow(Generic[One, Many]):
 
     def __init__(self, client: Session[One, Many], method: str, target: str, arguments: Mapping[str, Any]) -> None:
         self._client = client
-        self._method = method
-        self._target = target
-        self.arguments = dict(arguments)
-        self.token = client.token
-        self.headers = dict(client.headers)
-        self.state: str | None = None
-        self.task: str | None = None
-        self.replies: list[Reply] = []
-        self._servers = client.transports
-        self._turn = 0
-        self._at: Reply | None = None  # what it goes on from: the last reply that is no error
-        self._before: tuple[str | None, Reply | None] = (None, None)
-        self._tampering: Callable[[str], str] | None = None
+        self._at = Position(client, method, target, arguments)
+        self._walk: Walk = (OpenCall if client.era in HANDSHAKES else Retries)(self._at, client)
+
+    # What the next request carries
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the tool or prompt."""
+        return self._at.arguments
+
+    @arguments.setter
+    def arguments(self, arguments: dict[str, Any]) -> None:
+        self._at.arguments = arguments
+
+    @property
+    def token(self) -> str | None:
+        """The bearer token of the user."""
+        return self._at.token
+
+    @token.setter
+    def token(self, token: str | None) -> None:
+        self._at.token = token
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Further HTTP headers."""
+        return self._at.headers
+
+    @headers.setter
+    def headers(self, headers: dict[str, str]) -> None:
+        self._at.headers = headers
+
+    @property
+    def state(self) -> str | None:
+        """What the client returns to the server: the `requestState`, or the id of the last event of an open call."""
+        return self._at.state
+
+    @state.setter
+    def state(self, state: str | None) -> None:
+        self._at.state = state
+
+    @property
+    def task(self) -> str | None:
+        """The id of the task that the flow has become."""
+        return self._at.task
+
+    @task.setter
+    def task(self, task: str | None) -> None:
+        self._at.task = task
+
+    # What came
+
+    @property
+    def replies(self) -> list[Reply]:
+        """The replies to the rounds so far."""
+        return self._at.replies
+
+    @property
+    def last(self) -> Reply:
+        """The reply to the last round."""
+        return self._at.last
 
     @property
     def log(self) -> Log:
         """What the server's log said in all rounds so far."""
         return Log(record for reply in self.replies for record in reply.log.records)
-
-    @property
-    def last(self) -> Reply:
-        """The reply to the last round."""
-        if not self.replies:
-            raise Unexpected("The flow has not begun: call start() first")
-        return self.replies[-1]
-
-    @property
-    def _open(self) -> Asks:
-        return self._at.asks if self._at is not None else Asks()
 
     # Rounds
 
@@ -90,7 +122,7 @@ class Flow(Generic[One, Many]):
         Returns:
             The reply to this round.
         """
-        self.state = self.task = self._at = None
+        self._walk.begin()
         return self.send({**answers, **named})
 
     def answer(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> One:
@@ -111,7 +143,7 @@ class Flow(Generic[One, Many]):
         """
         last, given = self.last, {**answers, **named}
         self._check_open(given)
-        if self._at is not None and not self._at.needs_input:
+        if (at := self._at.at) is not None and not at.needs_input:
             raise Unexpected(f"There is nothing to answer. {last}")
         return self.send(given)
 
@@ -129,7 +161,7 @@ class Flow(Generic[One, Many]):
         Raises:
             Unexpected: the server can't be reached, or did not reply in time.
         """
-        return self._client.run_one(self._round(self._written(answers), wait))
+        return self._client.run_one(self._walk.round(self._written(answers), wait))
 
     def finish(self, answers: Answers = NONE, /, **named: Scripted) -> One:
         """Send rounds to the end with scripted answers, from the first round if nothing has been sent.
@@ -144,7 +176,32 @@ class Flow(Generic[One, Many]):
         Raises:
             Unexpected: no answer is scripted for an ask, a scripted one is never asked for, or the flow does not end.
         """
-        return self._client.run_one(self._finish({**answers, **named}))
+        return self._client.run_one(self._walk.finish({**answers, **named}))
+
+    # An open call: in the handshake era a call has a stream, and its questions come on that
+
+    def break_stream(self) -> None:
+        """Lose the stream of the call, as a client does whose connection breaks.
+
+        The client comes back to it with its next request, or with `resume`.
+
+        Raises:
+            Unexpected: there is no open stream.
+        """
+        self._walk.break_stream()
+
+    def resume(self) -> One:
+        """Come back to the stream of the call, at the server whose turn it is.
+
+        A stream that is open is lost first.
+
+        Returns:
+            The reply: what is still asked, or what has come of the call meanwhile.
+
+        Raises:
+            Unexpected: no event has come that the client could come back to.
+        """
+        return self._client.run_one(self._walk.resume())
 
     # A flow that has become a task
 
@@ -157,34 +214,36 @@ class Flow(Generic[One, Many]):
         Raises:
             Unexpected: the flow has not become a task.
         """
-        return self._client.run_one(self._look())
+        return self._client.run_one(self._walk.look())
 
     def wait(self) -> One:
-        """Ask how the task is doing until it asks something or has ended.
+        """Wait until the task asks something or has ended; or until something new comes on the stream of an open call.
 
         Returns:
             The last reply.
 
         Raises:
-            Unexpected: the flow has not become a task, or it neither asks nor ends within the client's `timeout`.
+            Unexpected: the flow is neither a task nor an open call, or nothing comes within the client's `timeout`.
         """
-        return self._client.run_one(self._wait())
+        return self._client.run_one(self._walk.wait())
 
     def cancel(self) -> One:
-        """Cancel the task.
+        """Cancel the task, or the open call.
 
         Returns:
             The acknowledgement.
 
         Raises:
-            Unexpected: the flow has not become a task.
+            Unexpected: the flow is neither a task nor an open call.
         """
-        return self._client.run_one(self._about_task("tasks/cancel", {}))
+        return self._client.run_one(self._walk.cancel())
 
     # What goes wrong between rounds
 
     def replay(self, reply: Reply | None = None) -> One:
         """Send the request behind a reply again, byte for byte. The flow stays where it is.
+
+        Of an open call, that is the one that called, the one that came back, or the last answer.
 
         Args:
             reply: one of this flow's, or of another; the last one if left out.
@@ -195,10 +254,12 @@ class Flow(Generic[One, Many]):
         Raises:
             Unexpected: the flow has not begun.
         """
-        return self._client.run_one(self._deliver((reply or self.last).request, self._next_server()))
+        return self._client.run_one(self._walk.replay((reply or self.last).request))
 
     def drop(self) -> One:
         """Lose the last reply: send its request again, as a client does that never received the reply.
+
+        The client of an open call comes back to the event before the reply instead; if it knows none, it calls again.
 
         Returns:
             The reply to the second delivery, from which the flow continues.
@@ -206,10 +267,12 @@ class Flow(Generic[One, Many]):
         Raises:
             Unexpected: the flow has not begun.
         """
-        return self._client.run_one(self._drop())
+        return self._client.run_one(self._walk.drop())
 
     def race(self, answers: Mapping[str, Answerable] = NONE, /, **named: Answerable) -> Many:
         """Send the next round to all servers of the flow at once, byte for byte the same; twice, if there is only one.
+
+        The client of an open call loses its stream, comes back to it at all of them at once, and answers.
 
         Args:
             answers: by key; see `answer`. Here, too, a key that is not asked fails the test.
@@ -224,10 +287,12 @@ class Flow(Generic[One, Many]):
         """
         given = {**answers, **named}
         self._check_open(given)
-        return self._client.run_all(self._race(self._written(given)))
+        return self._client.run_all(self._walk.race(self._written(given)))
 
     def tamper(self, change: Callable[[str], str] = flipped) -> None:
         """Change the state on its way to the server, in the next round only.
+
+        Of an open call, that is the id of the question that is answered next, or of the event that is resumed from.
 
         Args:
             change: returns the changed state; by default, one character in the middle is another.
@@ -237,7 +302,7 @@ class Flow(Generic[One, Many]):
         """
         if self.state is None:
             raise Unexpected("The flow has no state to tamper with: it has not been asked anything yet")
-        self._tampering = change
+        self._at.tampering = change
 
     def move_to(self, *servers: Server) -> None:
         """Send the next rounds to another replica, another version, or a server with other keys.
@@ -245,109 +310,18 @@ class Flow(Generic[One, Many]):
         Args:
             servers: applications or URLs; several take turns.
         """
-        self._servers = transports(servers, self._client.path, self._client.timeout)
-        self._turn = 0
+        self._at.servers = transports(servers, self._client.path, self._client.timeout)
 
     # How it is done
 
     def _check_open(self, answers: Mapping[str, Answerable]) -> None:
         """Fail the test if a key is not asked."""
-        if unasked := answers.keys() - self._open.keys():
+        at, asks = self._at.at, self._at.asks
+        if unasked := answers.keys() - asks.keys():
             hint = ""
-            if self._at is not None and self._at.is_under_way:
-                hint = f"; the task is {self._at.task.status}, so wait() for what it asks"
-            raise Unexpected(f"{min(unasked)!r} was not asked; the server asks {listed(self._open.values())}{hint}")
+            if at is not None and at.is_under_way:
+                hint = f"; the task is {at.task.status}, so wait() for what it asks"
+            raise Unexpected(f"{min(unasked)!r} was not asked; the server asks {listed(asks.values())}{hint}")
 
-    def _written(self, answers: Mapping[str, Answerable]) -> dict[str, Any]:
-        return {key: write(answer, self._open.get(key)) for key, answer in answers.items()}
-
-    async def _round(self, answers: Mapping[str, Any], wait: bool = True) -> Reply:
-        if self.task is not None:
-            reply = await self._about_task("tasks/update", {"inputResponses": dict(answers)})
-            return await self._wait() if wait and "error" not in reply.message else self._take(reply)
-        server = self._next_server()
-        request = await self._request(answers, server)
-        return self._take(await self._deliver(request, server))
-
-    async def _about_task(self, method: str, params: Mapping[str, Any]) -> Reply:
-        server = self._next_server()
-        return await self._deliver(await self._task_request(method, params, server), server)
-
-    async def _task_request(self, method: str, params: Mapping[str, Any], server: Transport) -> Request:
-        if self.task is None:
-            raise Unexpected(f"The flow has not become a task. {self.last}")
-        given = {NAME_FIELDS[method]: self.task, **params}
-        return await self._client.prepare(method, given, server, self.token, self.headers)
-
-    async def _look(self) -> Reply:
-        return self._take(await self._about_task("tasks/get", {}))
-
-    async def _wait(self) -> Reply:
-        pause, waited = _FIRST_PAUSE, 0.0
-        while (reply := await self._about_task("tasks/get", {})).is_task and reply.task.status == "working":
-            if self._client.timeout is not None and waited > self._client.timeout:
-                raise Unexpected(f"The task neither asked nor ended within {self._client.timeout} s. {reply}")
-            await asyncio.sleep(pause)
-            waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)
-        return self._take(reply)
-
-    async def _drop(self) -> Reply:
-        request = self.last.request
-        self.replies.pop()
-        self.state, self._at = self._before
-        return self._take(await self._deliver(request, self._next_server()))
-
-    async def _race(self, answers: Mapping[str, Any]) -> list[Reply]:
-        servers = self._servers if len(self._servers) > 1 else self._servers * 2
-        if self.task is not None:
-            request = await self._task_request("tasks/update", {"inputResponses": dict(answers)}, servers[0])
-        else:
-            request = await self._request(answers, servers[0])
-        replies = await asyncio.gather(*(self._deliver(request, server) for server in servers))
-        self._take(next((reply for reply in replies if "result" in reply.message), replies[0]))
-        return list(replies)
-
-    async def _finish(self, answers: Answers) -> Reply:
-        script = Script(answers, self._client.answers)
-        ran: list[Reply] = []
-        reply = self._at
-        while reply is None or reply.needs_input or reply.is_under_way:
-            if len(ran) == _MOST_ROUNDS:
-                raise Unexpected(f"The flow has not ended after {_MOST_ROUNDS} rounds. {reply}")
-            if reply is not None and reply.is_under_way and not reply.needs_input:
-                reply = await self._wait()
-            else:
-                reply = await self._round(script.answer(reply) if reply is not None else {})
-            ran.append(reply)
-        script.check_used(reply)
-        return Reply.of_all(ran) if ran else reply
-
-    async def _request(self, answers: Mapping[str, Any], server: Transport) -> Request:
-        params: dict[str, Any] = {NAME_FIELDS[self._method]: self._target}
-        if self.arguments or self._method == "tools/call":
-            params["arguments"] = self.arguments
-        if answers:
-            params["inputResponses"] = dict(answers)
-        if self.state is not None:
-            params["requestState"] = self._tampering(self.state) if self._tampering is not None else self.state
-            self._tampering = None
-        return await self._client.prepare(self._method, params, server, self.token, self.headers)
-
-    async def _deliver(self, request: Request, server: Transport) -> Reply:
-        before, rounds = (self.last.asked if self.replies else None), len(self.replies) + 1
-        return Reply(request, [await server.send(request)], before, rounds)
-
-    def _take(self, reply: Reply) -> Reply:
-        self._before = (self.state, self._at)
-        self.replies.append(reply)
-        if "result" in reply.message:
-            self._at = reply
-        if reply.is_task:
-            self.task = reply.task.id
-        elif reply.needs_input:
-            self.state = reply.message["result"].get("requestState")
-        return reply
-
-    def _next_server(self) -> Transport:
-        self._turn += 1
-        return self._servers[(self._turn - 1) % len(self._servers)]
+    def _written(self, answers: Mapping[str, Answerable]) -> dict[str, Answer]:
+        return {key: write(answer, self._at.asks.get(key)) for key, answer in answers.items()}

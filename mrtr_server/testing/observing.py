@@ -51,6 +51,12 @@ class Observed:
         self.replayed: list[str] = [step for part in parts for step in part.replayed]
         self.records: list[logging.LogRecord] = [record for part in parts for record in part.records]
 
+    def take(self) -> "Observed":
+        """Return what was observed since the last time, and forget it."""
+        taken = Observed(self)
+        self.ran, self.replayed, self.records = [], [], []
+        return taken
+
     def note_step(self, step: str, runs: bool) -> None:
         """Note that a step was called."""
         (self.ran if runs else self.replayed).append(step)
@@ -69,14 +75,17 @@ class _Listener(logging.Handler):
 
 
 @contextmanager
-def watching() -> Iterator[Observed]:
-    """Observe what the code in the block does, and the tasks and threads that it starts."""
-    seen = Observed()
+def watching(seen: Observed) -> Iterator[None]:
+    """Observe what the code in the block does, and the tasks and threads that it starts.
+
+    Args:
+        seen: takes what is observed.
+    """
     listener = _Listener(seen)
     _LOGGER.addHandler(listener)
     tokens = _current.set(seen), step_watcher.set(seen.note_step)
     try:
-        yield seen
+        yield
     finally:
         _current.reset(tokens[0])
         step_watcher.reset(tokens[1])

@@ -9,6 +9,7 @@ from pydantic_core import from_json
 
 from ..protocol.messages import JSON, LogMessage, TaskStatus
 from .asked import Asked, Asks, listed
+from .events import Event, EventReader
 from .failure import Unexpected
 from .observing import Log, Observed
 from .wire import Request
@@ -84,10 +85,27 @@ class Response:
         """The texts that carry JSON-RPC messages: the data of each event of a stream, or the body."""
         if not self.is_stream:
             return [self.body]
-        # Not splitlines(): a line of a stream ends at a line feed, and U+2028 is a character like any other.
-        events = [event.split(b"\n") for event in self.body.split(b"\n\n")]
-        data = ([line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")] for lines in events)
-        return [b"\n".join(lines) for lines in data if lines]
+        return [event.data.encode() for event in self.events if event.data]
+
+    @property
+    def events(self) -> list[Event]:
+        """The events of its body, if that is a stream of them."""
+        return EventReader().feed(self.body) if self.is_stream else []
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a call stands that is still open, or was until now; in the handshake era.
+
+    Args:
+        asks: the questions that have no answer yet, by key.
+        event: the id of the last event of its stream; empty if there was none.
+        is_open: whether the call has not ended: it asks, or goes on when its client comes back.
+    """
+
+    asks: Mapping[str, Asked]
+    event: str
+    is_open: bool
 
 
 class Reply:
@@ -101,6 +119,7 @@ class Reply:
         responses: what came back; of a call of several rounds, in each of them.
         before: what the flow was asked in earlier rounds.
         rounds: how many rounds the flow has had so far, with this one.
+        standing: how the call stands, where its questions come while it is open.
     """
 
     def __init__(
@@ -109,7 +128,9 @@ class Reply:
         responses: Sequence[Response],
         before: Mapping[str, Asked] | None = None,
         rounds: int = 1,
+        standing: Standing | None = None,
     ) -> None:
+        self.standing = standing
         self.request = request
         self.rounds = rounds
         self.responses = responses
@@ -127,7 +148,7 @@ class Reply:
         """
         responses = [response for reply in replies for response in reply.responses]
         asked = {key: each for reply in replies for key, each in reply.asked.items()}
-        return cls(replies[-1].request, responses, asked, replies[-1].rounds)
+        return cls(replies[-1].request, responses, asked, replies[-1].rounds, replies[-1].standing)
 
     # The response
 
@@ -149,8 +170,18 @@ class Reply:
     @cached_property
     def message(self) -> JSON:
         """The JSON-RPC response, whole; empty if the body is none."""
-        found = list(_messages(self.responses[-1]))
+        found = [message for message in _messages(self.responses[-1]) if "method" not in message]
         return found[-1] if found and "jsonrpc" in found[-1] else {}
+
+    @property
+    def received(self) -> list[JSON]:
+        """All JSON-RPC messages that came, in their order."""
+        return [message for response in self.responses for message in _messages(response)]
+
+    @property
+    def events(self) -> list[Event]:
+        """The events that came, in their order; of a response that is no stream there are none."""
+        return [event for response in self.responses for event in response.events]
 
     @property
     def result(self) -> JSON:
@@ -171,12 +202,16 @@ class Reply:
 
     @property
     def needs_input(self) -> bool:
-        """Whether the call is to be sent again, with answers or just with the state."""
+        """Whether the call needs its client to go on: for answers, or only to come back."""
+        if self.standing is not None:
+            return self.standing.is_open
         return bool({"inputRequests", "requestState"} & self.message.get("result", {}).keys())
 
     @property
     def asks(self) -> Asks:
         """What this round asks, by key."""
+        if self.standing is not None:
+            return Asks(self.standing.asks.values(), self)
         requests = self.message.get("result", {}).get("inputRequests", {})
         asked = (Asked(key, each["method"], each.get("params") or {}) for key, each in requests.items())
         return Asks(asked, self)
@@ -193,7 +228,9 @@ class Reply:
 
     @property
     def state(self) -> str:
-        """The `requestState`."""
+        """The `requestState`; of a call that stays open, the id of the last event, by which its client comes back."""
+        if self.standing is not None and self.standing.event:
+            return self.standing.event
         if "requestState" not in self.message.get("result", {}):
             raise Unexpected(f"There is no requestState. {self}")
         return str(self.message["result"]["requestState"])
@@ -303,7 +340,7 @@ class Reply:
         for response in self.responses:
             for message in _messages(response):
                 if "method" in message:
-                    yield message["method"], message["params"]
+                    yield message["method"], message.get("params", {})
 
     # What happened inside
 
@@ -332,7 +369,7 @@ class Reply:
         return self._described() + self.described_log()
 
     def _described(self) -> str:
-        if not self.message:
+        if not self.message and not self.needs_input:
             return f"HTTP {self.status}: {self.body[:300].decode(errors='replace')}"
         if "error" in self.message:
             code, message, data = self.error
@@ -344,6 +381,8 @@ class Reply:
         if self.asks:
             return f"The server asks {listed(self.asks.values())}."
         if self.needs_input:
+            if self.standing is not None:
+                return "The stream has ended, and the call goes on when its client comes back."
             return "The server asks nothing, and expects the same call again, with its state."
         text = self._text or str(self.result)
         return f"The tool failed: {text}" if self.failed else f"The call is complete: {text}"

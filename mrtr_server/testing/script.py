@@ -1,9 +1,9 @@
 """Scripted answers: what to say to each question of a flow that is run to its end."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
-from .answers import Answerable, is_function, write
+from .answers import Answer, Answerable, is_function, write
 from .asked import Asked
 from .failure import Unexpected
 from .replies import Reply
@@ -31,7 +31,7 @@ class Script:
         self._left = {key: _listed(each) for key, each in answers.items() if key not in self._functions}
         self._asked: dict[str, Asked] = {}
 
-    def answer(self, reply: Reply) -> dict[str, Any]:
+    def answer(self, reply: Reply) -> dict[str, Answer]:
         """Return the answers to what a reply asks. Fails the test if there is none for a question."""
         return {key: write(self._next(asked, reply), asked) for key, asked in reply.asks.items()}
 

@@ -3,7 +3,11 @@
 import time
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from ..server import MRTRServer
+from ..storage.memory import InProcessStore
+from ..storage.pubsub import Fanout, InProcessFanout
 
 S = TypeVar("S", bound=MRTRServer)
 
@@ -29,6 +33,23 @@ class Clock:
             seconds: by how much, in seconds; negative for a clock that is set back.
         """
         self.now += seconds
+
+
+class SharedStore(InProcessStore):
+    """A store in memory that replicas in one process share, as they would share a database.
+
+    replicas(app, 3, store=SharedStore())
+    """
+
+    shared = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fanout = InProcessFanout()
+
+    @override
+    def fanout(self) -> Fanout:
+        return self._fanout
 
 
 def replica(app: S, /, **settings: Any) -> S:

@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from types import MappingProxyType
 from typing import Any, Generic
+from warnings import warn
 
 from typing_extensions import TypeVar
 
@@ -14,9 +15,10 @@ from ..protocol.messages import TASKS, LogLevel
 from ..server import MRTRServer
 from .answers import Answerable
 from .failure import Unexpected
+from .handshake import Handshake
 from .replies import Reply
 from .transports import InProcess, Lifespan, Server, Transport, transports
-from .wire import DIALECTS, EVERYTHING, MODERN, Caller, Request, write
+from .wire import ACCEPTED, ERAS, HANDSHAKES, MODERN, Caller, Request, capabilities_of, write
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
@@ -38,17 +40,23 @@ class Session(ABC, Generic[One, Many]):
         token: str | None = None,
         headers: Mapping[str, str] = NONE,
         answers: Mapping[str, Answerable] = NONE,
-        capabilities: Mapping[str, Any] = EVERYTHING,
+        capabilities: Mapping[str, Any] | None = None,
         tasks: bool = False,
-        dialect: str = MODERN,
+        era: str = MODERN,
+        dialect: str | None = None,
         log_level: LogLevel | None = "debug",
         path: str | None = None,
         timeout: float | None = 30.0,
     ) -> None:
-        if dialect not in DIALECTS:
-            raise Unexpected(f"dialect={dialect!r}: choose from {', '.join(DIALECTS)}")
-        if tasks and dialect != MODERN:
-            raise Unexpected(f"tasks=True is for dialect={MODERN!r}")
+        if dialect is not None:
+            warn("dialect= is called era= now", DeprecationWarning, stacklevel=2)
+            era = dialect
+        if era not in ERAS:
+            raise Unexpected(f"era={era!r}: choose from {', '.join(ERAS)}")
+        if tasks and era != MODERN:
+            raise Unexpected(f"tasks=True is for era={MODERN!r}")
+        if capabilities is None:
+            capabilities = capabilities_of(era)
         if tasks:
             capabilities = {**capabilities, "extensions": {**capabilities.get("extensions", {}), TASKS: {}}}
         self.token = token
@@ -57,7 +65,9 @@ class Session(ABC, Generic[One, Many]):
         self.path = path
         self.timeout = timeout
         self.transports = transports(servers, path, timeout)
-        self._caller = Caller(dialect=dialect, capabilities=capabilities, log_level=log_level)
+        self.era = era
+        self._caller = Caller(era=era, capabilities=capabilities, log_level=log_level)
+        self._handshake = Handshake(self._caller) if era in HANDSHAKES else None
         self._requests = 0
         self._lives: list[Lifespan] = []
 
@@ -98,12 +108,56 @@ class Session(ABC, Generic[One, Many]):
         Returns:
             The request.
         """
+        if self._handshake is not None:
+            await self._begin(server)
         mirrored = await self._mirrored(server, params) if method == "tools/call" else ()
+        given, body = write(self._caller, self._next_number(), method, params, mirrored)
+        return _request(body, {**given, **self._session_headers}, token, headers)
+
+    def prepare_message(self, body: bytes, token: str | None, headers: Mapping[str, str]) -> Request:
+        """Return the request that posts a message of the client's session.
+
+        Args:
+            body: the message.
+            token: the bearer token of the user.
+            headers: further HTTP headers.
+
+        Returns:
+            The request.
+        """
+        return _request(body, {**ACCEPTED, **self._session_headers}, token, headers)
+
+    def prepare_resume(self, event: str, token: str | None, headers: Mapping[str, str]) -> Request:
+        """Return the request by which a client comes back to a stream (Transports, Resumability and Redelivery).
+
+        Args:
+            event: the id of the last event that it has.
+            token: the bearer token of the user.
+            headers: further HTTP headers.
+
+        Returns:
+            The request.
+        """
+        given = {"Accept": "text/event-stream", "Last-Event-ID": event, **self._session_headers}
+        return _request(b"", given, token, headers, "GET")
+
+    async def _begin(self, server: Transport) -> Reply:
+        if self._handshake is None:
+            raise Unexpected(f"A client of era={self.era!r} begins without a handshake")
+
+        async def post(body: bytes) -> Reply:
+            request = self.prepare_message(body, self.token, self.headers)
+            return Reply(request, [await server.send(request)])
+
+        return await self._handshake.begin(post, self._next_number)
+
+    @property
+    def _session_headers(self) -> Mapping[str, str]:
+        return self._handshake.headers if self._handshake is not None else NONE
+
+    def _next_number(self) -> int:
         self._requests += 1
-        given, body = write(self._caller, self._requests, method, params, mirrored)
-        authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
-        named = {**given, **authorized, **headers}.items()
-        return Request({name.lower(): value for name, value in named}, body)  # each once, however it is spelled
+        return self._requests
 
     async def _send(self, method: str, params: Mapping[str, Any], server: Transport) -> Reply:
         """Send a request that is no round of a flow."""
@@ -112,7 +166,7 @@ class Session(ABC, Generic[One, Many]):
 
     async def _mirrored(self, server: Transport, params: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
         """Return the arguments that headers mirror. A conforming client knows them from the list of tools."""
-        if self._caller.dialect != MODERN or not params["arguments"]:
+        if self.era != MODERN or not params["arguments"]:
             return ()
         if isinstance(server, InProcess) and isinstance(server.app, MRTRServer):
             return server.app.registry.header_parameters(params["name"])
@@ -140,6 +194,15 @@ class Session(ABC, Generic[One, Many]):
         async with AsyncExitStack() as stack:
             while self._lives:
                 stack.push_async_callback(self._lives.pop(0).stop)
+
+
+def _request(
+    body: bytes, given: Mapping[str, str], token: str | None, headers: Mapping[str, str], method: str = "POST"
+) -> Request:
+    """Return a request on behalf of a user; what the test gives comes last."""
+    authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
+    named = {**given, **authorized, **headers}.items()
+    return Request({name.lower(): value for name, value in named}, body, method)  # each once, however it is spelled
 
 
 def _mirrored_of(tool: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:

@@ -1,4 +1,4 @@
-"""A client's side of the wire: requests as a conforming client of each dialect sends them."""
+"""A client's side of the wire: requests as a conforming client of each era sends them."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
@@ -8,8 +8,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from .._version import __version__
-from ..protocol.all_dialects import ModernDialect, SepDraftDialect
+from ..protocol.all_dialects import CANCELLED, HandshakeDialect, ModernDialect, SepDraftDialect
 from ..protocol.dialect import VERSION_FIELD
+from ..protocol.handshake_versions import BY_NAME
 from ..protocol.header_params import HeaderParameter
 from ..protocol.headers import NAME_FIELDS, decode_header
 from ..protocol.messages import JSON, LogLevel
@@ -18,6 +19,12 @@ EVERYTHING: JSON = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools"
 """The capabilities of a client that can do whatever it is asked."""
 
 MODERN = ModernDialect.name
+
+HANDSHAKES = HandshakeDialect.versions
+"""The versions whose clients begin with a handshake, and answer questions while a call is open; the newest first."""
+
+ACCEPTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+"""The headers of every message that is posted."""
 
 _PREFIX = VERSION_FIELD.rpartition("/")[0] + "/"
 _INFO = {"name": "mrtr_server.testing", "version": __version__}
@@ -30,10 +37,12 @@ class Request:
     Args:
         headers: its headers, by lower-case name.
         body: its body.
+        method: that of HTTP.
     """
 
     headers: Mapping[str, str]
     body: bytes
+    method: str = "POST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +50,12 @@ class Caller:
     """The client that sends the requests, as it describes itself.
 
     Args:
-        dialect: the name of the dialect.
+        era: the version of the protocol that it speaks, or the name of a dialect.
         capabilities: what it declares.
         log_level: the least severe messages that it wants; None for none.
     """
 
-    dialect: str = MODERN
+    era: str = MODERN
     capabilities: Mapping[str, Any]
     log_level: LogLevel | None
 
@@ -66,7 +75,7 @@ def write(
     Returns:
         The headers, and the body.
     """
-    return _WRITERS[caller.dialect](caller, number, method, params, headers)
+    return _WRITERS[caller.era](caller, number, method, params, headers)
 
 
 def _write_modern(
@@ -100,15 +109,69 @@ def _write_unversioned(
 
 _WRITERS: dict[str, Callable[..., tuple[dict[str, str], bytes]]] = {
     MODERN: _write_modern,
+    # What those of a handshake say once, no request says again; `Handshake` adds the headers of the session.
+    **dict.fromkeys(HANDSHAKES, _write_unversioned),
     SepDraftDialect.name: _write_unversioned,
 }
-DIALECTS = tuple(_WRITERS)
-"""The names of the dialects that the kit speaks."""
+ERAS = tuple(_WRITERS)
+"""The versions that the kit speaks."""
+
+
+def capabilities_of(era: str) -> JSON:
+    """Return the capabilities of a client that can do whatever clients of its version can be asked."""
+    version = BY_NAME.get(era)
+    if version is None or version.enriches:
+        return EVERYTHING
+    older: JSON = {"sampling": {}, "roots": {}}
+    return {"elicitation": {}, **older} if version.structures else older
+
+
+def write_initialize(caller: Caller, number: int) -> bytes:
+    """Return the body of the request that begins a handshake (Lifecycle, Initialization).
+
+    Args:
+        caller: who sends it.
+        number: its id.
+    """
+    params = {"protocolVersion": caller.era, "capabilities": caller.capabilities, "clientInfo": _INFO}
+    return write_request(number, "initialize", params)
+
+
+def write_request(number: int, method: str, params: JSON) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        number: its id.
+        method: the protocol's method.
+        params: its parameters.
+    """
+    return to_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+
+
+INITIALIZED = to_json({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+
+def write_answer(id: str | int, answer: Any) -> bytes:
+    """Return the body of the response to a question.
+
+    Args:
+        id: of the question.
+        answer: the result.
+    """
+    return to_json({"jsonrpc": "2.0", "id": id, "result": answer})
+
+
+def write_cancellation(id: str | int) -> bytes:
+    """Return the body of the notification that cancels a request (Cancellation).
+
+    Args:
+        id: of the request.
+    """
+    return to_json({"jsonrpc": "2.0", "method": CANCELLED, "params": {"requestId": id}})
 
 
 def _post(number: int, method: str, params: JSON, headers: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
-    accepted = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-    return {**accepted, **headers}, to_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+    return {**ACCEPTED, **headers}, write_request(number, method, params)
 
 
 def _header(value: Any) -> str:

@@ -19,7 +19,9 @@ from ..concurrency.threads import Threads
 from ..crypto.signing import Link
 from ..errors import (
     FlowError,
+    Full,
     LinkRefused,
+    OverShare,
     PayloadTooLarge,
     Refusal,
     StoreUnavailable,
@@ -108,6 +110,14 @@ class CallbackPages:
             return _page(400, "That did not work", str(error) or "Go back, and try again.")
         except PayloadTooLarge:
             return _page(413, "That did not work", "What was sent is too large.")
+        except Full as error:
+            one = isinstance(error, OverShare)
+            whose = "a caller has used up its share" if one else "all callers together have used up all"
+            message = f"Callback %r: could not report, since {whose} of Limits(%s=...)"
+            self._refusals.note(message, callback.name, error.limit)
+            page = _page(429 if one else 503, "That did not work", "Too much is waiting. Please try again later.")
+            page.headers["Retry-After"] = f"{error.retry_after:g}"
+            return page
         except StoreUnavailable as error:
             report_outage(error, "Callback %r failed", callback.name)
             page = _page(503, "That did not work", "Please try again in a moment.")
@@ -155,24 +165,25 @@ class CallbackPages:
         if len(tokens) != 1:
             raise LinkRefused(f"it has {len(tokens)} tokens")
         link = self._callbacks.unseal_link(callback, tokens[0])
-        if (stranger := await self._refuse_stranger(callback, link, request)) is not None:
-            return stranger
+        person = await self._identified(callback, link, request)
+        if isinstance(person, Response):
+            return person
         if await self._callbacks.find(link.id) is not None:
             return await self._done(callback, request, "This is done already")
         try:
             value = await self._run(callback, link, request)
         except Refusal as refusal:
-            kept = await self._callbacks.report(link, {"action": refusal.action})
+            kept = await self._callbacks.report(link, {"action": refusal.action}, person)
             text = "Nothing was done." if kept else "This is done already."
             return _page(200, text, "You can close this page.")
         if isinstance(value, Response):  # a form, or a redirect: there is more to come
             return value
         report = {"action": "accept", "content": callback.stored.dump(value)}
-        kept = await self._callbacks.report(link, report)
+        kept = await self._callbacks.report(link, report, person)
         return await self._done(callback, request, "Done" if kept else "This is done already")
 
-    async def _refuse_stranger(self, callback: Callback[Any], link: Link, request: Request) -> Response | None:
-        """Refuse a browser that is not that of the person whom the link was made for."""
+    async def _identified(self, callback: Callback[Any], link: Link, request: Request) -> Principal | Response | None:
+        """Return whose link it is, None where nobody is known; a response to the browser of anybody else."""
         who: Principal | None = None
         if self._identify is not None:
             identity = await self._call(self._identify, request)
@@ -180,7 +191,7 @@ class CallbackPages:
                 return identity
             who = _principal(identity)
         if link.belongs_to(owner(who)) and (who is not None or self._identify is None):
-            return None
+            return who
         reason = "it is another user's" if who is not None or self._identify is None else "nobody is logged in"
         logger.warning("Callback %r: refused a link: %s", callback.name, reason)
         return _page(

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -99,7 +100,8 @@ class Connection(ResponseWriter):
         """Send a note; see `Outlet`."""
         if self.gone or self.finishing or not self.accepts_stream():
             return NOTHING
-        data = self.dialect.note(note)
+        if not (data := self.dialect.note(note)):
+            return NOTHING
         try:
             on_loop = asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -200,6 +202,7 @@ class Connection(ResponseWriter):
             await self.respond(refusal.status, refusal.body)
             return
         heard = _Heard(changes)
+        ending = self._end_on_expiry(heard)
         watcher = self.loop.create_task(self._wait_until_gone(changes.close))
         try:
             self._start()
@@ -221,7 +224,16 @@ class Connection(ResponseWriter):
             await self.end()
         finally:
             watcher.cancel()
+            if ending is not None:
+                ending.cancel()
             changes.close()
+
+    def _end_on_expiry(self, heard: "_Heard") -> asyncio.TimerHandle | None:
+        """End a subscription when the credentials that it was begun with expire, where that is known."""
+        expires = getattr(self.scope.get("user"), "expires_at", None)
+        if expires is None:
+            return None
+        return self.loop.call_later(min(max(0.0, expires - time.time()), threading.TIMEOUT_MAX), heard.end)
 
 
 class _Heard:

@@ -3,21 +3,17 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import (
-    AnswerNotShared,
     CutOff,
-    Full,
+    InsufficientScope,
     InternalFault,
-    MissingCapability,
-    OverShare,
     PayloadTooLarge,
     RequestError,
-    SetupError,
 )
 from ..flow.admission import Admission
 from ..limits import Limits
@@ -26,24 +22,17 @@ from ..live.parts import LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import (
-    DIALECTS,
-    Dialect,
-    Envelope,
-    HandshakeDialect,
-    Reply,
-    Surface,
-    read_envelope,
-    unclaimed,
-)
+from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
 from ..protocol.callers import NO_SCOPES, Client
-from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON, Call, Listening, TaskSupport
+from ..protocol.messages import Call, Listening
+from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
+from .challenges import Challenges
 from .connection import Connection, Watch, running_request
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
+from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
 logger = logging.getLogger("mrtr_server")
@@ -56,60 +45,46 @@ class Endpoint:
 
     Args:
         dispatcher: answers calls.
-        info: the server's name, version and so on, in the shape of `Implementation`.
-        mirrored: the parameters that headers mirror, by the name of each tool that has some.
-        task_support: returns whether a tool's calls become tasks.
-        takes_tasks: returns whether the server has tasks, or may have them later.
-        output_schema: returns the schema of a tool's results.
+        dialects: the forms of messages that are served.
         calls: serves calls that stay open while the client answers.
         live: what these and sessions share.
         limits: what a request may use.
         admission: whether the server is draining.
-        dialects: the names of the dialects to serve; None for all.
         allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
+        challenges: tell clients which scopes they lack.
         refusals: logs refused requests.
-
-    Raises:
-        SetupError: there is no dialect of a name.
     """
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        info: JSON,
-        mirrored: Mapping[str, tuple[HeaderParameter, ...]],
-        task_support: Callable[[str], TaskSupport],
-        takes_tasks: Callable[[], bool],
-        output_schema: Callable[[str], JSON | None],
+        dialects: ServedDialects,
         calls: LiveCalls,
         live: LiveParts,
         limits: Limits,
         admission: Admission,
         *,
-        dialects: Sequence[str] | None,
         allowed_origins: Sequence[str],
         allowed_hosts: Sequence[str] | None,
+        challenges: Challenges,
         refusals: RefusalLog,
     ) -> None:
-        if dialects is not None and (not dialects or set(dialects) - DIALECTS.keys()):
-            raise SetupError(f"dialects={list(dialects)!r}: choose from {', '.join(DIALECTS)}")
-        chosen = [dialect for name, dialect in DIALECTS.items() if dialects is None or name in dialects]
-        versions = [dialect.version for dialect in chosen if dialect.version]
-        self._versions = [each for dialect in chosen for each in dialect.versions]
-        surface = Surface(info, versions, mirrored, task_support, output_schema, live.sessions, takes_tasks)
-        self._dialects = [dialect(surface) for dialect in chosen]
+        self._first = dialects.first
+        self._choose = dialects.choose
         self._dispatcher = dispatcher
         self._limits = limits
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._challenges = challenges
         self._refusals = refusals
         self._watch = Watch()
         self._handshake: HandshakeEndpoint | None = None
-        for each in self._dialects:
-            if isinstance(each, HandshakeDialect):
-                self._handshake = HandshakeEndpoint(each, dispatcher, calls, live, limits, admission, self._watch)
+        if dialects.handshake is not None:
+            self._handshake = HandshakeEndpoint(
+                dialects.handshake, dispatcher, calls, live, limits, admission, self._watch, refusals
+            )
         self._in_flight = InFlight(admission.shutdown)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,7 +172,7 @@ class Endpoint:
         self, connection: Connection, repeated: str, scope: Scope, receive: Receive
     ) -> Coroutine[Any, Any, None] | None:
         """Serve a POST; return what serves it if it is of the handshake era."""
-        dialect = self._dialects[0]
+        dialect = self._first
         call: Call | None = None
         request_id: str | int | None = None
         reply: tuple[int, bytes, Headers] | None
@@ -215,8 +190,8 @@ class Endpoint:
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
-            request_id = envelope.id
-            if (request_id is None or not envelope.method) and await self._take(envelope, scope):
+            request_id = envelope.id if envelope.method else None
+            if request_id is None and await self._take(envelope, scope):
                 await connection.respond(202, b"")
                 return None
             connection.dialect = dialect = self._choose(envelope)
@@ -254,7 +229,7 @@ class Endpoint:
         reply: Reply | None
         call: Call | None = None
         dialect = handshake.dialect
-        request_id = None if envelope is None else envelope.id
+        request_id = None if envelope is None or not envelope.method else envelope.id
         try:
             if envelope is None:
                 reply = await handshake.serve_batch(body, connection)
@@ -284,7 +259,8 @@ class Endpoint:
         try:
             await (handshake.get(connection) if method == "GET" else handshake.delete(connection))
         except RequestError as error:
-            await connection.finish(*handshake.dialect.error(None, error))
+            note_refusal(self._refusals, None, error)
+            await connection.finish(*handshake.dialect.refuse(error))
 
     async def _failed(
         self,
@@ -304,41 +280,19 @@ class Endpoint:
                 connection.abandon()
                 raise error
             self._in_flight.forgive(connection.request)
-            logger.warning("%s was cut off, since the server shuts down", _named(call))
+            logger.warning("%s was cut off, since the server shuts down", named(call))
             return dialect.error(request_id, CutOff())
         if isinstance(error, PayloadTooLarge):
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
-        if isinstance(error, AnswerNotShared):
-            self._refusals.note(
-                "Refused an answer to a question that another process asks: they share no database, so that call waits "
-                "in vain. Set MRTR_DATABASE_URL for all replicas"
-            )
-            return dialect.error(None, error)  # it is no reply (Transports, Sending Messages to the Server)
-        if isinstance(error, MissingCapability):
-            self._note_lacking(call, error)
-        if isinstance(error, Full):
-            one = isinstance(error, OverShare)
-            whose = "a caller has used up its share" if one else "all callers together have used up all"
-            self._refusals.note("%s was refused: %s of Limits(%s=...)", _named(call), whose, error.limit)
         if isinstance(error, RequestError):
-            return dialect.error(request_id if request_id is not None else error.request_id, error)
+            note_refusal(self._refusals, call, error)
+            reply = dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
+            if isinstance(error, InsufficientScope):
+                challenge = self._challenges.insufficient_scope(connection.scope, error.scopes)
+                reply = reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge.encode())))
+            return reply
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
-
-    def _note_lacking(self, call: Call | None, error: MissingCapability) -> None:
-        what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
-        client = str(call.client.info.get("name") or "") if call is not None else ""
-        self._refusals.note_lacking(what, client, error)
-
-    def _choose(self, envelope: Envelope) -> Dialect:
-        for dialect in self._dialects:
-            if dialect.claims(envelope):
-                return dialect
-        raise unclaimed(envelope, self._versions)
-
-
-def _named(call: Call | None) -> str:
-    return f"{call.method} {call.target[:200]!r}" if call is not None else "A request that was still coming in"
 
 
 def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:

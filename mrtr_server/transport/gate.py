@@ -1,39 +1,28 @@
-"""What stands in front of the endpoint: authentication, middleware, and the checks of headers."""
+"""What stands in front of the endpoint and of its authentication: middleware, and the checks of headers."""
 
-import logging
 from collections.abc import Awaitable, Iterable, Sequence
 
-from starlette.authentication import AuthenticationBackend, AuthenticationError
 from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..logs.refusals import RefusalLog
 
-logger = logging.getLogger("mrtr_server")
-
 _ONCE = (b"host", b"authorization", b"content-length")
 """Headers that may be there once: of two, a proxy may use the one and a server the other."""
 
 
-def build_middleware_stack(
-    app: ASGIApp, auth: AuthenticationBackend | None, middleware: Sequence[Middleware], refusals: RefusalLog
-) -> ASGIApp:
-    """Wrap an application in authentication and middleware, and outermost in the check of its headers.
+def build_middleware_stack(app: ASGIApp, middleware: Sequence[Middleware], refusals: RefusalLog) -> ASGIApp:
+    """Wrap an application in middleware, and outermost in the check of its headers.
 
     Args:
-        app: the application.
-        auth: authenticates users; others get a 401. None to let everybody through.
-        middleware: Starlette middleware, the outermost first; it runs outside the authentication.
+        app: the application, with its authentication.
+        middleware: Starlette middleware, the outermost first.
         refusals: logs refused requests.
 
     Returns:
         The outermost application.
     """
-    if auth is not None:
-        app = AuthenticationMiddleware(_RequireUser(app), backend=auth, on_error=_rejected)
     for cls, args, kwargs in reversed(middleware):
         app = cls(app, *args, **kwargs)
     return _Unambiguous(app, refusals)
@@ -71,28 +60,3 @@ class _Unambiguous:
             if refusal is not None:
                 return refusal(scope, receive, send)
         return self._app(scope, receive, send)
-
-
-class _RequireUser:
-    """Lets only authenticated requests through."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["user"].is_authenticated:
-            await self._app(scope, receive, send)
-        else:
-            await _challenge('Bearer realm="mcp"')(scope, receive, send)
-
-
-def _challenge(challenge: str) -> Response:
-    return JSONResponse({"error": "Authentication is required"}, 401, {"WWW-Authenticate": challenge})
-
-
-def _rejected(connection: HTTPConnection, error: AuthenticationError) -> Response:
-    reason = str(error)
-    for part in connection.headers.get("authorization", "").split():
-        reason = reason.replace(part, "…") if len(part) > len("Bearer") else reason  # a token is never logged
-    logger.warning("Credentials were rejected: %.200r", reason)
-    return _challenge('Bearer realm="mcp", error="invalid_token"')

@@ -8,24 +8,24 @@ from pydantic_core import from_json, to_json
 
 from ..errors import Busy, InternalFault, InvalidRequest, ProtocolError, RequestError, SessionEnded, StoreUnavailable
 from ..flow.admission import Admission
-from ..limits import Limits
+from ..limits import MOST_IN_BATCH, Limits
 from ..live.events import ENDED, Event
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply, read_envelope
 from ..protocol.callers import Principal
-from ..protocol.messages import ASKING_METHODS, TASK_RESULT, Call, Listening
+from ..protocol.jsonrpc import NO_METHOD
+from ..protocol.messages import OPEN_METHODS, Call, Listening
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch
 from .live_connection import LiveConnection
+from .refusal_notes import note_refusal
 
 LAST_EVENT = b"last-event-id"
-
-MOST_IN_BATCH = 100
-"""How many messages a batch may hold."""
 
 
 class HandshakeEndpoint:
@@ -39,6 +39,7 @@ class HandshakeEndpoint:
         limits: what a request may use.
         admission: whether the server is draining.
         watch: finds the calls that take long.
+        refusals: logs refused requests.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class HandshakeEndpoint:
         limits: Limits,
         admission: Admission,
         watch: Watch,
+        refusals: RefusalLog,
     ) -> None:
         self.dialect = dialect
         self._dispatcher = dispatcher
@@ -58,6 +60,7 @@ class HandshakeEndpoint:
         self._limits = limits
         self._admission = admission
         self._watch = watch
+        self._refusals = refusals
 
     # POST
 
@@ -104,17 +107,21 @@ class HandshakeEndpoint:
         Raises:
             RequestError: why there is no outcome.
         """
-        if call.method not in ASKING_METHODS and call.method != TASK_RESULT:
+        if call.method not in OPEN_METHODS:
             return connection.form.reply(call, await self._dispatcher.dispatch(call, connection))
         self._watch.enter(connection)
         try:
             outcome = await self._calls.serve(call, connection)
         finally:
-            self._watch.leave(connection)
+            self._leave(connection)
         if outcome is None:
             await connection.end_without_reply()
             return None
         return connection.form.reply(call, outcome)
+
+    def _leave(self, connection: LiveConnection) -> None:
+        self._watch.leave(connection)
+        connection.unwatch()  # also of a short call: one that has a stream is watched at once
 
     async def _check(self, session: Session) -> None:
         states = self._live.states
@@ -146,32 +153,40 @@ class HandshakeEndpoint:
         if not 0 < len(messages) <= MOST_IN_BATCH:
             return self.dialect.error(None, InvalidRequest(f"A batch holds 1 to {MOST_IN_BATCH} messages"))
         session = self._session_of(connection)
-        replies = []
+        replies: list[Reply] = []
+        refusals: list[Reply] = []
         for message in messages:
             quiet = self._live_connection(connection, session)
             quiet.headers = {name: value for name, value in connection.headers.items() if name != b"accept"}
             part = to_json(message, inf_nan_mode="constants")
-            if reply_to_part := await self._serve_part(part, quiet):
-                replies.append(reply_to_part.body)
-        return Reply(200, b"[" + b",".join(replies) + b"]") if replies else Reply(202, b"")
+            request_id, reply = await self._serve_part(part, quiet)
+            if reply is not None:
+                (replies if request_id is not None else refusals).append(reply)
+        if not replies:  # there was no request in it
+            return refusals[0] if refusals else Reply(202, b"")
+        return Reply(200, b"[" + b",".join(reply.body for reply in (*replies, *refusals)) + b"]")
 
-    async def _serve_part(self, body: bytes, connection: LiveConnection) -> Reply | None:
-        form, request_id = connection.form, None
+    async def _serve_part(self, body: bytes, connection: LiveConnection) -> tuple[str | int | None, Reply | None]:
+        """Serve a message of a batch; return the id of a request, and what goes back."""
+        form, request_id, call = connection.form, None, None
         try:
             envelope = read_envelope(body, connection.headers, "", self._limits.json_depth, self._limits.values)
-            request_id = envelope.id
-            if request_id is None or not envelope.method:
-                await self.take(envelope, _principal(connection))
-                return None
+            request_id = envelope.id if envelope.method else None
+            if request_id is None:
+                if not await self.take(envelope, _principal(connection)):
+                    raise InvalidRequest(NO_METHOD, envelope.id)
+                return None, None
             if envelope.method == "initialize":
                 raise InvalidRequest("initialize can't be part of a batch", request_id)
             call = connection.open(envelope, body)
             outcome = await self._calls.serve(call, connection)
-            return None if outcome is None else form.reply(call, outcome)
+            return request_id, None if outcome is None else form.reply(call, outcome)
         except RequestError as error:
-            return form.error(request_id if request_id is not None else error.request_id, error)
+            note_refusal(self._refusals, call, error)
+            return request_id, form.refuse(error) if request_id is None else form.error(request_id, error)
         except Exception as error:
-            return form.error(request_id, InternalFault(report_failure("A request failed", error=error)))
+            fault = InternalFault(report_failure("A request failed", error=error))
+            return request_id, form.error(request_id, fault)
 
     # GET and DELETE
 
@@ -209,6 +224,7 @@ class HandshakeEndpoint:
         form = self.dialect.of_version(origin.session.version)
         live = LiveConnection(connection, form, origin.session, self._calls, self._live.states)
         self._watch.enter(live)
+        call: Call | None = None
         try:
             if event.is_lost:
                 raise ProtocolError("Nobody answered in time; call again")
@@ -216,11 +232,12 @@ class HandshakeEndpoint:
             outcome = await self._calls.resume(event, call, live)
             reply = None if outcome is None else form.reply(call, outcome)
         except RequestError as error:
+            note_refusal(self._refusals, call, error)
             reply = form.error(origin.request_id, error)
         except Exception as error:
             reply = form.error(origin.request_id, InternalFault(report_failure("A request failed", error=error)))
         finally:
-            self._watch.leave(live)
+            self._leave(live)
         if reply is None:
             await live.end_without_reply()
         else:

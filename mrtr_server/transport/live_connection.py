@@ -11,7 +11,7 @@ from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
 from ..protocol.callers import Principal
-from ..protocol.messages import LOG_LEVELS, NOTHING, Call, LogLevel, LogMessage, Note, Progress, Question
+from ..protocol.messages import LOG_LEVELS, NOTHING, Call, LogLevel, LogMessage, Note, PageReported, Progress, Question
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from . import connection
@@ -66,6 +66,8 @@ class LiveConnection(Connection):
         self._live = live
         self._states = states
         self._user = self.scope.get("user")
+        self._reported: set[str] = set()
+        """The pages that the client knows to have reported."""
         self._held_back: dict[object, tuple[Note, bytes] | Frame] = {}
         """What waits until it is known which messages the session wants."""
         if not session.key:
@@ -130,6 +132,11 @@ class LiveConnection(Connection):
     def can_move(self) -> bool:
         """Whether the client's version says that it comes back to a stream that the server closes."""
         return self.form.form.enriches and self.accepts_stream()
+
+    @property
+    def takes_pages(self) -> bool:
+        """Whether clients of this version take the pages that a call needs in place of its result."""
+        return self.form.form.enriches
 
     def on_start(self, id: Callable[[], str]) -> None:
         """Set which id the first event has, if a stream starts by itself."""
@@ -227,6 +234,10 @@ class LiveConnection(Connection):
         """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
         if isinstance(note, Progress):
             self.progress = note.progress
+        elif isinstance(note, PageReported):
+            if note.page in self._reported:
+                return NOTHING
+            self._reported.add(note.page)
         elif not self._wants(note):
             return NOTHING
         return super().send(note)

@@ -1,9 +1,9 @@
 """Which part of the server a request is for, by its path."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.responses import JSONResponse
@@ -18,6 +18,18 @@ _UNESCAPED = "/:@!$&'()*+,;="
 """Characters left unescaped in a path (RFC 3986, section 3.3), besides those that are never escaped."""
 
 
+class Metadata(NamedTuple):
+    """What serves the metadata of the protected resource.
+
+    Args:
+        claims: returns whether a path within the application is its own.
+        app: serves it.
+    """
+
+    claims: Callable[[str], bool]
+    app: ASGIApp
+
+
 class Router:
     """Finds what serves a request: the MCP endpoint, a callback's page, or a probe.
 
@@ -27,6 +39,7 @@ class Router:
         endpoint: serves MCP.
         pages: serves the callbacks.
         callbacks: the callbacks by name; more may come.
+        metadata: serves what clients need to get a token.
         probes: answers health and readiness.
     """
 
@@ -38,6 +51,7 @@ class Router:
         endpoint: ASGIApp,
         pages: ASGIApp,
         callbacks: Mapping[str, Any],
+        metadata: Metadata | None,
         probes: Probes,
     ) -> None:
         self._server = server
@@ -46,6 +60,7 @@ class Router:
         self._endpoint = endpoint
         self._pages = pages
         self._callbacks = callbacks
+        self._metadata = metadata
         self._probes = probes
 
     def find(self, scope: Scope, refusal: str = "") -> ASGIApp:
@@ -63,7 +78,11 @@ class Router:
         raw = scope.get("raw_path") or None
         if scope["path"] == self._path and not scope.get("root_path") and raw in (None, self._raw_path):
             return self._endpoint
-        return self._endpoint if self._is_endpoint(scope, raw) else self._serve_elsewhere
+        if self._is_endpoint(scope, raw):
+            return self._endpoint
+        if self._metadata is not None and self._metadata.claims(_below(scope)):
+            return self._metadata.app
+        return self._serve_elsewhere
 
     async def _serve_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._is_probe(scope):

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable
 from itertools import count
 
+from ..protocol.messages import TURN
 from .response_writer import ResponseWriter
 
 logger = logging.getLogger("mrtr_server")
@@ -17,16 +18,6 @@ _PROGRESS = "progress"
 
 class Frame(bytes):
     """One or more lines of a stream, as they are written."""
-
-
-class _Turn:
-    """An awaitable that yields to the event loop once. Unlike a coroutine, it need not be awaited."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield
-
-
-_TURN = _Turn()
 
 
 class EventStream:
@@ -59,7 +50,7 @@ class EventStream:
             if not self._dropped:
                 self._dropped = True
                 logger.warning("A client reads too slowly: log messages for it are dropped (%d bytes wait)", self._size)
-            return _TURN
+            return TURN
         self._size += len(data)
         return self._add(next(self._numbers), data)
 
@@ -72,7 +63,7 @@ class EventStream:
         self._backlog.pop(key, None)
         self._backlog[key] = data
         self._more.set()
-        return _TURN
+        return TURN
 
     async def end(self, data: bytes) -> None:
         """Add the last event, and wait until all are written; without data, only wait."""

@@ -37,8 +37,10 @@ from mrtr_server import (
     Refusal,
     SealedCodec,
     SetupError,
+    SQLStore,
     ToolError,
 )
+from mrtr_server.auth.fixed_tokens import TokenUser
 from mrtr_server.callbacks.base_url import BaseUrl
 from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import InvalidAnswer, StoreUnavailable
@@ -47,7 +49,6 @@ from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.arguments import Stored
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, yes
-from mrtr_server.transport.auth import TokenUser
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.flows import AsyncFlow, is_state_only
@@ -1238,6 +1239,26 @@ class TestWhatIsKept:
         await Browser(app).client.get(url_of(asking, "nothing"))
         assert (await asking.answer(nothing=OPENED)).text == "1 ann"
 
+    @pytest.mark.parametrize("database", [False, True])
+    async def test_counts_for_the_person_so_that_nobody_fills_the_store_with_reports(
+        self, database: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db") if database else InProcessStore()
+        server = calendar(store=store, limits=Limits(hold_seconds=0.2, stored_states=30))
+
+        async def report(user: str) -> httpx.Response:
+            asking = flow(server.app, user=user)
+            assert (await asking.start()).needs_input
+            return await Browser(server.app, user).back(state_of(url_of(asking)))
+
+        assert [(await report("ann")).status_code for _ in range(3)] == [200] * 3
+        page = await report("ann")
+        assert (page.status_code, page.headers["retry-after"]) == (429, "30")
+        assert "Callback 'google': could not report, since a caller has used up its share" in caplog.text
+        assert "Limits(stored_states=...)" in caplog.text
+        assert (await report("bob")).status_code == 200
+        await store.close()
+
     async def test_a_store_that_is_down_fails_closed_and_says_so(self, caplog: pytest.LogCaptureFixture) -> None:
         class Down(InProcessStore):
             async def get(self, key: str) -> bytes | None:
@@ -1329,7 +1350,17 @@ class TestHoldingEndsEarly:
     @pytest.fixture
     def callbacks(self) -> Callbacks:
         limits = Limits(hold_seconds=20)
-        return Callbacks({}, RING, InProcessStore(), audience="x", base=BaseUrl(BASE), identifies=False, limits=limits)
+        store = InProcessStore()
+        return Callbacks(
+            {},
+            RING,
+            store,
+            audience="x",
+            base=BaseUrl(BASE),
+            identifies=False,
+            fanout=store.fanout(),
+            limits=limits,
+        )
 
     @pytest.fixture
     def journal(self) -> Journal:

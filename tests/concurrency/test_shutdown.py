@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -23,14 +22,13 @@ from mrtr_server.transport.in_flight import InFlight
 
 from ..support.databases import PostgreSQL
 from ..support.fleet import Client
-from ..support.serving import KEYS, ROOT, TIMEOUT, Process, in_process, lines_of, wait_until
+from ..support.serving import KEYS, LISTENS, ROOT, TIMEOUT, Process, in_process, lines_of, wait_until
 from ..support.wire import JSON, Reply, Wire, modern
 
 SECONDS = 6.0
 """How long the processes here may take to end. What they run takes a minute."""
 
 APP = "tests.support.ending_app:app"
-PORT = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
 
 
 class Place:
@@ -232,8 +230,8 @@ class TestUvicorn:
 
     def test_as_pid_1_which_no_signal_ends(self, place: Place) -> None:
         server = place.run("-m", "tests.support.ending_app")
-        wait_until(lambda: PORT.search(server.text) or server.process.poll() is not None, "it to run")
-        found = PORT.search(server.text)
+        wait_until(lambda: LISTENS.search(server.text) or server.process.poll() is not None, "it to run")
+        found = LISTENS.search(server.text)
         assert found, server.text
         calling = Calling(int(found[1]), "plain")
         place.wait_for("plain")

@@ -202,7 +202,7 @@ def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Pa
     (command,) = (block for block in blocks(ROOT / "README.md", "sh") if "--workers" in block)
     port = free_port()
     with running(command.strip(), readme_app, port):
-        client = Client(f"http://127.0.0.1:{port}/mcp", dialect="sep-draft")
+        client = Client(f"http://127.0.0.1:{port}/mcp", era="sep-draft")
         for _ in range(12):  # each request on a connection of its own, so to any of the workers
             done = client.call("get_weather", location="Oslo", answers={"github_login": {"name": "octocat"}})
             assert "octocat" in done.text

@@ -81,7 +81,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 class TestInProcesses:
     @pytest.mark.parametrize("dialect", ["2026-07-28", "sep-draft"])
     def test_only_the_new_login_is_asked_for(self, urls: dict[str, str], dialect: str) -> None:
-        flow = Client(urls["v1"], dialect=dialect).flow("link_accounts")
+        flow = Client(urls["v1"], era=dialect).flow("link_accounts")
         assert flow.start().asks.keys() == {"github_login", "google_login"}
         flow.move_to(urls["v2"])
         assert flow.answer(github_login=GITHUB, google_login=GOOGLE).asks.keys() == {"microsoft_login"}

@@ -1,5 +1,6 @@
 """examples/round_robin.py: each request goes to the next replica, and what comes back is what the replica said."""
 
+import asyncio
 import re
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import httpx
 import pytest
 
 from ..support.serving import KEYS, ROOT, TIMEOUT, in_process, wait_until
-from ..support.wire import Wire, accept
+from ..support.wire import Wire, accept, request
 
 
 def free_port() -> int:
@@ -55,6 +56,15 @@ def test_requests_go_to_the_replicas_in_turn_and_past_those_that_are_not_there(f
     served = [front.call("test_simple_text").headers["X-Served-By"] for _ in range(4)]
     first, second, _ = (f"127.0.0.1:{port}" for port in ports)
     assert served in ([first, second] * 2, [second, first] * 2)
+
+
+def test_a_request_among_many_finds_a_replica_that_is_there(front: Wire) -> None:
+    async def posted() -> list[int]:
+        async with httpx.AsyncClient(timeout=TIMEOUT) as client:
+            requests = (client.post(front.url, json=request("tools/list")) for _ in range(60))
+            return [response.status_code for response in await asyncio.gather(*requests)]
+
+    assert asyncio.run(posted()) == [200] * 60
 
 
 def test_a_flow_goes_on_at_another_replica(front: Wire) -> None:

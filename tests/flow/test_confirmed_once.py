@@ -13,7 +13,7 @@ import pytest
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, Limits, MRTRServer
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.testing import AsyncClient, Flow, Reply, decline, no, replicas, yes
+from mrtr_server.testing import AsyncClient, Client, Flow, Reply, decline, no, replicas, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
@@ -420,7 +420,9 @@ class TestWithoutASharedStore:
     def test_the_log_says_at_start_how_far_a_declared_one_goes(
         self, register: Register, caplog: pytest.LogCaptureFixture
     ) -> None:
-        register(MRTRServer("bank", keys=[bytes(32)]))
+        app = MRTRServer("bank", keys=[bytes(32)])
+        register(app)
+        Client(app).request("tools/list")
         assert told(caplog) == 1
         assert "is redeemed once in each process" in caplog.text
         assert "MRTR_DATABASE_URL" in caplog.text
@@ -429,6 +431,8 @@ class TestWithoutASharedStore:
         app = MRTRServer("bank", keys=[bytes(32)])
         for register in DECLARED:
             register(app)
+        Client(app).request("tools/list")
+        Client(app).request("tools/list")
         assert told(caplog) == 1
 
     async def test_the_log_says_at_its_first_use_how_far_an_inline_one_goes_and_then_no_more(

@@ -56,7 +56,9 @@ REASONS: dict[str, Reason] = {
 def round_() -> Round:
     call = Call("tools/call", {}, client=Client(capabilities={"elicitation": {}}))
     ring, store, base = KeyRing([bytes(32)]), InProcessStore(), BaseUrl(None)
-    callbacks = Callbacks({}, ring, store, audience="", base=base, identifies=False, limits=Limits())
+    callbacks = Callbacks(
+        {}, ring, store, audience="", base=base, identifies=False, fanout=store.fanout(), limits=Limits()
+    )
     return Round(call, Journal(0.0), "greet", callbacks=callbacks)
 
 

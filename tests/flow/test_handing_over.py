@@ -325,4 +325,4 @@ class TestRule10StateOnlyOutcomes:
         return MRTRServer("rules", keys=self.ring, dialects=["one-request"])
 
     async def post(self, app: MRTRServer, tool: str) -> Reply:
-        return await AsyncClient(app, dialect="sep-draft").flow(tool).start()
+        return await AsyncClient(app, era="sep-draft").flow(tool).start()

@@ -94,6 +94,25 @@ class TestRule6OrderChangesFailLoudly:
         assert "key='effect#2': '#' is reserved for generated keys" in caplog.text
         assert EFFECTS == []
 
+    async def test_default_keys_of_branches_are_not_taken_by_each_other(self, app: MRTRServer) -> None:
+        """Nobody is asked twice because a branch comes to its next ask before the others look for their answers."""
+
+        async def chain(ctx: Context) -> str:
+            first = await ctx.elicit("first?", Login)
+            third = await ctx.elicit("third?", Login)
+            return f"{first.name} {third.name}"
+
+        @app.tool
+        async def beside(ctx: Context) -> str:
+            one, two = await asyncio.gather(chain(ctx), ctx.elicit("second?", Login))
+            return f"{one} {two.name}"
+
+        flow = AsyncClient(app).flow("beside")
+        assert (await flow.start()).questions == {"login": "first?", "login_2": "second?"}
+        answers = {"login": accept(name="a"), "login_2": accept(name="b")}
+        assert (await flow.send(answers)).questions == {"login_3": "third?"}
+        assert (await flow.answer(login_3=accept(name="c"))).text == "a c b"
+
     async def test_default_keys_are_numbered(self, app: MRTRServer) -> None:
         @app.tool
         async def twice(ctx: Context) -> str:

@@ -288,7 +288,7 @@ class TestOtherAnswers:
         add_pay(app)
         flow = await asked(app)
         first = asyncio.create_task(again(app, flow, flow.state).send({"confirm": yes}))
-        await asyncio.sleep(0.03)
+        await until(lambda: EFFECTS)
         assert (await again(app, flow, flow.state).send({"confirm": no})).error.message == InvalidRequestState.MESSAGE
         assert (await first).text == "5 paid"
 
@@ -516,7 +516,7 @@ class TestAClientThatLeaves:
         add_pay(app, long_effect)
         flow = await asked(app)
         under_way = begin(app, flow, {"confirm": yes})
-        await asyncio.sleep(0.15)
+        await until(lambda: EFFECTS)
         under_way.disconnect()
         assert (await under_way.end()).status == 499
         assert EFFECTS == ["5 paid..."]
@@ -535,15 +535,16 @@ class TestAClientThatLeaves:
     async def test_before_it_has_begun_ends_it(self, app: MRTRServer, store: Watched) -> None:
         add_pay(app)
         flow = await asked(app)
-        slow, plain = asyncio.Event(), store.redeem
+        began, slow, plain = asyncio.Event(), asyncio.Event(), store.redeem
 
         async def slow_redeem(*args: Any, **kwargs: Any) -> Redemption:
+            began.set()
             await slow.wait()
             return await plain(*args, **kwargs)
 
         store.redeem = slow_redeem  # type: ignore[method-assign]
         under_way = begin(app, flow, {"confirm": yes})
-        await asyncio.sleep(0.15)
+        await began.wait()
         under_way.disconnect()
         assert (await under_way.end()).status == 499
         slow.set()
@@ -563,8 +564,7 @@ class TestAClientThatLeaves:
 
         store.redeem = busy  # type: ignore[method-assign]
         under_way = begin(app, flow, {"confirm": yes})
-        await asyncio.sleep(0.15)
-        assert calls > 2
+        await until(lambda: calls > 2)
         under_way.disconnect()
         assert (await under_way.end()).status == 499
         await asyncio.sleep(0.1)
@@ -734,7 +734,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         await asyncio.sleep(0.4)
         theirs = await store.store.redeem(state, answers, lease=60, keep=60)
         assert theirs.attempt == 2
-        store.down = {"redeem"}
+        store.down = {"redeem", "renew"}  # or a renewal may tell it sooner than the record
         await until(lambda: "its lease ended while the outcome could not be recorded" in caplog.text)
         until_known = await again(app, flow, repeated.state).send({"confirm": yes})
         assert came(until_known) == came(flow.last)
@@ -1260,9 +1260,10 @@ class TestWithoutASharedStore:
         app = MRTRServer("bank", keys=[KEY])
         add_pay(app)
         app.tool(name="wipe", single_use=True)(effect)
+        assert caplog.text == "", "nobody is served yet"
+        flow = await asked(app)
         assert caplog.text.count("there is no shared store") == 1
         assert "MRTR_DATABASE_URL" in caplog.text
-        flow = await asked(app)
         repeated = again(app, flow, flow.state)
         assert (await flow.send({"confirm": yes})).text == (await repeated.send({"confirm": yes})).text
         assert EFFECTS == ["5 paid"]

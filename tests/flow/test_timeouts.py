@@ -65,7 +65,6 @@ async def test_waiting_for_the_person_does_not_count(app: MRTRServer) -> None:
     @app.tool(timeout=SHORT)
     async def asks(ctx: Context) -> str:
         await ctx.confirm("Sure?")
-        await asyncio.sleep(SHORT / 2)
         return "done"
 
     flow = AsyncClient(app).flow("asks")
@@ -77,13 +76,17 @@ async def test_waiting_for_the_person_does_not_count(app: MRTRServer) -> None:
 async def test_waiting_for_its_turn_does_not_count() -> None:
     app = MRTRServer("timely", keys=[bytes(32)], limits=Limits(max_concurrency=1))
 
+    @app.tool
+    async def long() -> str:
+        await asyncio.sleep(SHORT * 1.5)
+        return "long"
+
     @app.tool(timeout=SHORT)
     async def short() -> str:
-        await asyncio.sleep(SHORT * 0.6)
-        return "done"
+        return "short"
 
-    replies = await asyncio.gather(*(AsyncClient(app).call("short") for _ in range(3)))
-    assert [reply.text for reply in replies] == ["done"] * 3
+    replies = await asyncio.gather(*(AsyncClient(app).call(tool) for tool in ("long", "short")))
+    assert [reply.text for reply in replies] == ["long", "short"]
 
 
 async def test_a_step_that_runs_is_not_cut_and_no_other_begins(app: MRTRServer) -> None:

@@ -9,7 +9,8 @@ import pytest
 from mrtr_server import Context, Limits, MRTRServer
 
 from ..support.effects import EFFECTS
-from ..support.handshake import Handshake
+from ..support.handshake import NEWEST, Handshake
+from ..support.wire import request
 from .conftest import Connect
 
 TEXT = {"type": "text", "text": "hello"}
@@ -371,6 +372,34 @@ class TestReplicasWithoutSharing:
         told = [record.getMessage() for record in caplog.records if "MRTR_DATABASE_URL" in record.getMessage()]
         assert len(told) == 1, "once a minute"
         assert "lost" not in told[0]
+
+    def test_it_is_refused_with_an_http_error_where_the_era_alone_is_served(self, connect: Connect) -> None:
+        """All errors that answer a request have the status 200 there; this one answers none."""
+        here = connect()
+        elsewhere = connect(begin=False, app={"dialects": [NEWEST]})
+        elsewhere.session = here.session
+        with here.calling("greet") as stream:
+            asked = stream.ask()
+            refused = elsewhere.answer(asked, {"action": "decline"})
+            assert (refused.status, "id" in refused.message) == (503, False)
+            deep: Any = {}
+            for _ in range(100):
+                deep = {"x": deep}
+            assert elsewhere.answer(asked, deep).status == 400
+            assert elsewhere.answer({"id": "made up"}, {}).status == 400
+
+    def test_in_a_batch_it_is_refused_and_logged_as_well(
+        self, connect: Connect, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        here, elsewhere = connect(version="2025-06-18"), connect(version="2025-03-26")
+        with here.calling("greet") as stream:
+            answer = {"jsonrpc": "2.0", "id": stream.ask()["id"], "result": {"action": "decline"}}
+            refused = elsewhere.post([answer])
+            assert (refused.status, "id" in refused.message) == (503, False)
+            replies: Any = elsewhere.post([answer, request("ping", id=1)]).message
+            assert [each.get("id") for each in replies] == [1, None]
+            assert "MRTR_DATABASE_URL" in replies[1]["error"]["message"]
+        assert "Refused an answer to a question that another process asks" in caplog.text
 
     def test_a_second_answer_is_ignored_when_the_call_has_ended(self, here: Handshake) -> None:
         with here.calling("greet") as stream:

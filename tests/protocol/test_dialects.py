@@ -18,6 +18,7 @@ from mrtr_server.errors import (
     Full,
     HandshakeNotServed,
     HeaderMismatch,
+    InsufficientScope,
     InternalFault,
     InvalidParams,
     InvalidRequest,
@@ -28,6 +29,7 @@ from mrtr_server.errors import (
     NotExecuted,
     OverBudget,
     OverShare,
+    PagesRequired,
     ParseError,
     PayloadTooLarge,
     ProtocolError,
@@ -216,11 +218,13 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (SessionEnded(), 404, -32600, None),
     (AnswerNotShared(), 503, -32603, None),
     (NoSharedStore(), 500, -32603, None),
+    (PagesRequired({}), 500, -32603, None),
     (ProtocolError("x"), 200, -32603, None),
     (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
     (Busy(1.5), 503, -31002, None),
     (Full("stored_tasks", 5), 503, -31002, {"limit": "stored_tasks", "value": 5}),
     (OverShare("listeners", 5), 429, -31002, {"limit": "listeners", "value": 5}),
+    (InsufficientScope("a", "b"), 403, -31003, {"requiredScopes": ["a", "b"]}),
     (CutOff(), 503, -32603, None),
     (InternalFault("abcd"), 500, -32603, {"reference": "abcd"}),
     (Unavailable("abcd"), 503, -32603, {"reference": "abcd"}),
@@ -259,13 +263,28 @@ def test_every_error_is_in_the_table() -> None:
 def test_every_error_has_a_status_and_a_code_in_every_dialect(
     dialect: Dialect, error: RequestError, status: int, code: int, data: JSON | None
 ) -> None:
-    if dialect.name == OLD and not isinstance(error, AS_EVERYWHERE) and type(error) not in (Busy, Full, OverShare):
+    if (
+        dialect.name == OLD
+        and not isinstance(error, AS_EVERYWHERE)
+        and type(error) not in (Busy, Full, OverShare, InsufficientScope)
+    ):
         status, code = 200, -32002 if data == {"uri": "a://y"} else code
+    if dialect.name == OLD and isinstance(error, PagesRequired):  # the one dialect that has them
+        code, data = -32042, {"elicitations": []}
     reply = dialect.error("id-1", error)
     assert reply.status == status
     written = {"code": code, "message": error.message} | ({} if data is None else {"data": data})
     assert json.loads(reply.body) == {"jsonrpc": "2.0", "id": "id-1", "error": written}
     assert b"secret" not in reply.body
+
+
+@pytest.mark.parametrize(("error", "status", "code", "data"), ERRORS, ids=lambda value: type(value).__name__)
+def test_what_is_no_request_is_refused_with_an_http_error_in_every_dialect(
+    dialect: Dialect, error: RequestError, status: int, code: int, data: JSON | None
+) -> None:
+    reply = dialect.refuse(error)
+    assert reply.status == status
+    assert json.loads(reply.body).get("id") == error.request_id
 
 
 def test_a_client_that_is_to_come_later_is_told_when(dialect: Dialect) -> None:
@@ -292,9 +311,9 @@ def test_an_id_that_could_not_be_read_is_left_out(dialect: Dialect) -> None:
 
 
 def test_no_code_of_ours_is_in_the_range_that_json_rpc_reserves() -> None:
-    protocol = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
+    protocol = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022, -32042}
     ours = {code for kind in DIALECTS.values() for _, code in kind.codes.values()} - protocol
-    assert ours == {-31001, -31002}
+    assert ours == {-31001, -31002, -31003}
 
 
 # What dialects keep to themselves

@@ -111,10 +111,10 @@ class TestWithWhatIsRequired:
         assert store.records
 
     def test_it_is_this_process_s_alone_unless_it_says_otherwise(self, caplog: pytest.LogCaptureFixture) -> None:
-        server(Kept())
+        Client(server(Kept())[0]).request("tools/list")
         assert "there is no shared store" in caplog.text
         caplog.clear()
-        server(Shared())
+        Client(server(Shared())[0]).request("tools/list")
         assert caplog.messages == []
 
     def test_a_server_starts_with_it_and_is_ready(self, serve: Serve) -> None:

@@ -614,7 +614,7 @@ class TestPostgreSQLStore(SQLContract):
         monkeypatch.setattr(clocks, "COMPARE_AGAIN", 0.0)
         apart = [ahead]
         store = SQLStore(postgresql.url(), clock=lambda: time.time() + apart[0])
-        watched = WatchedStore(store, Outage("it"))
+        watched = WatchedStore(store, Outage("it"), lease=LEASE)
         assert await watched.put(state, b"value", keep=60)
         for _ in range(3):
             with pytest.raises(ClocksApart, match="Set both clocks by NTP") as refused:

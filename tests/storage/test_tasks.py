@@ -29,6 +29,9 @@ from ..support.stores import Stores
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
+
+WOKEN = 2.5
+"""How soon who waits is woken on a busy machine, in seconds: without a word it would look after three at least."""
 LEASED: dict[str, Any] = {"status": "working", "lease": "mine", "attempts": 1, "version": 1}
 OF_A_SERVER_THAT_GOES = (
     "can't connect: ",
@@ -87,16 +90,16 @@ class TaskContract:
         await bench.add(owner="bob", created=now + 9)
         await bench.add(owner="", created=now + 9)
         newest = [replace(row, call=b"", journal=b"") for row in rows[::-1]]
-        listed = await bench.another.list_tasks("ann", before=(math.inf, ""), most=3, most_bytes=10**6)
+        listed = await bench.another.list_owned_tasks("ann", before=(math.inf, ""), most=3, most_bytes=10**6)
         assert listed == newest[:3]
         before = (listed[-1].created, listed[-1].id)
-        assert await bench.another.list_tasks("ann", before=before, most=3, most_bytes=10**6) == newest[3:]
+        assert await bench.another.list_owned_tasks("ann", before=before, most=3, most_bytes=10**6) == newest[3:]
 
     async def test_an_owner_lists_tasks_of_one_moment_once_each(self, bench: Bench) -> None:
         now = time.time()
         rows = [await bench.add(owner="ann", created=now) for _ in range(7)]
         listed, before = [], (math.inf, "")
-        while page := await bench.store.list_tasks("ann", before=before, most=2, most_bytes=10**6):
+        while page := await bench.store.list_owned_tasks("ann", before=before, most=2, most_bytes=10**6):
             listed += [row.id for row in page]
             before = (page[-1].created, page[-1].id)
         assert sorted(listed) == sorted(row.id for row in rows)
@@ -105,17 +108,17 @@ class TaskContract:
         for number in range(4):
             await bench.add(owner="ann", created=time.time() + number, outcome=bytes(1000))
         for most_bytes, expected in ((1, 1), (1001, 2), (10**6, 4)):
-            listed = await bench.store.list_tasks("ann", before=(math.inf, ""), most=9, most_bytes=most_bytes)
+            listed = await bench.store.list_owned_tasks("ann", before=(math.inf, ""), most=9, most_bytes=most_bytes)
             assert len(listed) == expected
 
     async def test_what_has_expired_is_in_no_list(self, bench: Bench) -> None:
         row = await bench.add(owner="ann")
         await bench.pass_time(row.expires - row.created + 1)
-        assert await bench.store.list_tasks("ann", before=(math.inf, ""), most=9, most_bytes=10**6) == []
+        assert await bench.store.list_owned_tasks("ann", before=(math.inf, ""), most=9, most_bytes=10**6) == []
 
     async def test_nobody_lists_what_is_nobodys(self, bench: Bench) -> None:
         await bench.add(owner="")
-        assert await bench.store.list_tasks("", before=(math.inf, ""), most=9, most_bytes=10**6) == []
+        assert await bench.store.list_owned_tasks("", before=(math.inf, ""), most=9, most_bytes=10**6) == []
 
     async def test_who_stops_waiting_for_a_task_disturbs_nobody(self, bench: Bench) -> None:
         row = await bench.add()
@@ -392,7 +395,7 @@ class TaskContract:
         start = time.monotonic()
         await bench.another.add_task(task_row())
         await waiting
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < WOKEN
 
     async def test_who_waits_for_tasks_is_woken_by_one_that_is_answered_or_handed_back(self, bench: Bench) -> None:
         await bench.add()
@@ -407,7 +410,7 @@ class TaskContract:
             start = time.monotonic()
             assert await bench.another.change_task(row, status="working", lease="", leased_until=0.0)
             await waiting
-            assert time.monotonic() - start < 1
+            assert time.monotonic() - start < WOKEN
             (row,) = await bench.claim()
 
     async def test_nothing_wakes_for_what_runs(self, bench: Bench) -> None:
@@ -448,7 +451,7 @@ class TaskContract:
             if not claimed:
                 start = time.monotonic()
                 await bench.store.wait_for_tasks(30, tools=TOOLS)
-                assert time.monotonic() - start < 1
+                assert time.monotonic() - start < WOKEN
             await adding
             assert len(claimed or await bench.claim()) == 1
 
@@ -554,7 +557,7 @@ class SQLContract(TaskContract):
             ("any_free_task", "ix_mrtr_tasks_waiting"),
             ("any_free_task", "ix_mrtr_tasks_running"),
             ("overdue_tasks", "ix_mrtr_tasks_open"),
-            ("list_tasks", "ix_mrtr_tasks_owned"),
+            ("list_owned_tasks", "ix_mrtr_tasks_owned"),
             ("sweep_tasks", "ix_mrtr_tasks_expires"),
         ):
             if statement not in database.statements:
@@ -581,6 +584,7 @@ class SQLContract(TaskContract):
         assert sum(map(bool, taken)) > 1, "there was nothing to share"
         assert {(await bench.found(row)).status for row in rows} == {"completed"}
 
+    @pytest.mark.alone
     async def test_a_worker_that_waits_in_another_process_is_woken_within_a_second(
         self, bench: Bench, url: str
     ) -> None:
@@ -805,7 +809,7 @@ class TestPostgreSQLTasks(SQLContract):
         start = time.monotonic()
         await bench.add()
         await waiting
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < WOKEN
 
 
 class Model(RuleBasedStateMachine):

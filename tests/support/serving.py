@@ -17,8 +17,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT = 20.0
-"""How long a server may take to start or to stop, in seconds. None takes a second."""
+TIMEOUT = 60.0
+"""How long a server may take to start or to stop, in seconds. None takes two, but on a machine that is very busy."""
+
+LISTENS = re.compile(r"running on http://127\.0\.0\.1:(\d+) ")
+"""What uvicorn logs with its port. What follows the port shows that all of it has been written."""
 
 KEYS = "00" * 32
 """A ring for `MRTR_KEYS` that everybody knows."""
@@ -157,7 +160,7 @@ def in_process(target: str, *arguments: str, log: Path, **how: Any) -> Iterator[
     with started(target, *arguments, log=log, **how) as server:
 
         def listening() -> bool:
-            found = re.search(r"running on http://127\.0\.0\.1:(\d+)", server.text)
+            found = LISTENS.search(server.text)
             ready = server.text.count("Application startup complete") >= workers
             server.port = int(found[1]) if found and ready else 0
             return server.port > 0 or server.process.poll() is not None

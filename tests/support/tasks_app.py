@@ -16,7 +16,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mrtr_server import Context, Limits, MRTRServer
+from mrtr_server import Context, Limits, MRTRServer, ProtocolError
 
 POLL = 0.1
 """In seconds."""
@@ -100,6 +100,15 @@ async def deadly(ctx: Context) -> str:
     """Take the process along."""
     await ctx.step(die)
     return "alive"
+
+
+@app.tool(task="required", poll=POLL)
+async def fragile(ctx: Context) -> str:
+    """Do a part, and fail unless the file `mended` is there."""
+    done = await ctx.step(part, 0)
+    if not (PLACE / "mended").exists():
+        raise ProtocolError("Broken")
+    return str(done)
 
 
 async def drop(name: str, number: int) -> int:

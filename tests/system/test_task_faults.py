@@ -247,6 +247,7 @@ class TestStartingAgain:
 
 
 class TestCancelling:
+    @pytest.mark.alone
     def test_reaches_a_handler_on_another_replica_within_a_second(self, tmp_path: Path, url: str) -> None:
         with fleet(tmp_path, url) as processes:
             worker, _ = processes.serve()
@@ -340,11 +341,7 @@ class Outage:
             self._bring()
 
 
-# One that wakes gets no error to begin anew from: who is first is a matter of a second or two.
-FROZEN = pytest.param("postgresql, frozen", marks=pytest.mark.alone)
-
-
-@pytest.fixture(params=["sqlite", "sqlite, locked", "postgresql", FROZEN])
+@pytest.fixture(params=["sqlite", "sqlite, locked", "postgresql", "postgresql, frozen"])
 def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
     """A database that can be away for every process at once."""
     with ExitStack() as stack:
@@ -383,10 +380,13 @@ def write_lock(file: Path) -> Iterator[None]:
 AWAY = 13.0
 """Longer than a statement may take, in seconds, so that every process has seen the outage."""
 
+TO_COME_BACK = 5.0
+"""The lease, in seconds: after an outage, workers that live on a busy machine have as long to come back."""
+
 
 class TestAnOutageThatIsLongerThanTheLease:
     def test_repeats_no_step_that_a_worker_finished_which_lives(self, tmp_path: Path, outage: Outage) -> None:
-        with fleet(tmp_path, outage.url, lease=LEASE) as processes:
+        with fleet(tmp_path, outage.url, lease=TO_COME_BACK) as processes:
             _, client = processes.serve(run_tasks=False)
             owner, victim = processes.worker(), processes.worker()
             tasks: list[str] = []
@@ -398,9 +398,9 @@ class TestAnOutageThatIsLongerThanTheLease:
                 idle = processes.worker()
                 with outage.lasts(AWAY):
                     hold.close()  # the steps end while it is away
-                    time.sleep(LEASE)
+                    time.sleep(TO_COME_BACK)
                     victim.process.kill()
-                    time.sleep(AWAY - LEASE - 1)
+                    time.sleep(AWAY - TO_COME_BACK - 1)
                     fresh = processes.work()  # which knows nothing of the outage
             texts = [client.text(task, 60) for task in tasks]
             ran = [(number, int(pid)) for number, pid in processes.notes("part")]
@@ -413,6 +413,28 @@ class TestAnOutageThatIsLongerThanTheLease:
             survivors = "".join(each.text for each in (owner, idle, fresh))
             assert survivors.count(" is taken over: ") == died
             assert "is dropped" not in survivors
+
+    def test_leaves_a_worker_a_whole_lease_to_come_back_that_got_no_error(
+        self, tmp_path: Path, postgresql: PostgreSQL
+    ) -> None:
+        """A database that was frozen refuses nothing, so nobody is told when to begin anew."""
+        url = postgresql.url(anyio.run(postgresql.new_database))
+        lease, frozen, late = 8.0, 6.0, 5.0
+        with fleet(tmp_path, url, lease=lease) as processes:
+            _, client = processes.serve(run_tasks=False)
+            owner = processes.worker()
+            with processes.held():
+                task = client.start("work", parts=2)
+                processes.wait_for("part")
+                other = processes.worker()
+                with postgresql.frozen():
+                    owner.process.send_signal(signal.SIGSTOP)
+                    time.sleep(frozen)
+                time.sleep(late)  # while the other one is in touch with the database
+                owner.process.send_signal(signal.SIGCONT)
+            assert client.text(task).split()[0] == str(owner.process.pid)
+            assert parts(processes) == ["0", "1"]
+            assert "is taken over" not in owner.text + other.text
 
 
 FULL = """

@@ -75,13 +75,13 @@ async def test_a_worker_with_another_key_leaves_tasks_to_others_and_says_so_once
 ) -> None:
     async with server(tmp_path, OLD) as (_, client):
         flow = client.flow("pay")
-        await flow.start()
+        task = (await flow.start()).task.id
         await flow.wait()
-    async with server(tmp_path, WRONG) as (wrong, _), server(tmp_path, OLD, run_tasks=False) as (app, _):
+    async with server(tmp_path, WRONG) as (wrong, _), server(tmp_path, OLD, run_tasks=False) as (app, other):
         flow.move_to(wrong)
         assert (await flow.look()).error.code == -32603
         flow.move_to(app)
-        await flow._about_task("tasks/update", {"inputResponses": {"confirm": yes.raw}})
+        await other.request("tasks/update", {"taskId": task, "inputResponses": {"confirm": yes.raw}})
         await asyncio.sleep(3)  # so that it comes to the wrong one again
         assert (await flow.look()).task.status == "working"
         async with server(tmp_path, OLD) as (right, _):

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from mrtr_server import Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
+from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.errors import UnknownTarget
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
@@ -126,8 +126,9 @@ class Tools:
         """Do it."""
         return self.did("at once")
 
-    async def start(self, tool: str, app: MRTRServer | None = None) -> Any:
-        flow = AsyncClient(app or self.app, tasks=True, log_level=None).flow(tool)
+    async def start(self, tool: str, app: MRTRServer | AsyncClient | None = None) -> Any:
+        client = app if isinstance(app, AsyncClient) else AsyncClient(app or self.app, tasks=True, log_level=None)
+        flow = client.flow(tool)
         await flow.start()
         return flow
 
@@ -191,8 +192,9 @@ class TestAStoreThatIsAway:
         tools.store.away = {"change"}
         tools.store.calls.clear()
         tools.gate.set()
-        await asyncio.sleep(0.55)
-        assert 2 <= tools.store.calls.count("change") <= 6
+        began = time.monotonic()
+        await tools.until(lambda: tools.store.calls.count("change") >= 5, "it to be asked again")
+        assert time.monotonic() - began >= 4 * 0.1
         tools.store.away = set()
         assert (await flow.wait()).text == "last"
 
@@ -336,6 +338,24 @@ class TestTasksThatBeginHere:
         assert (await flow.wait()).text == "waits"
         await tools.app._parts.worker.close()
 
+    @pytest.mark.parametrize(
+        ("places", "begins"),
+        [(10, True), (2, False)],
+        ids=["a place that others need not", "no place past its caller's share"],
+    )
+    async def test_get_a_place_where_their_caller_may_have_one_more(self, places: int, begins: bool) -> None:
+        tools = Tools(Flaky(), limits=Limits(tasks=places, caller_share=0.1), auth=BearerTokens({"token": "ann"}))
+        tools.app.tool(name="waits", task="optional")(tools.waits)
+        client = AsyncClient(tools.app, tasks=True, token="token", log_level=None)
+        await (await tools.start("at_once", client)).wait()  # the worker begins with it
+        flows = [await tools.start("waits", client) for _ in range(2)]
+        rows = [await tools.row(flow) for flow in flows]
+        assert [row.lease != "" for row in rows] == [True, begins]
+        tools.gate.set()
+        for flow in flows:
+            assert (await flow.wait()).text == "waits"
+        await tools.app._parts.worker.close()
+
     async def test_are_for_others_where_the_server_is_leaving(self, tools: Tools) -> None:
         await (await tools.start("at_once")).wait()
         tools.app._parts.admission.drain()
@@ -387,6 +407,19 @@ class TestTasksThatBeginHere:
         assert "No worker began" not in caplog.text
         tools.gate.set()
         await tools.app._parts.worker.close()
+
+    async def test_nor_are_those_that_a_worker_began_and_handed_back(self, caplog: pytest.LogCaptureFixture) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        tools.app.tool(name="waits", task="optional", ttl=5)(tools.waits)
+        flow = await tools.start("waits")
+        await tools.began.wait()
+        await tools.app._parts.worker.close()
+        row = await tools.row(flow)
+        assert (row.status, row.lease, row.attempts) == ("working", "", 0)
+        clock.advance(6)
+        assert (await flow.look()).task.status == "failed"
+        assert "No worker began" not in caplog.text
 
     async def test_are_begun_once_where_a_flow_becomes_one_task_only(self, tools: Tools) -> None:
         async def pay(ctx: Context) -> str:
@@ -556,6 +589,25 @@ class TestALease:
         assert line.startswith(f"A task of 'steps' ({flow.task[:8]}) is taken over: ")
         await other._parts.worker.close()
         await tools.app._parts.worker.close()
+
+    async def test_of_a_worker_that_died_is_taken_over_once_though_the_next_one_hands_the_task_back(
+        self, tools: Tools, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        flow = await tools.start("steps", replica(tools.app, run_tasks=False))
+        await tools.store.change_task(await tools.row(flow), attempts=1, lease="dead", leased_until=0.0)
+        tools.app._parts.worker.start()
+        await tools.began.wait()
+        row = await tools.row(flow)
+        await tools.store.change_task(row, journal=row.journal, attempts=2)  # as if it had recorded nothing
+        await tools.app._parts.worker.close()
+        assert (await tools.row(flow)).attempts == 0
+        tools.gate.set()
+        other = replica(tools.app)
+        flow.move_to(other)
+        other._parts.worker.start()
+        assert (await flow.wait()).text == "last"
+        assert len([each for each in caplog.messages if "is taken over" in each]) == 1
+        await other._parts.worker.close()
 
     async def test_lost_again_and_again_fails_the_task(self, caplog: pytest.LogCaptureFixture) -> None:
         tools = Tools(Flaky(), limits=Limits(task_attempts=2))
@@ -735,7 +787,7 @@ class TestServersThatEnd:
         tools.app.drain()
         tools.gate.set()
         await tools.until(lambda: "between" in tools.ran, "the step")
-        await asyncio.sleep(0.1)
+        await tools.until(lambda: not tools.store._tasks[flow.task].lease, "it to be handed back")
         row = await tools.row(flow)
         assert (row.status, row.lease, row.attempts) == ("working", "", 0)
         other = replica(tools.app)
@@ -748,11 +800,12 @@ class TestServersThatEnd:
     async def test_hand_back_what_comes_to_no_boundary_and_it_counts_for_nothing(self, tools: Tools) -> None:
         async def forever() -> None:
             """Never end."""
+            tools.began.set()
             await asyncio.sleep(60)
 
         tools.app.tool(task="optional")(forever)
         flow = await tools.start("forever")
-        await asyncio.sleep(0.1)
+        await tools.began.wait()
         await tools.app._parts.worker.close()
         row = await tools.row(flow)
         assert (row.status, row.lease, row.attempts) == ("working", "", 0)
@@ -971,7 +1024,7 @@ class TestAClientThatLeaves:
         """A client of the flat form waits for the first ask, and nobody else can ever ask for the task."""
         tools.gate.clear()
         request = asyncio.create_task(
-            AsyncClient(tools.app, dialect="sep-draft").request(
+            AsyncClient(tools.app, era="sep-draft").request(
                 "tools/call", {"name": "steps", "arguments": {}, "task": {}}
             )
         )

@@ -169,10 +169,10 @@ def client(request: pytest.FixtureRequest, serve: Serve) -> Client:
     ended(app)
     dialect = "sep-draft" if "drafts" in request.param else "2026-07-28"
     if "HTTP" in request.param:
-        return Client(serve(app).url, dialect=dialect)
+        return Client(serve(app).url, era=dialect)
     if request.param == "mounted":
         return Client(Starlette(routes=[Mount("/tools", app)]), path="/tools/")
-    return Client(app, dialect=dialect)
+    return Client(app, era=dialect)
 
 
 class TestACallRunsToItsEnd:
@@ -349,7 +349,7 @@ class TestACallFailsTheTest:
         assert "can't be reached" in self.fails(lambda: Client("http://127.0.0.1:9/mcp").call("greet"))
         assert "is not the URL of an endpoint" in self.fails(lambda: Client("localhost:8000/mcp"))
         assert "at least one server" in self.fails(Client)
-        assert "choose from" in self.fails(lambda: Client(app, dialect="2020-01-01"))
+        assert "choose from" in self.fails(lambda: Client(app, era="2020-01-01"))
 
     def test_when_what_came_is_no_mcp(self) -> None:
         reply = Client(app, path="/elsewhere").call("greet")
@@ -647,7 +647,7 @@ class TestWhatHappenedInside:
     def test_notes_come_with_the_reply(self, client: Client) -> None:
         done = client.call("notes")
         assert done.progress == [Progress(1, 2, "half"), Progress(2)]
-        if client._caller.dialect == "2026-07-28":  # the drafts have no way to ask for messages
+        if client.era == "2026-07-28":  # the drafts have no way to ask for messages
             (message,) = done.messages
             assert (message.level, message.data, message.logger) == ("debug", "a word", "notes")
 

@@ -21,9 +21,9 @@ from starlette.routing import Mount
 
 from examples import secured
 from mrtr_server import BearerTokens, Context, MRTRServer, Principal, SetupError
+from mrtr_server.auth.fixed_tokens import TokenUser
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.protocol.users import principal_of
-from mrtr_server.transport.auth import TokenUser
 
 from ..conftest import Serve
 from ..support.direct import send

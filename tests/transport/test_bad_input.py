@@ -160,9 +160,10 @@ def test_a_message_that_is_no_request_is_answered_with_its_id(wire: Wire, id: st
     refused(wire.draft({**request("tools/list", id=id), **change}), 400, INVALID_REQUEST, id)
 
 
-def test_a_response_is_no_request(wire: Wire) -> None:
+@pytest.mark.parametrize("more", [{}, {"params": "x"}, {"params": []}, {"params": None}], ids=str)
+def test_a_response_is_no_request(wire: Wire, more: JSON) -> None:
     """Clients answered the server's own requests this way before 2026-07-28."""
-    refused(wire.draft({"jsonrpc": "2.0", "id": 3, "result": {}}), 400, INVALID_REQUEST, 3)
+    refused(wire.draft({"jsonrpc": "2.0", "id": 3, "result": {}, **more}), 400, INVALID_REQUEST, 3)
 
 
 @pytest.mark.parametrize("id", [None, 1.5, True, [], {}], ids=str)

@@ -220,8 +220,8 @@ class _Carrier(threading.Thread):
         try:
             connection.add_termination_listener(lambda _: self._woken.set())
             await connection.add_listener(CHANNEL, self._on_notify)
-            self._is_there()
             self._notices.report_gap()
+            self._is_there()
             while not connection.is_closed():
                 notices = self._notices.drain()
                 if notices:

@@ -161,6 +161,23 @@ WHERE coalesce(before, 0) < :most_bytes
 ORDER BY id COLLATE "C";
 
 -- name: list_tasks
+-- For operators: without what is sealed. It looks at all of them.
+SELECT
+    id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, ''::bytea, ''::bytea, ''::bytea, ''::bytea,
+    version, lease, leased_until, attempts, caller
+FROM mrtr_tasks
+WHERE (:status::text = '' OR status = :status::text) AND (:tool::text = '' OR name = :tool::text) AND expires + 0 > :now
+ORDER BY updated DESC, id
+LIMIT :most;
+
+-- name: find_referenced_tasks
+-- By the first digits of their ids, as the log has them.
+SELECT id FROM mrtr_tasks
+WHERE (id LIKE :reference::text || '%' OR id LIKE '%-' || :reference::text || '%') AND expires + 0 > :now
+ORDER BY id
+LIMIT 2;
+
+-- name: list_owned_tasks
 -- Nobody's tasks are in no list, and the index leaves them out. The sum is as above.
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, ''::bytea, ''::bytea, questions, outcome,

@@ -47,7 +47,7 @@ TABLES = (
     ),
     _Table(
         "mrtr_kept",
-        (purposes.REPORT, purposes.LIVE_ANSWER, purposes.LIVE_EVENT, purposes.LIVE_SESSION),
+        (purposes.REPORT, purposes.LIVE_ANSWER, purposes.LIVE_EVENT, purposes.LIVE_SESSION, purposes.LIVE_PAGES),
         ("value",),
         "sealed_values",
         "reseal_value",

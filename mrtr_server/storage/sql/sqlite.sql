@@ -154,6 +154,23 @@ WHERE coalesce(before, 0) < :most_bytes
 ORDER BY id;
 
 -- name: list_tasks
+-- For operators: without what is sealed. It looks at all of them.
+SELECT
+    id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, x'', x'', x'', x'',
+    version, lease, leased_until, attempts, caller
+FROM mrtr_tasks
+WHERE (:status = '' OR status = :status) AND (:tool = '' OR name = :tool) AND expires + 0 > :now
+ORDER BY updated DESC, id
+LIMIT :most;
+
+-- name: find_referenced_tasks
+-- By the first digits of their ids, as the log has them.
+SELECT id FROM mrtr_tasks
+WHERE (id LIKE :reference || '%' OR id LIKE '%-' || :reference || '%') AND expires + 0 > :now
+ORDER BY id
+LIMIT 2;
+
+-- name: list_owned_tasks
 -- Nobody's tasks are in no list, and the index leaves them out. The sum is as above.
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, x'', x'', questions, outcome,

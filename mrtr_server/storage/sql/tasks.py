@@ -98,11 +98,43 @@ class SQLTasks(TaskStore):
         found = await self.database.rows("look_at_tasks", ids=asked, most_bytes=most_bytes)
         return [TaskRow(*each) for each in found]
 
+    async def list_tasks(self, *, status: str = "", tool: str = "", most: int) -> list[TaskRow]:
+        """Return tasks for an operator, without what is sealed, those first that changed last.
+
+        Args:
+            status: of this status alone, as the row has it; empty for all.
+            tool: of this tool alone; empty for all.
+            most: how many to return.
+
+        Returns:
+            The tasks, with empty request, journal, questions and outcome.
+
+        Raises:
+            StoreUnavailable: they can't be read.
+        """
+        return [TaskRow(*each) for each in await self.database.rows("list_tasks", status=status, tool=tool, most=most)]
+
+    async def ids_of_reference(self, reference: str) -> list[str]:
+        """Return the ids of tasks that the log calls by a reference.
+
+        Args:
+            reference: the first digits of an id, in hexadecimal.
+
+        Returns:
+            The ids; two at most, since one is meant.
+
+        Raises:
+            StoreUnavailable: they can't be read.
+        """
+        return [id for (id,) in await self.database.rows("find_referenced_tasks", reference=reference)]
+
     @override
-    async def list_tasks(self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int) -> list[TaskRow]:
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]:
         created, id = before
         found = await self.database.rows(
-            "list_tasks", owner=owner, created=created, id=id, most=most, most_bytes=most_bytes
+            "list_owned_tasks", owner=owner, created=created, id=id, most=most, most_bytes=most_bytes
         )
         return [TaskRow(*each) for each in found]
 

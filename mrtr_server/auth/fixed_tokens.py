@@ -1,4 +1,4 @@
-"""A bearer backend for development."""
+"""Fixed bearer tokens, for development."""
 
 import hmac
 import logging

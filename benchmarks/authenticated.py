@@ -1,0 +1,139 @@
+"""What it costs to know who calls: the same call without tokens, with a token that is known, and with one that is new.
+
+    python benchmarks/authenticated.py
+
+A plain `tools/call` in process, without a network, in turns; processor time of a call in microseconds, the median of
+the runs and their range. The tokens are those that an issuer signs with RS256, of about 1 KiB. Its keys are given to
+the server, so that nothing is fetched.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+from scenarios import PROTOCOL_VERSION
+
+from mrtr_server import BearerTokens, JWTAuth, MRTRServer
+from mrtr_server.auth import issuer_keys
+
+RUNS, CALLS = 9, 2_000
+ISSUER, AUDIENCE = "https://login.example.com/realms/tools", "https://tools.example.com/mcp"
+KEY = rsa.generate_private_key(65537, 2048)
+META = {
+    "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
+    "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+BODY = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": META},
+    }
+).encode()
+HEADERS = [
+    (b"host", b"127.0.0.1"),
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+    (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
+    (b"mcp-method", b"tools/call"),
+    (b"mcp-name", b"add"),
+    (b"content-length", b"%d" % len(BODY)),
+]
+
+
+def server(auth: Any) -> MRTRServer:
+    app = MRTRServer("bench", keys=[bytes(32)], auth=auth)
+
+    @app.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    return app
+
+
+def token(number: int) -> str:
+    now = int(time.time())
+    claims = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": f"user-{number}",
+        "azp": "desk",
+        "iat": now,
+        "exp": now + 3600,
+        "scope": "openid profile files:read files:write",
+        "groups": [f"/company/team-{each}" for each in range(10)],
+    }
+    return jwt.encode(claims, KEY, "RS256", headers={"kid": "one"})
+
+
+async def call(app: MRTRServer, authorization: str | None) -> None:
+    headers = HEADERS if authorization is None else [*HEADERS, (b"authorization", f"Bearer {authorization}".encode())]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "root_path": "",
+        "query_string": b"",
+        "headers": headers,
+        "server": ("127.0.0.1", 8000),
+        "client": ("127.0.0.1", 1),
+    }
+    received = iter([{"type": "http.request", "body": BODY, "more_body": False}])
+
+    async def receive() -> Any:
+        return next(received, None) or await asyncio.Event().wait()
+
+    async def send(each: Any) -> None:
+        assert each.get("status", 200) == 200, each
+
+    await app(scope, receive, send)
+
+
+async def microseconds(app: MRTRServer, authorizations: Callable[[int], str | None]) -> float:
+    began = time.process_time()
+    for number in range(CALLS):
+        await call(app, authorizations(number))
+    return (time.process_time() - began) / CALLS * 1e6
+
+
+async def measure() -> None:
+    public = jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
+
+    async def keys(url: str) -> dict[str, Any]:
+        return {"keys": [{**public, "kid": "one"}]}
+
+    known, tokens = token(0), [token(number) for number in range(CALLS)]
+    known_to, new_to = (
+        JWTAuth(ISSUER, audience=AUDIENCE, jwks_uri=ISSUER),
+        JWTAuth(ISSUER, audience=AUDIENCE, jwks_uri=ISSUER),
+    )
+    cases: dict[str, tuple[MRTRServer, Callable[[int], str | None]]] = {
+        "no authentication": (server(None), lambda _: None),
+        "BearerTokens": (server(BearerTokens({"token": "alice"})), lambda _: "token"),
+        "JWTAuth, a known token": (server(known_to), lambda _: known),
+        "JWTAuth, a new token each time": (server(new_to), lambda number: tokens[number]),
+    }
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    with patch.object(issuer_keys, "fetch_json", keys):
+        for _ in range(RUNS):
+            for name, (app, authorizations) in cases.items():
+                new_to._known.clear()  # noqa: SLF001  or they would be known from the run before
+                found[name].append(await microseconds(app, authorizations))
+    for name, each in found.items():
+        print(f"| {name} | {median(each):.1f} | {min(each):.1f}–{max(each):.1f} |")
+
+
+if __name__ == "__main__":
+    asyncio.run(measure())

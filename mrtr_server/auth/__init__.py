@@ -1,0 +1,1 @@
+"""Who calls, by the bearer token of the request."""

@@ -1,0 +1,99 @@
+"""Requests to the issuer of tokens, which never block the event loop."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic_core import from_json
+
+from ..errors import IssuerUnavailable
+from ..extras import lacking
+
+try:
+    import httpx
+except ImportError as error:
+    raise lacking("JWTAuth", "auth", error) from error
+
+SECONDS = 5.0
+"""How long one request may take in all, in seconds."""
+
+LARGEST = 512 * 1024
+"""How large a response may be, in bytes."""
+
+_LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|::1")
+
+
+def is_safe(url: str) -> bool:
+    """Return whether a URL may be asked for what is trusted: `https`, or `http` on loopback."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        return (
+            parts.port != 0
+            and parts.username is None
+            and not parts.fragment
+            and bool(host)
+            and (parts.scheme == "https" or (parts.scheme == "http" and _LOOPBACK.fullmatch(host) is not None))
+        )
+    except (ValueError, TypeError, AttributeError):  # no text, or no URL
+        return False
+
+
+async def fetch_json(
+    url: str, form: Mapping[str, str] | None = None, credentials: tuple[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the JSON object at a URL. Redirects are not followed.
+
+    Args:
+        url: where; `https`, or `http` on loopback.
+        form: fields to POST; None for a GET.
+        credentials: name and password of the one who asks.
+
+    Raises:
+        IssuerUnavailable: there is none.
+    """
+    if not is_safe(url):
+        raise IssuerUnavailable(f"{url!r} is not an https address")
+    try:
+        async with asyncio.timeout(SECONDS):
+            status, body = await _send(url, form, credentials)
+    except TimeoutError:
+        raise IssuerUnavailable(f"{url} did not answer within {SECONDS:g} s") from None
+    except IssuerUnavailable:
+        raise
+    except Exception as error:  # the errors of httpx, of the network and of certificates; never a failed request
+        raise IssuerUnavailable(f"{url} can't be reached: {type(error).__name__}") from None
+    if status != 200:
+        raise IssuerUnavailable(f"{url} answered with the status {status}")
+    try:
+        found = from_json(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise IssuerUnavailable(f"{url} did not answer with a JSON object")
+    return found
+
+
+async def _send(url: str, form: Mapping[str, str] | None, credentials: tuple[str, str] | None) -> tuple[int, bytes]:
+    # The certificates are read in a thread: that takes some 20 ms.
+    context = await asyncio.to_thread(_ssl_context)
+    method, fields = ("GET", None) if form is None else ("POST", dict(form))
+    async with (
+        httpx.AsyncClient(verify=context, timeout=SECONDS, follow_redirects=False) as client,
+        client.stream(method, url, data=fields, auth=credentials, headers={"Accept": "application/json"}) as response,
+    ):
+        body = b""
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > LARGEST:
+                raise IssuerUnavailable(f"{url} answered with more than {LARGEST} bytes")
+        return response.status_code, body
+
+
+@cache
+def _ssl_context() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -1,0 +1,142 @@
+"""Opaque access tokens, about which their issuer is asked (RFC 7662)."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from starlette.authentication import AuthenticationError
+
+from ..errors import IssuerUnavailable, SetupError
+from .token_backend import LEEWAY, TokenBackend, expires_at
+from .verified import VerifiedTokens
+
+logger = logging.getLogger("mrtr_server")
+
+MOST_ASKED = 32
+"""How many tokens the issuer is asked about at a time."""
+
+MOST_WAITING = 256
+"""How many tokens wait for that at most; about any more nobody is asked."""
+
+INACTIVE_KNOWN = 10.0
+"""How long it is known that a token is not active, in seconds."""
+
+AWAY = 1.0
+"""For how long nobody asks an issuer that did not answer, in seconds."""
+
+
+class IntrospectionAuth(TokenBackend):
+    """A Starlette authentication backend that asks an authorization server about each token. Extra: `auth`.
+
+    It is for opaque tokens, and for those that must end at once when they are revoked. What the issuer says is known
+    for `cache_seconds`.
+
+    Args:
+        issuer: the authorization server, exactly as its metadata names it.
+        client_id: what this server is called by the issuer, which lets no stranger ask.
+        client_secret: proves that.
+        audience, client_ids, bind_client, implied_scopes: as for `JWTAuth`.
+        endpoint: where to ask, for an issuer without metadata.
+        cache_seconds: how long a token that was revoked may still be accepted, in seconds.
+
+    Raises:
+        SetupError: a setting can't be right, or the extra is not installed; the message says which.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        client_id: str,
+        client_secret: str,
+        audience: str | Iterable[str] = (),
+        client_ids: Iterable[str] = (),
+        bind_client: bool = True,
+        implied_scopes: Mapping[str, Iterable[str]] | None = None,
+        endpoint: str | None = None,
+        cache_seconds: float = 60.0,
+    ) -> None:
+        # Here, so that nobody loads them who has no use for them.
+        from . import discovery, fetching
+
+        discovery.check_issuer(issuer)
+        super().__init__(issuer, audience, client_ids, implied_scopes or {}, bind_client=bind_client)
+        if endpoint is not None and not fetching.is_safe(endpoint):
+            raise SetupError(f"endpoint={endpoint!r} must be an https address")
+        if not client_id or not client_secret:
+            raise SetupError("IntrospectionAuth needs client_id= and client_secret=: the issuer lets no stranger ask")
+        if not 0 <= cache_seconds < float("inf"):
+            raise SetupError("cache_seconds must be a number of seconds")
+        self._discover = discovery.discover
+        self._fetch = fetching.fetch_json
+        self._given = endpoint
+        self._endpoint = endpoint
+        self._credentials = (client_id, client_secret)
+        self._cache_seconds = cache_seconds
+        self._inactive: VerifiedTokens[bool] = VerifiedTokens(4096)
+        self._asking: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
+        self._away_until = float("-inf")
+        self._places: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+
+    async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
+        """Return what the issuer says of a token; see `TokenBackend`."""
+        now = self._clock()
+        if self._inactive.get(digest, now):
+            raise AuthenticationError("the issuer says that the token is not active")
+        claims = await self._ask_once(token, digest)
+        now = self._clock()
+        if claims.get("active") is not True:
+            self._inactive.put(digest, now + INACTIVE_KNOWN, True)
+            raise AuthenticationError("the issuer says that the token is not active")
+        if claims.setdefault("iss", self.issuer) != self.issuer:
+            raise AuthenticationError("the token is of another issuer than issuer=")
+        named = claims.get("aud")
+        if self.audience and not any(each in (named if isinstance(named, list) else [named]) for each in self.audience):
+            raise AuthenticationError("the token is for another audience than audience=")
+        until = now + self._cache_seconds
+        if claims.get("exp") is not None:
+            if (expires := expires_at(claims)) <= now:
+                raise AuthenticationError("the token has expired")
+            until = min(until, expires)
+        begins = claims.get("nbf")
+        if isinstance(begins, int | float) and begins > now + LEEWAY:
+            raise AuthenticationError("the token is not valid yet: check the clocks")
+        return claims, until
+
+    async def _ask_once(self, token: bytes, digest: bytes) -> dict[str, Any]:
+        """Ask about a token, once for all requests that bring it at the same time."""
+        asking, loop = self._asking.get(digest), asyncio.get_running_loop()
+        if asking is None or asking.get_loop() is not loop:
+            if loop.time() < self._away_until:
+                raise IssuerUnavailable("the issuer did not answer a moment ago")
+            if len(self._asking) >= MOST_WAITING:
+                raise IssuerUnavailable(f"the issuer is being asked about {MOST_WAITING} other tokens")
+            asking = self._asking[digest] = loop.create_task(self._ask(token))
+            asking.add_done_callback(lambda task: self._forget(digest, task))
+        return dict(await asyncio.shield(asking))
+
+    def _forget(self, digest: bytes, task: "asyncio.Task[dict[str, Any]]") -> None:
+        if self._asking.get(digest) is task:
+            del self._asking[digest]
+        if not task.cancelled():
+            task.exception()  # those who wait for it have it
+
+    async def _ask(self, token: bytes) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        if self._places is None or self._places[0] is not loop:
+            self._places = loop, asyncio.Semaphore(MOST_ASKED)
+        async with self._places[1]:
+            form = {"token": token.decode("ascii"), "token_type_hint": "access_token"}
+            try:
+                if self._endpoint is None:
+                    found = (await self._discover(self.issuer)).get("introspection_endpoint")
+                    if not isinstance(found, str):
+                        raise IssuerUnavailable("its metadata has no introspection_endpoint; give endpoint=")
+                    self._endpoint = found
+                return await self._fetch(self._endpoint, form, self._credentials)
+            except IssuerUnavailable as error:
+                self._away_until = loop.time() + AWAY
+                logger.error("Tokens can't be verified: %s", error)
+                self._endpoint = self._given  # it may have moved
+                raise

@@ -1,0 +1,126 @@
+"""The keys of an issuer: discovered, kept, and refreshed when a token names another."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from ..errors import IssuerUnavailable
+from .discovery import discover
+from .fetching import fetch_json
+from .jwt_keys import VerifyingKey, read_keys
+
+logger = logging.getLogger("mrtr_server")
+
+FLOOR = 10.0
+"""How often the issuer is asked at most, in seconds: once in that time, however many tokens name unknown keys."""
+
+FRESH = 600.0
+"""After how long keys are fetched again, in seconds, so that a key that the issuer has withdrawn is not used on."""
+
+
+class IssuerKeys:
+    """The keys of one issuer. They are kept for as long as it can't be reached.
+
+    Args:
+        issuer: its identifier.
+        jwks_uri: where its keys are; None to find that in its metadata.
+        algorithms: those to accept.
+        on_change: called when other keys came.
+        clock: returns the time in seconds, from any beginning.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        jwks_uri: str | None,
+        algorithms: Sequence[str],
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._issuer = issuer
+        self._jwks_uri = jwks_uri
+        self._algorithms = algorithms
+        self._on_change = on_change
+        self._clock = clock
+        self._keys: list[VerifyingKey] = []
+        self._fetched = self._asked = float("-inf")
+        self._found_at: str | None = None
+        self._is_away = False
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def find(self, id: str, algorithm: str) -> VerifyingKey | None:
+        """Return the key that a token names.
+
+        Args:
+            id: of the key; empty if the token names none. The issuer must then have one key alone for the algorithm.
+            algorithm: that the token is signed with.
+
+        Returns:
+            The key; None if the issuer has no such key.
+
+        Raises:
+            IssuerUnavailable: none of its keys is known, and it can't be asked now.
+        """
+        key = self._lookup(id, algorithm)
+        if key is None:
+            await self._refresh()
+            key = self._lookup(id, algorithm)
+            if key is None and self._fetched == float("-inf"):
+                raise IssuerUnavailable(f"no key of {self._issuer} is known")
+        elif self._clock() - self._fetched > FRESH:
+            self._start()  # beside the request, which has its key
+        return key
+
+    def _lookup(self, id: str, algorithm: str) -> VerifyingKey | None:
+        fitting = [key for key in self._keys if algorithm in key.algorithms and (not id or key.id == id)]
+        return fitting[0] if len(fitting) == 1 or (id and fitting) else None
+
+    async def _refresh(self) -> None:
+        fetching = self._start()
+        if fetching is not None:
+            await asyncio.shield(fetching)  # for all who wait, whichever of them leaves
+
+    def _start(self) -> "asyncio.Task[None] | None":
+        """Begin to fetch, or join in; None if it is too soon to ask again."""
+        fetching, loop = self._fetching, asyncio.get_running_loop()
+        if fetching is not None and not fetching.done() and fetching.get_loop() is loop:
+            return fetching
+        now = self._clock()
+        if now - self._asked < FLOOR:
+            return None
+        self._asked = now
+        self._fetching = loop.create_task(self._fetch())
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        try:
+            keys = await self._ask()
+        except IssuerUnavailable as error:
+            self._found_at = None  # it may have moved
+            if not self._is_away:
+                what = "the keys that are known are kept" if self._keys else "no token can be verified until then"
+                logger.error("The keys of %s can't be fetched, and %s: %s", self._issuer, what, error)
+            self._is_away = True
+            return
+        if self._is_away:
+            logger.warning("The keys of %s can be fetched again", self._issuer)
+        self._is_away, self._fetched = False, self._clock()
+        if {key.thumbprint for key in keys} != {key.thumbprint for key in self._keys}:
+            self._keys = keys
+            self._on_change()
+
+    async def _ask(self) -> list[VerifyingKey]:
+        if self._found_at is None:
+            self._found_at = self._jwks_uri or _jwks_uri_of(await discover(self._issuer))
+        keys = read_keys(await fetch_json(self._found_at), self._algorithms)
+        if not keys:
+            raise IssuerUnavailable(f"{self._found_at} has no key for {', '.join(self._algorithms)}")
+        return keys
+
+
+def _jwks_uri_of(metadata: dict[str, object]) -> str:
+    uri = metadata.get("jwks_uri")
+    if not isinstance(uri, str):
+        raise IssuerUnavailable("the metadata has no jwks_uri")
+    return uri

@@ -1,0 +1,202 @@
+"""What the backends for tokens of an issuer share: whom a token stands for, and how long that is known."""
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any
+
+from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
+from starlette.requests import HTTPConnection
+
+from ..errors import IssuerUnavailable, SetupError, check_scopes
+from .bearer import read_token
+from .verified import VerifiedTokens
+
+LEEWAY = 60.0
+"""By how much the clocks of this machine and of the issuer may be apart, in seconds."""
+
+MOST_KNOWN = 4096
+"""How many verified tokens are known at a time."""
+
+_CLIENT_CLAIMS = ("client_id", "azp", "cid", "appid")
+"""Where issuers name the client: RFC 9068; OpenID Connect; Okta; Entra with tokens of version 1."""
+
+_SCOPE_CLAIMS = ("scope", "scp")
+"""Where issuers name the scopes: RFC 9068; Okta and Entra."""
+
+_NOT_FOR_ACCESS = {"token_use": ("id",), "typ": ("ID", "Refresh", "Offline", "Logout")}
+"""Claims by which Cognito and Keycloak tell their other tokens apart."""
+
+
+class IssuedUser(BaseUser):
+    """A user whom an issuer has vouched for.
+
+    Args:
+        claims: of the token.
+        client_id: the client that the user's states, tasks and limits are bound to; empty for none.
+    """
+
+    def __init__(self, claims: Mapping[str, Any], client_id: str) -> None:
+        self._identity = str(claims["sub"])
+        self.issuer = str(claims["iss"])
+        """Who vouches for the user."""
+        self.client_id = client_id
+        """The client that acts for the user; empty with `bind_client=False`."""
+        self.expires_at = expires_at(claims) if claims.get("exp") is not None else None
+        """When a subscription of the user ends, in seconds since the epoch; None for never."""
+        self.claims = MappingProxyType(dict(claims))
+        """All claims of the token. The token itself is not kept, and must not be passed on."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Always True."""
+        return True
+
+    @property
+    def display_name(self) -> str:
+        """The user's name for people, where the token has one; otherwise the identity."""
+        return str(self.claims.get("name") or self.claims.get("preferred_username") or self._identity)
+
+    @property
+    def identity(self) -> str:
+        """The subject: names the user, and no other of the issuer."""
+        return self._identity
+
+    def __repr__(self) -> str:
+        return f"IssuedUser({self._identity!r})"
+
+
+Found = tuple[AuthCredentials, BaseUser]
+
+
+class TokenBackend(AuthenticationBackend):
+    """A Starlette authentication backend for access tokens of one issuer; the parameters are those of `JWTAuth`.
+
+    Raises:
+        SetupError: nothing says which tokens are meant for this server, or a setting can't be right.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        audience: str | Iterable[str],
+        client_ids: Iterable[str],
+        implied_scopes: Mapping[str, Iterable[str]],
+        *,
+        bind_client: bool,
+    ) -> None:
+        self.issuer = issuer
+        self.audience = (audience,) if isinstance(audience, str) else tuple(audience)
+        """What a token must be meant for; clients are told the first that is an address (RFC 8707)."""
+        self.authorization_servers = (issuer,)
+        """Where clients get tokens, for the metadata of the protected resource (RFC 9728)."""
+        self._client_ids = frozenset(_listed("client_ids", client_ids))
+        given: tuple[object, ...] = (*self.audience, *self._client_ids)
+        if not all(isinstance(each, str) and each for each in given):
+            raise SetupError("audience= and client_ids= take texts that are not empty")
+        if not self.audience and not self._client_ids:
+            raise SetupError(
+                "audience= is missing: it says which tokens are meant for this server. Give the server's address, such "
+                'as audience="https://tools.example.com/mcp". For an issuer whose access tokens have no audience, give '
+                "client_ids=[...], the clients whose tokens are accepted"
+            )
+        self._implied = {
+            check_scopes("implied_scopes", [scope])[0]: check_scopes("implied_scopes", more)
+            for scope, more in implied_scopes.items()
+        }
+        self._bind_client = bind_client
+        self._known: VerifiedTokens[Found] = VerifiedTokens(MOST_KNOWN)
+        self._clock: Callable[[], float] = time.time
+
+    async def authenticate(self, conn: HTTPConnection) -> Found | None:
+        """Return the user of the bearer token in the `Authorization` header (Authorization, Token Handling).
+
+        Args:
+            conn: the request.
+
+        Returns:
+            The scopes and the user; None if there is no such header.
+
+        Raises:
+            AuthenticationError: the token does not hold; the message is for the log alone. Its cause is an
+                `IssuerUnavailable` where nobody can know now whether it holds.
+        """
+        token = read_token(conn)
+        if token is None:
+            return None
+        digest = sha256(token).digest()  # the token itself is kept nowhere
+        return self._known.get(digest, self._clock()) or await self._verify(token, digest)
+
+    async def _verify(self, token: bytes, digest: bytes) -> Found:
+        try:
+            claims, until = await self._read_claims(token, digest)
+        except IssuerUnavailable as error:
+            raise AuthenticationError(f"the token can't be verified now: {error}") from error
+        found = self._found(claims)
+        self._known.put(digest, until, found)
+        return found
+
+    @abstractmethod
+    async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
+        """Return the claims of a token of the issuer that is meant for one of `audience`, where there are any.
+
+        Args:
+            token: the token.
+            digest: of the token.
+
+        Returns:
+            The claims; and until when they hold, in seconds since the epoch.
+
+        Raises:
+            AuthenticationError: it does not hold.
+            IssuerUnavailable: that can't be found out now.
+        """
+
+    def _found(self, claims: Mapping[str, Any]) -> Found:
+        for claim, values in _NOT_FOR_ACCESS.items():
+            if claims.get(claim) in values:
+                raise AuthenticationError(f"the token is no access token: its {claim!r} is {claims[claim]!r}")
+        subject = claims.get("sub")
+        if not isinstance(subject, str) or not subject:
+            raise AuthenticationError("the token has no 'sub'")
+        client = next((str(claims[claim]) for claim in _CLIENT_CLAIMS if claims.get(claim)), "")
+        if self._client_ids and client not in self._client_ids:
+            raise AuthenticationError(f"the token's client {client[:100]!r} is not in client_ids=")
+        if not self.audience and claims.get("aud"):
+            raise AuthenticationError("the token is meant for an audience, and audience= is not set")
+        user = IssuedUser(claims, client if self._bind_client else "")
+        return AuthCredentials(self._scopes(claims)), user
+
+    def _scopes(self, claims: Mapping[str, Any]) -> list[str]:
+        scopes: dict[str, None] = {}
+        for claim in _SCOPE_CLAIMS:
+            value = claims.get(claim)
+            given = value.split() if isinstance(value, str) else value if isinstance(value, list) else ()
+            waiting = [scope for scope in given if isinstance(scope, str)]
+            while waiting:
+                scope = waiting.pop(0)
+                if scope not in scopes:
+                    scopes[scope] = None
+                    waiting += self._implied.get(scope, ())
+        return list(scopes)
+
+
+def _listed(option: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise SetupError(f"{option}={given!r} is one string; give a list: {option}=[{given!r}]")
+    return tuple(given)
+
+
+def expires_at(claims: Mapping[str, Any]) -> float:
+    """Return when a token expires, in seconds since the epoch, with the leeway of the clocks.
+
+    Raises:
+        AuthenticationError: its `exp` is no time.
+    """
+    expires = claims.get("exp")
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or not math.isfinite(expires):
+        raise AuthenticationError("the token's 'exp' is no time")
+    return expires + LEEWAY

@@ -1,0 +1,22 @@
+"""The command `mrtr-server`."""
+
+import click
+
+from .._version import __version__
+from .check import check
+from .database import db
+from .keys import keygen
+from .states import open_state
+from .stdio import stdio
+from .tasks import tasks
+from .worker import worker
+
+
+@click.group()
+@click.version_option(__version__)
+def main() -> None:
+    """Tools for authors and operators of MCP servers built with mrtr_server."""
+
+
+for command in (stdio, worker, check, keygen, db, tasks, open_state):
+    main.add_command(command)

@@ -1,0 +1,72 @@
+"""`mrtr-server check`: what is wrong or risky about a server, before it is deployed."""
+
+import asyncio
+import logging
+import os
+
+import click
+
+from ..errors import SetupError, StoreUnavailable
+from ..server import MRTRServer
+from ..storage.factory import store_of
+from .loading import load, takes_app
+
+
+@click.command()
+@takes_app
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address that it is to listen on.")
+@click.option(
+    "--workers",
+    default=lambda: int(os.environ.get("WEB_CONCURRENCY", "1")),
+    type=click.IntRange(1),
+    help="How many processes are to serve it, on all machines; WEB_CONCURRENCY or 1 by default.",
+)
+@click.option("--strict", is_flag=True, help="Fail for warnings, too.")
+def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None:
+    """Import MODULE:APP, and say what is wrong or risky about it.
+
+    It looks at the settings, keys, tools and prompts, and connects to the database of MRTR_DATABASE_URL if that is set.
+    The exit code is 1 if there is an error; with --strict, also if there is a warning.
+    """
+    logging.disable(logging.WARNING)  # what the server logs of its setup is among the findings
+    server = load(app, app_dir)
+    findings = server.check(host=host, workers=workers)
+    lines = [f"{finding.level:8} {finding.about}: {finding.message}" for finding in findings]
+    levels = {finding.level for finding in findings}
+    unusable = _try_database()
+    if unusable:
+        lines.insert(0, f"{'error':8} database: {unusable}")
+        levels.add("error")
+    for line in lines:
+        click.echo(line)
+    if "error" in levels or (strict and "warning" in levels):
+        raise SystemExit(1)
+    click.echo(_summary(server))
+
+
+def _summary(server: MRTRServer) -> str:
+    offered = server.registry
+    counts = {
+        "tools": len(offered.tools),
+        "prompts": len(offered.prompts),
+        "resources": len(offered.resources) + len(offered.templates),
+    }
+    return f"{server.name!r} can be served: " + ", ".join(f"{count} {what}" for what, count in counts.items())
+
+
+def _try_database() -> str:
+    """Return why the database that the environment names can't be used; empty if it can, or none is named."""
+
+    async def connect() -> None:
+        store = store_of()
+        if store is not None:
+            try:
+                await store.check()
+            finally:
+                await store.close()
+
+    try:
+        asyncio.run(connect())
+    except (SetupError, StoreUnavailable) as error:
+        return str(error)
+    return ""

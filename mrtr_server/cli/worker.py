@@ -1,0 +1,53 @@
+"""`mrtr-server worker`: run tasks, and serve no requests."""
+
+import asyncio
+import logging
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+import click
+
+from ..concurrency.shutdown import end_process_in_time
+from ..errors import SetupError
+from ..server import MRTRServer
+from .loading import load, takes_app
+
+
+@click.command()
+@takes_app
+def worker(app: str, app_dir: str) -> None:
+    """Run the tasks of MODULE:APP, an MRTRServer.
+
+    It serves no requests. It needs the database and the keys of its servers: in MRTR_DATABASE_URL and MRTR_KEYS, unless
+    the code gives them.
+
+    SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and continue in other
+    workers. What has not ended after MRTR_SHUTDOWN_SECONDS is abandoned. A second signal ends it at once.
+    """
+    logging.basicConfig(format="%(levelname)s:     %(message)s")
+    server = load(app, app_dir)
+    try:
+        asyncio.run(_work(server))
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo("Ended", err=True)
+
+
+async def _work(server: MRTRServer) -> None:
+    ends = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    before: dict[int, Any] = {}
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        end_process_in_time(server.shutdown_seconds)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        loop.call_soon_threadsafe(ends.set)
+
+    async with server.worker():
+        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        click.echo(f"Running the tasks of {server.name!r} [{os.getpid()}]", err=True)
+        await ends.wait()
+        click.echo("Handing back the tasks that still run", err=True)

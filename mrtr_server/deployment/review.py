@@ -1,0 +1,153 @@
+"""What is risky about a server, as far as its settings and its tools show it."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Literal
+
+from ..crypto.keys import ENVIRONMENT as KEYS
+from ..crypto.signing import SignedCodec
+from ..registration.registry import Registry
+from ..storage.factory import ENVIRONMENT as DATABASE
+from .settings import Settings
+from .shared_resources import SharedResources
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to mend or to decide before a server is deployed.
+
+    Args:
+        level: `"error"`: it does not work. `"warning"`: it is unsafe, or fails some day. `"advice"`: clients could be
+            served better.
+        about: the setting, tool, prompt or resource.
+        message: what is wrong, and what to do.
+    """
+
+    level: Literal["error", "warning", "advice"]
+    about: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.about}: {self.message}"
+
+
+def review(
+    settings: Settings[Any],
+    registry: Registry,
+    shared: SharedResources,
+    *,
+    experiments: Collection[str],
+    host: str,
+    workers: int,
+) -> list[Finding]:
+    """Return what is wrong or risky about a server, the worst first.
+
+    Args:
+        settings: what it is made with.
+        registry: what it offers.
+        shared: what its replicas share.
+        experiments: the dialects that it serves and no ratified version of the protocol has.
+        host: the address that it is to listen on.
+        workers: how many processes are to serve it, on all machines.
+    """
+    found = [
+        *_review_deployment(settings, registry, shared, workers),
+        *_review_access(settings, registry, host, experiments),
+        *_review_descriptions(registry),
+    ]
+    order = ("error", "warning", "advice")
+    return sorted(found, key=lambda finding: order.index(finding.level))
+
+
+def _review_deployment(
+    settings: Settings[Any], registry: Registry, shared: SharedResources, workers: int
+) -> Iterator[Finding]:
+    if shared.refusal:
+        yield Finding("error", "setup", shared.refusal)
+    if not shared.has_keys:
+        level: Literal["error", "warning"] = "error" if workers > 1 or shared.store.shared else "warning"
+        yield Finding(
+            level,
+            "keys",
+            f"there are none, so each process makes its own. Flows and tasks end when it restarts, and no other "
+            f"process can continue them. Make a key with `mrtr-server keygen` and set {KEYS}",
+        )
+    if not shared.store.shared:
+        once = sorted(tool.handler.name for tool in registry.tools.values() if tool.handler.single_use)
+        lost = {"tasks": sorted(registry.tasks), "redemptions": once}
+        for what, tools in lost.items():
+            if tools:
+                message = (
+                    f"there is none, so the {what} of {', '.join(tools)} stay in one process, and end with it. Set"
+                )
+                yield Finding("error" if workers > 1 else "warning", "database", f"{message} {DATABASE}")
+    if settings.debug:
+        yield Finding("warning", "debug", "debug=True shows clients what went wrong inside; leave it out in production")
+    if isinstance(settings.codec, SignedCodec):
+        yield Finding(
+            "warning", "codec", "SignedCodec lets clients read their states, with all answers in them; leave codec= out"
+        )
+
+
+def _review_access(
+    settings: Settings[Any], registry: Registry, host: str, experiments: Collection[str]
+) -> Iterator[Finding]:
+    if settings.auth is None and not settings.middleware and not _is_loopback(host):
+        yield Finding(
+            "warning",
+            "auth",
+            f"anyone who reaches {host} may call every tool: pass auth=, or let only a gateway reach it that has some",
+        )
+    if "*" in settings.allowed_origins:
+        yield Finding(
+            "warning",
+            "allowed_origins",
+            'with "*", any page that a user opens can call the server; list your origins',
+        )
+    if registry.callbacks and settings.base_url is None:
+        yield Finding(
+            "warning",
+            "base_url",
+            f"the links to {', '.join(sorted(registry.callbacks))} work on loopback only; pass base_url=",
+        )
+    if experiments:
+        yield Finding(
+            "advice",
+            "dialects",
+            f"{', '.join(experiments)} is served. Its requests have no Mcp-Method and Mcp-Name headers, so a gateway "
+            "that decides by those does not see them. Leave it out of dialects= unless a client of yours needs it",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host.partition(":")[0] in ("localhost", "unix"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _review_descriptions(registry: Registry) -> Iterator[Finding]:
+    for name, tool in registry.tools.items():
+        if "description" not in tool.entry:
+            yield Finding(
+                "warning", f"tool {name}", "it has no description, so no model knows when to call it; add a docstring"
+            )
+        bare = [
+            each
+            for each, schema in tool.entry["inputSchema"].get("properties", {}).items()
+            if isinstance(schema, dict) and not {"description", "$ref", "enum", "const"} & schema.keys()
+        ]
+        if bare:
+            yield Finding(
+                "advice",
+                f"tool {name}",
+                f"no description of {', '.join(bare)}; add one with Annotated[..., Field(description=...)]",
+            )
+    for name, prompt in registry.prompts.items():
+        if "description" not in prompt.entry:
+            yield Finding(
+                "advice", f"prompt {name}", "it has no description for people to choose it by; add a docstring"
+            )

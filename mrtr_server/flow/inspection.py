@@ -1,0 +1,61 @@
+"""What a sealed state holds, for an operator who has the keys."""
+
+from datetime import UTC, datetime
+
+from pydantic_core import from_json
+
+from ..crypto.codec import SealedCodec
+from ..crypto.keys import KeyRing
+from ..errors import InvalidRequestState
+from ..protocol.messages import JSON
+from .journal import BINDINGS, UNSET, Journal
+
+
+def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
+    """Describe a `requestState`, whoever it belongs to and whether or not it has expired.
+
+    Args:
+        token: the state, as a client carries it.
+        ring: the keys of the servers.
+        values: whether to include what people answered, what steps returned, and the handler's own state.
+
+    Returns:
+        What it belongs to (`principal` and `arguments` as digests), its times in UTC, its rounds, the keys that were
+        asked and answered, and its steps.
+
+    Raises:
+        InvalidRequestState: it does not open under this ring, or is no state; `reason` says why.
+    """
+    payload = SealedCodec(ring).unseal(token)
+    try:
+        fields = from_json(payload)
+        journal = Journal.load(payload, fields["b"], fields["t"])
+    except (ValueError, KeyError, TypeError):
+        raise InvalidRequestState("not a journal") from None
+    described: JSON = {
+        **dict(zip(BINDINGS, fields["b"], strict=True)),
+        "flow": journal.flow,
+        "started": _moment(journal.started),
+        "expires": _moment(journal.expires),
+        "rounds": journal.rounds,
+        "handed over without a question": journal.state_only,
+        "redeemed once": journal.single_use,
+        "asked": {key: _kind(question) for key, question in journal.asked.items()},
+        "answered": {key: [_kind(question) for question in answers] for key, answers in journal.answers.items()},
+        "steps": {key: step.function for key, step in journal.steps.items()},
+        "has state of the handler": journal.state is not UNSET,
+    }
+    if values:
+        described["answers"] = {key: list(answers.values()) for key, answers in journal.answers.items()}
+        described["results of steps"] = {key: step.result for key, step in journal.steps.items()}
+        described["state of the handler"] = None if journal.state is UNSET else journal.state
+    return described
+
+
+def _kind(question: str) -> str:
+    """Return the kind of a question, with which its digest begins."""
+    return question.partition(".")[0]
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

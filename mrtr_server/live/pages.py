@@ -1,0 +1,142 @@
+"""Calls that can't stay open and ask for pages alone: they end with the pages, and go on when they are repeated."""
+
+from contextlib import suppress
+
+from pydantic_core import from_json
+
+from ..crypto.bound_codec import BoundCodec
+from ..crypto.digests import digest
+from ..crypto.keys import KeyRing
+from ..crypto.purposes import LIVE_PAGES
+from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
+from ..protocol.messages import JSON, Call, Question
+from ..protocol.sessions import owner_of
+from ..storage.base import Store
+from ..storage.quotas import Quotas
+from .answers import Answers
+from .channel import Channel
+from .events import Event, dump_event, load_event
+from .session_states import SessionStates
+
+OPENED: JSON = {"action": "accept"}
+"""The answer to a question whose page has reported: nobody reports what nobody opened."""
+
+
+class RequiredPages:
+    """Keeps the flows of calls that ended with pages to open, and finds them when their callers repeat the call.
+
+    A client repeats such a call without a state, so a flow is found by its caller and the call. Nobody else can be told
+    from the caller where nobody is authenticated: there a call begins anew.
+
+    Args:
+        ring: seals what is kept.
+        audience: the server that it belongs to.
+        store: keeps it, and has what pages reported.
+        states: know of which pages a session is to hear.
+        answers: name pages.
+        quotas: how much each caller may keep.
+    """
+
+    def __init__(
+        self, ring: KeyRing, audience: str, store: Store, states: SessionStates, answers: Answers, quotas: Quotas
+    ) -> None:
+        self._codec = BoundCodec(ring, LIVE_PAGES)
+        self._audience = audience
+        self._store = store
+        self._states = states
+        self._answers = answers
+        self._quotas = quotas
+
+    @staticmethod
+    def may_end_with(questions: dict[str, Question], call: Call, *, is_shared: bool) -> bool:
+        """Return whether a call may end with what it asks.
+
+        Args:
+            questions: what it asks.
+            call: the call.
+            is_shared: whether what is kept here is found by all workers.
+
+        Returns:
+            Whether it asks for pages alone, and is found again where one of them reports.
+        """
+        if not all(question.needs == "elicitation.url" for question in questions.values()):
+            return False
+        return not any(question.page for question in questions.values()) or (is_shared and call.principal is not None)
+
+    async def end_with(self, event: Event, call: Call, now: float) -> PagesRequired:
+        """Keep a flow, and return the error that its call ends with.
+
+        Args:
+            event: has the call, the sealed journal and the questions.
+            call: the same call, loaded.
+            now: the time in seconds since the epoch.
+
+        Raises:
+            StoreUnavailable: it could not be kept.
+            Full: likewise, since too much is kept.
+        """
+        pages = tuple(question.page for question in event.questions.values() if question.page)
+        if call.principal is not None:
+            await self._keep(call, dump_event(event), event.expires - now)
+        if pages and call.session:
+            with suppress(StoreUnavailable, Busy):  # then the client repeats the call without being told when
+                await self._states.listen_to_pages(call.session, call.principal, pages)
+        return self._required(event)
+
+    async def find(self, call: Call, channel: Channel, now: float) -> Event | None:
+        """Return the flow that an earlier call like this one left; None if there is none, or it has expired.
+
+        Only a client that could be sent one is looked for, which spares the others a look in the store.
+
+        Raises:
+            StoreUnavailable: nobody can say.
+        """
+        if channel.can_stream or call.principal is None or not channel.takes_pages:
+            return None
+        if not call.client.supports("elicitation.url"):
+            return None
+        key = self._key(call)
+        found = await self._store.get(key)
+        if found is None:
+            return None
+        try:
+            parts = from_json(self._codec.unseal(_place(key), found, "of another call"))
+        except InvalidRequestState as refused:
+            raise StoreUnavailable(f"The flow of a call can't be unsealed: {refused.reason}") from None
+        event = load_event(parts[1:]) if parts else None
+        return None if event is None or event.expires <= now else event
+
+    async def answers(self, event: Event) -> dict[str, JSON]:
+        """Return the answers to a flow's questions, by key: to those whose pages report.
+
+        Raises:
+            PagesRequired: one of these pages has not reported yet.
+            StoreUnavailable: nobody can say.
+        """
+        pages = {key: question.page for key, question in event.questions.items() if question.page}
+        for page in pages.values():
+            if await self._store.get(page) is None:
+                raise self._required(event)
+        return dict.fromkeys(pages, OPENED)
+
+    async def forget(self, call: Call, event: Event, now: float) -> None:
+        """Note that a flow has ended, so that the next call like it begins anew."""
+        with suppress(StoreUnavailable, Busy):  # then the next one gets the same outcome, until this one expires
+            await self._keep(call, b"null", event.expires - now)
+
+    def _required(self, event: Event) -> PagesRequired:
+        name = self._answers.elicitation
+        return PagesRequired({name(event.round, key, each): each for key, each in event.questions.items()})
+
+    async def _keep(self, call: Call, payload: bytes, seconds: float) -> None:
+        key = self._key(call)
+        sealed = self._codec.seal(_place(key), payload).encode()
+        await self._store.replace(key, sealed, keep=max(seconds, 1.0), quota=self._quotas.of(call.principal))
+
+    def _key(self, call: Call) -> str:
+        who = owner_of(call.principal)
+        return digest(["live pages", self._audience, who, call.method, call.target, call.arguments])
+
+
+def _place(key: str) -> bytes:
+    return f"{key} ".encode()

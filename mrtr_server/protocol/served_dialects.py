@@ -1,0 +1,57 @@
+"""The dialects that a server speaks, and which of them a message is of."""
+
+from collections.abc import Callable, Sequence
+
+from ..errors import SetupError
+from .all_dialects import DIALECTS, EXPERIMENTS, Dialect, Envelope, HandshakeDialect, Surface, unclaimed
+from .headers import Mirrored
+from .messages import JSON, TaskSupport
+from .sessions import Sessions
+
+
+class ServedDialects:
+    """The dialects that a server speaks.
+
+    Args:
+        names: their names; None for all.
+        info: the server's name, version and so on, in the shape of `Implementation`.
+        mirrored: the parameters that headers mirror, by the name of each tool that has some.
+        task_support: returns whether a tool's calls become tasks.
+        takes_tasks: returns whether the server has tasks, or may have them later.
+        output_schema: returns the schema of a tool's results.
+        sessions: makes and opens session ids.
+
+    Raises:
+        SetupError: there is no dialect of a name.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        info: JSON,
+        mirrored: Mirrored,
+        task_support: Callable[[str], TaskSupport],
+        takes_tasks: Callable[[], bool],
+        output_schema: Callable[[str], JSON | None],
+        sessions: Sessions,
+    ) -> None:
+        if names is not None and (not names or set(names) - DIALECTS.keys()):
+            raise SetupError(f"dialects={list(names)!r}: choose from {', '.join(DIALECTS)}")
+        chosen = [dialect for name, dialect in DIALECTS.items() if names is None or name in names]
+        self.experiments = [dialect.name for dialect in chosen if dialect.name in EXPERIMENTS]
+        """The names of those that no ratified version of the protocol has."""
+        advertised = [dialect.version for dialect in chosen if dialect.version]
+        surface = Surface(info, advertised, mirrored, task_support, output_schema, sessions, takes_tasks)
+        self._versions = [each for dialect in chosen for each in dialect.versions]
+        self._dialects: list[Dialect] = [dialect(surface) for dialect in chosen]
+        self.first = self._dialects[0]
+        """Writes the errors of messages that can't be read."""
+        handshake = [each for each in self._dialects if isinstance(each, HandshakeDialect)]
+        self.handshake: HandshakeDialect | None = handshake[0] if handshake else None
+
+    def choose(self, envelope: Envelope) -> Dialect:
+        """Return the dialect of a message. Raises `RequestError` if there is none."""
+        for dialect in self._dialects:
+            if dialect.claims(envelope):
+                return dialect
+        raise unclaimed(envelope, self._versions)

@@ -1,0 +1,127 @@
+"""What an operator does to tasks, whoever they belong to."""
+
+import secrets
+import time
+from dataclasses import replace
+
+from ..crypto.keys import KeyRing
+from ..errors import SetupError, UnknownTarget
+from ..limits import Limits
+from ..protocol.messages import Call, Change
+from ..storage.sql.tasks import SQLTasks
+from ..storage.tasks import ENDED, TaskRow
+from .records import NOTHING_LEFT, binding_of
+from .sealing import ID_BYTES, SealedTasks
+
+_HEX = frozenset("0123456789abcdef")
+_ANY_SIZE = Limits(state_bytes=2**31)
+"""The servers have checked the size of what is sealed anew here, by limits of their own."""
+
+
+class TaskAdministration:
+    """Looks at tasks, cancels them and retries them.
+
+    Args:
+        store: where they are.
+    """
+
+    def __init__(self, store: SQLTasks) -> None:
+        self._store = store
+        self._fanout = store.fanout()
+
+    async def find(self, named: str) -> TaskRow:
+        """Return a task.
+
+        Args:
+            named: its id, or the digits that the log calls it by.
+
+        Raises:
+            UnknownTarget: there is none.
+            SetupError: there are several.
+            StoreUnavailable: it can't be read.
+        """
+        row = await self._store.find_task(named)
+        if row is None and named and _HEX.issuperset(named):
+            ids = await self._store.ids_of_reference(named)
+            if len(ids) > 1:
+                raise SetupError(f"Several tasks begin with {named}; give more digits")
+            row = await self._store.find_task(ids[0]) if ids else None
+        if row is None:
+            raise UnknownTarget("task", named)
+        return row
+
+    async def cancel(self, named: str) -> TaskRow:
+        """Cancel a task as its client would, and return it; one that has ended stays as it is.
+
+        Its worker begins no further step. A step that runs is not interrupted.
+
+        Args:
+            named: as for `find`.
+
+        Raises:
+            UnknownTarget, SetupError, StoreUnavailable: as for `find`.
+        """
+        while True:
+            row = await self.find(named)
+            if row.status in ENDED:
+                return row
+            changed = await self._store.change_task(
+                row, status="cancelled", message="", updated=time.time(), **NOTHING_LEFT
+            )
+            if changed is not None:
+                self._fanout.publish(Change("task", changed.id))
+                self._fanout.publish(Change("run", changed.id))
+                return changed
+
+    async def retry(self, named: str, ring: KeyRing) -> TaskRow:
+        """Start a failed task again from its last recorded step, as a new task: one that has ended never changes.
+
+        Steps that have run do not run again, and idempotency keys stay the same.
+
+        Args:
+            named: as for `find`.
+            ring: the keys of the servers.
+
+        Returns:
+            The new task. It belongs to the same user, and lives as long as the first one did.
+
+        Raises:
+            SetupError: it has not failed, or what it needs was not kept; or as for `find`.
+            InvalidRequestState: it does not open under this ring.
+            UnknownTarget, StoreUnavailable: as for `find`.
+        """
+        row = await self.find(named)
+        if row.status != "failed":
+            raise SetupError(f"Task {row.reference} is {row.status}; only a task that failed can be retried")
+        if not row.call:
+            raise SetupError(f"Task {row.reference} failed under an earlier release, which kept nothing for a retry")
+        now, sealed = time.time(), SealedTasks(ring, _ANY_SIZE)
+        new = replace(
+            row,
+            id=secrets.token_hex(ID_BYTES),
+            status="working",
+            message="",
+            created=now,
+            updated=now,
+            deadline=now + row.ttl,
+            expires=now + row.expires - row.created,
+            outcome=b"",
+            version=0,
+            lease="",
+            leased_until=0.0,
+            attempts=0,
+        )
+        binding = binding_of(new)
+        call, journal = sealed.unseal_call(row), sealed.unseal_journal(row, row.created)
+        new = replace(new, call=sealed.seal_call(binding, call), journal=sealed.seal_journal(binding, journal, now))
+        await self._store.add_task(new)
+        return new
+
+
+def call_of(row: TaskRow, ring: KeyRing) -> Call | None:
+    """Return the request of a task; None if the task keeps none, as one that was completed or cancelled.
+
+    Raises:
+        InvalidRequestState: it does not open under this ring.
+    """
+    return SealedTasks(ring, _ANY_SIZE).unseal_call(row) if row.call else None

@@ -1,0 +1,83 @@
+"""Lets requests through that are authenticated, and challenges all others."""
+
+from urllib.parse import parse_qsl
+
+from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..errors import IssuerUnavailable
+from ..logs.refusals import RefusalLog
+from ..protocol.users import scopes_of
+from .challenges import Challenges
+
+RETRY_AFTER = "5"
+"""When to come again while nobody can tell whether a token holds, in seconds."""
+
+
+class Authentication:
+    """Lets only authenticated requests through, with the scopes that every request needs.
+
+    Args:
+        app: what is behind it.
+        backend: finds out who calls; None where a middleware around the application has done so.
+        challenges: tell others how to get in.
+        refusals: logs refused requests.
+    """
+
+    def __init__(
+        self, app: ASGIApp, backend: AuthenticationBackend | None, challenges: Challenges, refusals: RefusalLog
+    ) -> None:
+        self._app = app
+        self._backend = backend
+        self._challenges = challenges
+        self._needed = frozenset(challenges.scopes)
+        self._refusals = refusals
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        refusal = await self._check(scope)
+        await (self._app if refusal is None else refusal)(scope, receive, send)
+
+    async def _check(self, scope: Scope) -> Response | None:
+        if scope["query_string"] and _has_token(scope["query_string"]):
+            self._refusals.note("Refused a token in the address, where logs show it: clients send it in a header")
+            challenge = self._challenges.authenticate(scope, "invalid_request")
+            return _refusal(400, "Send the token in the Authorization header", challenge)
+        try:
+            found = await self._authenticate(scope)
+        except AuthenticationError as error:
+            return self._rejected(scope, error)
+        if found is None or not found[1].is_authenticated:
+            return _refusal(401, "Authentication is required", self._challenges.authenticate(scope))
+        if self._needed and not self._needed <= scopes_of(found[0]):
+            return _refusal(403, "The scopes are insufficient", self._challenges.insufficient_scope(scope))
+        scope["auth"], scope["user"] = found
+        return None
+
+    async def _authenticate(self, scope: Scope) -> tuple[AuthCredentials, BaseUser] | None:
+        if self._backend is not None:
+            return await self._backend.authenticate(HTTPConnection(scope))
+        return (scope["auth"], scope["user"]) if "auth" in scope and "user" in scope else None
+
+    def _rejected(self, scope: Scope, error: AuthenticationError) -> Response:
+        reason = str(error)
+        for part in HTTPConnection(scope).headers.get("authorization", "").split():
+            reason = reason.replace(part, "…") if len(part) > len("Bearer") else reason  # a token is never logged
+        self._refusals.note("Credentials were rejected: %r", reason)
+        if isinstance(error.__cause__, IssuerUnavailable):  # it may well hold: a 401 would send the person to log in
+            return JSONResponse(
+                {"error": "The token can't be verified now; try again"}, 503, {"Retry-After": RETRY_AFTER}
+            )
+        return _refusal(401, "Authentication is required", self._challenges.authenticate(scope, "invalid_token"))
+
+
+def _has_token(query: bytes) -> bool:
+    if b"access_token" not in query and b"%" not in query:
+        return False
+    return any(name == "access_token" for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+
+
+def _refusal(status: int, message: str, challenge: str) -> Response:
+    return JSONResponse({"error": message}, status, {"WWW-Authenticate": challenge})

@@ -1,0 +1,33 @@
+"""What the log says of a request that was refused: the setting to change, or what the client lacks."""
+
+from ..errors import AnswerNotShared, Full, MissingCapability, OverShare, RequestError
+from ..logs.refusals import RefusalLog
+from ..protocol.messages import Call
+
+
+def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -> None:
+    """Log why a request was refused, where its operator or author can do something about it.
+
+    Args:
+        refusals: the log.
+        call: the request; None where it could not be read, or is none.
+        error: what its client gets.
+    """
+    if isinstance(error, AnswerNotShared):
+        refusals.note(
+            "Refused an answer to a question that another process asks: they share no database, so that call waits in "
+            "vain. Set MRTR_DATABASE_URL for all replicas"
+        )
+    elif isinstance(error, MissingCapability):
+        what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
+        client = str(call.client.info.get("name") or "") if call is not None else ""
+        refusals.note_lacking(what, client, error)
+    elif isinstance(error, Full):
+        one = isinstance(error, OverShare)
+        whose = "a caller has used up its share" if one else "all callers together have used up all"
+        refusals.note("%s was refused: %s of Limits(%s=...)", named(call), whose, error.limit)
+
+
+def named(call: Call | None) -> str:
+    """Return how the log calls a request."""
+    return f"{call.method} {call.target[:200]!r}" if call is not None else "A request that was still coming in"

@@ -1,0 +1,268 @@
+"""One request of a client on standard input, and what goes out for it before its response."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
+
+from ..live.events import Origin
+from ..live.session_states import DEFAULT_LEVEL
+from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
+from ..protocol.callers import Principal
+from ..protocol.messages import (
+    LOG_LEVELS,
+    NOTHING,
+    TURN,
+    Call,
+    LogLevel,
+    Note,
+    PageReported,
+    Progress,
+    Question,
+    Subscription,
+)
+from ..protocol.sessions import NO_SESSION, Session
+from .lines import LineWriter
+
+KEEP_ALIVE = 15.0
+"""How often progress is sent while a call waits for a person, in seconds."""
+
+STEP = 1e-6
+"""By how much progress grows that only shows that the call is still open."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """The client at the other end, for as long as the process lives.
+
+    Args:
+        writer: takes what is sent to it.
+        user: on whose behalf it sends; None for nobody in particular.
+        principal: the principal of that.
+        scopes: what that user may do.
+        headers: what the client would send as headers over HTTP: the id of its session, once it has begun one.
+        session: what that id says.
+        level: the least severe log messages that the session wants.
+    """
+
+    writer: LineWriter
+    user: Any
+    principal: Principal | None
+    scopes: frozenset[str]
+    headers: Mapping[bytes, bytes]
+    session: Session = NO_SESSION
+    level: LogLevel = DEFAULT_LEVEL
+
+    def begin(self, form: HandshakeDialect, headers: Mapping[bytes, bytes]) -> None:
+        """Begin a session in the place of the one before.
+
+        Args:
+            form: that of any version.
+            headers: those that the client would send from now on.
+        """
+        self.headers, self.level = headers, DEFAULT_LEVEL
+        self.session = form.session_of(headers, self.principal)
+
+
+class StdioRequest:
+    """A request that is being served; see `Outlet` for what its handler does with it.
+
+    Args:
+        peer: the client.
+        envelope: the message.
+        dialect: its form.
+    """
+
+    is_cancelled = False
+    """Whether its client has cancelled it, so that nothing more is sent for it."""
+    gone = False
+    """Whether the client sends nothing more, so that no question can be answered."""
+    is_waiting = False
+    """Whether nothing of it runs: it waits for a person, or listens."""
+    changes: Subscription | None = None
+    """What it listens to."""
+    task: "asyncio.Task[Any] | None" = None
+    """What serves it, once that has begun."""
+    call: Call | None = None
+
+    def __init__(self, peer: Peer, envelope: Envelope, dialect: Dialect) -> None:
+        self.peer = peer
+        self.id: str | int = envelope.id if envelope.id is not None else ""
+        self.is_answered = bool(envelope.method)
+        """Whether it is a request indeed; the drafts have responses that are handled as one."""
+        self.dialect = dialect
+        self.loop = asyncio.get_running_loop()
+        self._is_over = False
+
+    def open(self, envelope: Envelope) -> Call:
+        """Return the call in the message. Raises `RequestError`."""
+        self.call = self._complete(self.dialect.load_call(envelope, self.peer.principal, self.peer.user))
+        return self.call
+
+    def _complete(self, call: Call) -> Call:
+        call.headers = {}
+        call.scopes = self.peer.scopes
+        return call
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note; see `Outlet`."""
+        data = self.dialect.note(note)
+        if not data:
+            return NOTHING
+        try:
+            on_loop = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            on_loop = False
+        if not on_loop:  # a plain `def` in its thread
+            self.loop.call_soon_threadsafe(self._send, note, data)
+            return NOTHING
+        self._send(note, data)
+        return TURN
+
+    def _send(self, note: Note, data: bytes) -> None:
+        if self._is_over:
+            return
+        if isinstance(note, Progress):
+            self.peer.writer.add_progress(self, data)
+        else:
+            self.peer.writer.add_message(self, data)
+
+    def cancel(self) -> None:
+        """Send nothing more for it."""
+        self.is_cancelled = True
+        self.end()
+        self.peer.writer.forget(self)
+
+    def listen(self, changes: Subscription) -> None:
+        """Note what it listens to, until either side ends that."""
+        self.changes, self.is_waiting = changes, True
+        if self.gone:
+            changes.close()
+
+    def leave(self) -> None:
+        """Note that the client sends nothing more."""
+        self.gone = True
+        if self.changes is not None:
+            self.changes.close()
+
+    def end(self) -> None:
+        """Send no more notes."""
+        self._is_over = True
+
+
+class OpenRequest(StdioRequest):
+    """A request of the handshake era, whose client answers questions meanwhile; see `Channel`.
+
+    Args:
+        peer: the client.
+        envelope: the message.
+        dialect: the form of the version that its session speaks.
+        line: the bytes of the message, from which it is read again for a later round.
+        on_wait: is called when the call begins or ends to wait for a person.
+    """
+
+    can_stream = True
+    can_move = False
+    progress = 0.0
+    """The progress that was sent last."""
+    _then: Callable[[], object] | None = None
+    _ticking: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self, peer: Peer, envelope: Envelope, dialect: HandshakeDialect, line: bytes, on_wait: Callable[[], object]
+    ) -> None:
+        super().__init__(peer, envelope, dialect)
+        self.form = dialect
+        self._session = peer.session
+        self._line = line
+        self._on_wait = on_wait
+        self._reported: set[str] = set()
+
+    @property
+    def takes_pages(self) -> bool:
+        """Whether clients of this version take the pages that a call needs in place of its result."""
+        return self.form.form.enriches
+
+    def open(self, envelope: Envelope) -> Call:
+        """Return the call in the message. Raises `RequestError`."""
+        peer = self.peer
+        self.call = self._complete(self.form.load_call_of(envelope, peer.principal, peer.user, self._session))
+        return self.call
+
+    def _complete(self, call: Call) -> Call:
+        call.can_retry = False
+        return super()._complete(call)
+
+    # Notes
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
+        if isinstance(note, Progress):
+            self.progress = note.progress
+        elif isinstance(note, PageReported):
+            if note.page in self._reported:
+                return NOTHING
+            self._reported.add(note.page)
+        elif LOG_LEVELS.index(note.level) < LOG_LEVELS.index(self.peer.level):
+            return NOTHING
+        return super().send(note)
+
+    # Questions
+
+    def origin(self) -> Origin:
+        """Return the request that opened the call, as it was sent."""
+        message = from_json(self._line)
+        session = self._session
+        named = Session(self.form.form.name, session.client, session.issued, session.key)
+        return Origin(message["method"], message.get("params", {}), message["id"], named)
+
+    def load(self, origin: Origin) -> Call:
+        """Return the call of a request. Raises `RequestError`."""
+        envelope = Envelope({}, origin.method, origin.request_id, origin.params, {}, has_headers=False)
+        return self.open(envelope)
+
+    def on_start(self, id: Callable[[], str]) -> None:
+        """Do nothing: no client comes back to standard output, so none needs an id for that."""
+
+    def prime(self, id: str, retry: int | None = None) -> None:
+        """Do nothing, likewise."""
+
+    def on_gone(self, then: Callable[[], object] | None) -> None:
+        """Set what is called when the client sends nothing more."""
+        self._then = then
+        if self.gone and then is not None:
+            then()
+
+    def leave(self) -> None:
+        """Note that the client sends nothing more."""
+        super().leave()
+        if self._then is not None:
+            self._then()
+
+    def check(self, question: Question) -> None:
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
+        self.form.dump_question("", question, "")
+
+    def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
+        """Send a question; see `Channel`."""
+        data = self.form.dump_question(id, question, elicitation)
+        if not self._is_over:
+            self.peer.writer.add(self, data)
+
+    def waits(self, waiting: bool) -> None:
+        """Note whether the call waits for a person, so that there is progress to be shown."""
+        self.is_waiting = waiting
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+        token = None if self.call is None else self.call.progress_token
+        if waiting and token is not None:
+            self._ticking = self.loop.call_later(KEEP_ALIVE, self._tick, token)
+        self._on_wait()
+
+    def _tick(self, token: str | int) -> None:
+        """Send a little progress: some clients give up after a minute without any."""
+        self.send(Progress(token, self.progress + STEP))
+        self._ticking = self.loop.call_later(KEEP_ALIVE, self._tick, token)

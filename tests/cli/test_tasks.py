@@ -1,0 +1,137 @@
+"""`mrtr-server tasks`: what an operator sees of tasks, and does to them, while servers run."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from click.testing import CliRunner, Result
+
+from mrtr_server.cli import main
+
+from ..support.databases import PostgreSQL
+from ..support.fleet import Client, Fleet, fleet
+from ..support.serving import wait_until
+
+pytestmark = pytest.mark.processes
+
+
+class Operator:
+    """Runs the commands beside a server that shares their database."""
+
+    def __init__(self, processes: Fleet) -> None:
+        self.processes = processes
+        _, self.client = processes.serve()
+
+    def run(self, *arguments: str, keys: bool = True) -> Result:
+        environment = {
+            "MRTR_DATABASE_URL": self.processes.environment["TASKS_DATABASE"],
+            "MRTR_KEYS": self.processes.environment["MRTR_KEYS"] if keys else "",
+        }
+        return CliRunner().invoke(main, ["tasks", *arguments], env=environment)
+
+    def printed(self, *arguments: str, keys: bool = True) -> str:
+        result = self.run(*arguments, keys=keys)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def refused(self, *arguments: str, keys: bool = True) -> str:
+        result = self.run(*arguments, keys=keys)
+        assert result.exit_code == 1, result.output
+        return result.output
+
+    def listed(self, *arguments: str) -> list[Any]:
+        return [json.loads(line) for line in self.printed("list", "--json", *arguments).splitlines()]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def operator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Operator]:
+    database = ""
+    if request.param == "postgresql":
+        postgresql: PostgreSQL = request.getfixturevalue("postgresql")
+        database = postgresql.url(anyio.run(postgresql.new_database))
+    with fleet(tmp_path, database) as processes:
+        yield Operator(processes)
+
+
+def reference(task: str) -> str:
+    return task.rpartition("-")[2][:8]
+
+
+def parked(client: Client) -> str:
+    """Start a task that waits for an answer; give its id."""
+    task = client.start("approve")
+    wait_until(lambda: client.status(task) == "input_required", "the task to ask")
+    return task
+
+
+def test_tasks_are_listed_by_status_and_tool_those_first_that_changed_last(operator: Operator) -> None:
+    asking = parked(operator.client)
+    done = operator.client.start("work", parts=1)
+    operator.client.ended(done)
+    assert [(row["id"], row["tool"], row["status"]) for row in operator.listed()] == [
+        (done, "work", "completed"),
+        (asking, "approve", "input_required"),
+    ]
+    assert [row["id"] for row in operator.listed("--tool", "approve")] == [asking]
+    assert [row["id"] for row in operator.listed("--status", "completed")] == [done]
+    assert operator.printed("list", "--limit", "1").splitlines()[0].split()[:2] == [done, "completed"]
+
+
+def test_a_task_is_shown_by_its_id_or_by_what_the_log_calls_it_and_its_arguments_only_when_asked_for(
+    operator: Operator,
+) -> None:
+    with operator.processes.held():
+        task = operator.client.start("work", parts=3)
+        shown = json.loads(operator.printed("show", task, keys=False))
+        assert shown == json.loads(operator.printed("show", reference(task), keys=False))
+        assert (shown["tool"], shown["status"], shown["reference"]) == ("work", "working", reference(task))
+        assert "arguments" not in shown
+        assert json.loads(operator.printed("show", task, "--values"))["arguments"] == {"parts": 3}
+        assert "MRTR_KEYS is not set" in operator.refused("show", task, "--values", keys=False)
+
+
+def test_a_task_that_is_not_there_is_named_as_such(operator: Operator) -> None:
+    for command in ("show", "cancel", "retry"):
+        for task in ("0123abcd", "%", "_", "no such", ""):
+            assert "There is no such task" in operator.refused(command, task), (command, task)
+
+
+def test_a_cancelled_task_begins_no_further_step_and_its_client_sees_it(operator: Operator) -> None:
+    task = operator.client.start("endless")
+    operator.processes.wait_for("begun")
+    assert operator.printed("cancel", reference(task), keys=False) == f"Task {reference(task)} is cancelled\n"
+    operator.processes.wait_for("ended")  # the worker was told, and has ended the handler
+    assert operator.client.status(task) == "cancelled"
+    assert operator.printed("cancel", task) == f"Task {reference(task)} is cancelled\n"  # as often as you like
+
+
+def test_a_task_that_has_ended_otherwise_is_not_cancelled(operator: Operator) -> None:
+    task = operator.client.start("fragile")
+    operator.client.ended(task)
+    assert "has ended already: failed" in operator.refused("cancel", task)
+    assert operator.client.status(task) == "failed"
+
+
+def test_a_failed_task_is_retried_as_a_new_one_and_no_step_of_it_runs_again(operator: Operator) -> None:
+    task = operator.client.start("fragile")
+    assert operator.client.ended(task).task.status == "failed"
+    (operator.processes.directory / "mended").touch()
+    new = operator.printed("retry", reference(task)).strip()
+    assert new != task
+    assert operator.client.text(new)
+    assert len(operator.processes.notes("part")) == 1
+    assert operator.client.status(task) == "failed"  # its client has been told
+
+
+def test_only_a_task_that_failed_is_retried_and_only_with_its_keys(operator: Operator) -> None:
+    asking = parked(operator.client)
+    assert "only a task that failed can be retried" in operator.refused("retry", asking)
+    failed = operator.client.start("fragile")
+    operator.client.ended(failed)
+    assert "MRTR_KEYS is not set" in operator.refused("retry", failed, keys=False)
+    operator.processes.environment["MRTR_KEYS"] = "ab" * 32
+    assert "does not open: sealed under a key that is not in the ring" in operator.refused("retry", failed)
+    assert len(operator.listed()) == 2

@@ -1,0 +1,168 @@
+"""Every example, in every era: the same results, the same questions, and the same effects, over three replicas."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic_core import from_json, to_json
+
+from examples import deploy, payments, report, rolling_upgrade
+from mrtr_server import KeyRing
+from mrtr_server.testing import EVERYTHING, Answerable, Client, Reply, SharedStore, accept, replica, replicas, yes
+
+from ..support.handshake import NEWEST, OLDER
+from ..system.test_replicas import FLOWS, answer
+from .conftest import Start
+from .test_login_example import DONE, log_in
+
+TODAY = "2026-07-28"
+HANDSHAKES = (NEWEST, "2025-06-18", "2025-03-26")
+ERAS = ("sep-draft", *HANDSHAKES)
+
+RANDOM = re.compile(r"(?<=shop:)[0-9a-f]{8}|(?<=RES-2025-)\d{3}|(?<=receipt )\d+")
+"""What examples make up."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is done with an example, the same in every era.
+
+    Args:
+        method: of the protocol.
+        target: the tool's or prompt's name, or the resource's URI.
+        arguments: of the tool or prompt.
+        answers: by key; any other question is answered by a willing user.
+    """
+
+    method: str
+    target: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    answers: Mapping[str, Answerable] = field(default_factory=dict)
+
+    def run(self, client: Client) -> Reply:
+        flow = {"tools/call": client.flow, "prompts/get": client.prompt_flow}.get(self.method)
+        walked = client.resource_flow(self.target) if flow is None else flow(self.target, self.arguments)
+        reply = walked.start()
+        while reply.needs_input:
+            reply = walked.answer({key: self.answers.get(key, answer) for key in reply.asks})
+        return Reply.of_all(walked.replies)
+
+
+def tool(name: str, answers: Mapping[str, Answerable] | None = None, **arguments: Any) -> Scenario:
+    return Scenario("tools/call", name, arguments, answers or {})
+
+
+SCENARIOS: dict[str, list[Scenario]] = {
+    "conformance": [
+        *(
+            tool(f"test_{name}")
+            for name in (
+                *("simple_text", "image_content", "audio_content", "embedded_resource", "multiple_content_types"),
+                *("error_handling", "tool_with_progress", "logging_tool", "streaming_elicitation"),
+            )
+        ),
+        tool("slow_compute", seconds=0),
+        Scenario("prompts/get", "test_simple_prompt"),
+        Scenario("resources/read", "test://static-text"),
+        Scenario("resources/read", "test://template/7/data"),
+        Scenario("resources/read", "test://nothing"),
+        tool("nothing"),
+    ],
+    "dinner": [tool("book_dinner", {"party_size": {"partySize": 4}}, date="2025-11-22", time="19:00")],
+    "echo_task": [tool("echo", {"echo_input": {"input": "hi"}}), tool("echo", input="ho")],
+    "payments": [tool("pay", {"confirm": yes}, to="Ann", euros=25), tool("balance", of="Ann")],
+    "report": [tool("report", {"wanted": {"thousands": 2}, "layout": {"style": "sentence"}})],
+}
+for _name, (_method, _target, _arguments, _answers) in FLOWS.items():
+    SCENARIOS.setdefault(_name.partition("/")[0], []).append(Scenario(_method, _target, _arguments, _answers))
+
+
+@pytest.fixture(autouse=True)
+def effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What examples have done since the last time, outside of their replies."""
+    log = tmp_path / "deploy.log"
+    monkeypatch.setattr(deploy, "LOG", log)
+    monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
+    monkeypatch.setattr(report, "PACE", 0)
+
+    def done() -> list[str]:
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        (tmp_path / "payments.db").unlink(missing_ok=True)
+        return [RANDOM.sub("…", line) for line in lines]
+
+    return done
+
+
+def came(reply: Reply) -> dict[str, Any]:
+    """Return what a client has of a call, as far as it is the same in every era."""
+    found: dict[str, Any] = {
+        "questions": {key: asked.message for key, asked in reply.asked.items()},
+        "steps": reply.steps,
+    }
+    if reply.complete:
+        found |= {"failed": reply.failed, "content": reply.content}
+    else:
+        found["error"] = reply.error.message
+    return from_json(RANDOM.sub("…", to_json(found).decode()))  # type: ignore[no-any-return]
+
+
+def outcome(example: str, era: str, effects: Callable[[], list[str]]) -> list[Any]:
+    """Run an example over three replicas, and return what came, and what was done."""
+    app = import_module(f"examples.{example}").app
+    client = Client(*replicas(app, 3, store=SharedStore()), era=era, token="alice-token", capabilities=EVERYTHING)
+    return [*(came(scenario.run(client)) for scenario in SCENARIOS[example]), effects()]
+
+
+@pytest.mark.parametrize("example", sorted(SCENARIOS))
+def test_the_same_comes_of_it(example: str, effects: Callable[[], list[str]]) -> None:
+    expected = outcome(example, TODAY, effects)
+    for era in ERAS:
+        assert outcome(example, era, effects) == expected, era
+
+
+def test_effects_are_those_of_the_example(effects: Callable[[], list[str]]) -> None:
+    """So that nothing is the same as nothing."""
+    *_, done = outcome("deploy", NEWEST, effects)
+    assert done == ["built shop:…", "rolled out shop:…"]
+    *_, balance, _ = outcome("payments", NEWEST, effects)
+    assert balance["content"] == [{"type": "text", "text": "25"}]
+
+
+@pytest.mark.parametrize("era", [TODAY, *ERAS])
+def test_a_flow_begins_on_one_version_and_continues_on_another(era: str) -> None:
+    shared: dict[str, Any] = {"keys": KeyRing.generate(), "store": SharedStore()}
+    old, new = replica(rolling_upgrade.v1, **shared), replica(rolling_upgrade.v2, **shared)
+    flow = Client(old, era=era, capabilities=EVERYTHING).flow("link_accounts")
+    assert flow.start().asks.keys() == {"github_login", "google_login"}
+    flow.move_to(new)
+    if era in HANDSHAKES:
+        flow.break_stream()  # the old version has ended
+    asked = flow.answer(github_login=accept(name="octocat"), google_login=accept(email="o@example.com"))
+    assert asked.asks.keys() == {"microsoft_login"}
+    assert flow.answer(microsoft_login=accept(account="o@example.org")).text == "Linked octocat and o@example.org."
+
+
+@pytest.mark.parametrize("era", [TODAY, "sep-draft", NEWEST])
+def test_a_login_elsewhere(start: Start, era: str) -> None:
+    flow = Client(start("login").url, era=era, token="alice-token").flow("next_meeting")
+    page = flow.start().asks["calendar"].url
+    with httpx.Client(follow_redirects=True, timeout=10) as browser:
+        log_in(browser, page, at_provider="alice", here="alice")
+    assert flow.answer(calendar=accept()).text == DONE.format("alice")
+
+
+@pytest.mark.parametrize("era", OLDER)
+def test_clients_that_know_no_pages_are_told_so(start: Start, era: str) -> None:
+    client = Client(start("login").url, era=era, token="alice-token", capabilities=EVERYTHING)
+    assert "URL elicitation" in client.call("next_meeting").error.message
+
+
+def test_no_example_is_left_out() -> None:
+    served = {path.stem for path in Path(deploy.__file__).parent.glob("*.py") if "MRTRServer(" in path.read_text()}
+    assert served == {*SCENARIOS, "rolling_upgrade", "login"}

@@ -1,0 +1,158 @@
+"""Whatever a client of the handshake era can make a server store counts in the share of its caller, and has a bound."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mrtr_server import InProcessStore, KeyRing, Limits, MRTRServer, Redemption
+from mrtr_server.errors import Busy
+from mrtr_server.live import allowances
+from mrtr_server.live.allowances import Allowance
+from mrtr_server.protocol.callers import Principal
+from mrtr_server.storage.quotas import ANY, Quota, Quotas
+
+from ..support.handshake import Handshake
+from ..support.live_app import GATE, register
+from ..support.serving import in_thread, wait_until
+from .test_asks import text
+from .test_ids import Named
+
+JANE = Quotas(KeyRing([bytes(32)]), Limits()).of(Principal("jane"))
+
+
+class Recording(InProcessStore):
+    """Notes for whom each row is stored."""
+
+    shared = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[str, Quota] = {}
+
+    async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
+        is_new = await super().put(key, value, keep=keep, quota=quota)
+        if is_new:
+            self.rows[key] = quota
+        return is_new
+
+    async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
+        self.rows[key] = quota
+        await super().replace(key, value, keep=keep, quota=quota)
+
+    async def redeem(
+        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+    ) -> Redemption:
+        self.rows[state] = quota
+        return await super().redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota)
+
+
+@contextmanager
+def serving() -> Iterator[tuple[Recording, Handshake]]:
+    """Serve a user whose rows are noted."""
+    store = Recording()
+    app = register(MRTRServer("live", keys=[bytes(32)], auth=Named(), store=store))
+    with in_thread(app, wait=False) as port:
+        client = Handshake([f"http://127.0.0.1:{port}/mcp"], headers={"Authorization": "jane"})
+        client.begin()
+        store.rows.clear()
+        yield store, client
+        client.close()
+
+
+def answer(client: Handshake) -> None:
+    with client.calling("greet") as stream:
+        client.accept(stream.ask(), name="jane")
+        assert text(stream.end()) == "Hello, jane!"
+
+
+def ask_at_length(client: Handshake) -> None:
+    with client.calling("greet", greeting="x" * 5_000) as stream:
+        stream.ask()
+
+
+def leave(client: Handshake) -> None:
+    GATE.clear()
+    with client.open("tools/call", {"name": "wait", "_meta": {"progressToken": 1}}) as stream:
+        stream.next()
+    GATE.set()
+
+
+def cancel(client: Handshake) -> None:
+    client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}})
+
+
+def end(client: Handshake) -> None:
+    assert client.http.delete(client.urls[0], headers=client.given()).status_code == 204
+
+
+ROWS: dict[str, tuple[Callable[[Handshake], Any], int]] = {
+    "an answer, and what came of its round": (answer, 2),
+    "an event too long for a header": (ask_at_length, 1),
+    "a first round whose client has left": (leave, 1),
+    "a cancellation": (cancel, 1),
+    "the level of a session's log": (lambda client: client.send("logging/setLevel", {"level": "info"}), 1),
+    "a subscription": (lambda client: client.send("resources/subscribe", {"uri": "notes://1"}), 1),
+    "the end of a session": (end, 1),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_each_row_counts_for_its_caller(kind: str) -> None:
+    act, rows = ROWS[kind]
+    with serving() as (store, client):
+        act(client)
+        wait_until(lambda: len(store.rows) >= rows, f"{rows} rows")
+        assert len(store.rows) == rows
+        assert {quota.caller for quota in store.rows.values()} == {JANE.caller}
+
+
+def test_who_comes_back_to_a_stream_often_has_one_row() -> None:
+    with serving() as (store, client):
+        with client.calling("greet", greeting="x" * 5_000) as stream:
+            stream.ask()
+            last = stream.last_id
+        for _ in range(5):
+            with client.resume(last) as again:
+                assert next(again.events()).kind == "prime"
+        assert len(store.rows) == 1
+
+
+def test_cancellations_and_changes_of_sessions_beyond_an_allowance_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allowances, "MOST_CHANGES", 3)
+    with serving() as (store, client):
+        for id in range(9):
+            note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}
+            assert client.post(note).status == 202
+        assert len(store.rows) == 3
+        store.rows.clear()
+        replies = []
+        for _ in range(5):
+            client.begin()
+            replies.append(client.send("logging/setLevel", {"level": "info"}).status)
+        assert replies == [200, 200, 200, 503, 503]
+
+
+def test_an_allowance_counts_each_thing_once_and_each_owner_alone_until_its_window_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allowances, "MOST_CHANGES", 2)
+    monkeypatch.setattr(allowances, "MOST_OF_NOBODY", 3)
+    now = [0.0]
+    allowance, jane, john = Allowance(lambda: now[0]), Principal("jane"), Principal("john")
+    for what in ("a", "a", "b", "a"):
+        allowance.take(jane, what)
+    with pytest.raises(Busy):
+        allowance.take(jane, "c")
+    allowance.take(jane, "b")
+    allowance.take(john, "c")
+    for what in "abc":
+        allowance.take(None, what)
+    with pytest.raises(Busy):
+        allowance.take(None, "d")
+    now[0] += allowances.WINDOW
+    allowance.take(jane, "c")
+    allowance.take(None, "d")

@@ -1,0 +1,158 @@
+"""Two users behind a real issuer can't use what belongs to the other, whichever replica they come to."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mrtr_server.testing import Client, Flow, Reply, accept
+
+from ..support.authorization_server import AuthorizationServer, Tenant
+from ..support.handshake import Handshake
+from ..support.serving import KEYS, in_process, wait_until
+from ..support.wire import JSON
+
+AUDIENCE = "https://tools.example.com/mcp"
+REPLICAS = 3
+
+
+class Site:
+    """Replicas that share a database, and tokens for their users."""
+
+    def __init__(self, issuer: Tenant, urls: list[str]) -> None:
+        self.issuer = issuer
+        self.urls = urls
+
+    def token(self, user: str, client: str = "desk", scope: str = "") -> str:
+        """Return another token of a user."""
+        return self.issuer.mint(AUDIENCE, subject=user, client=client, scope=scope)
+
+    def client(self, replica: int, user: str, client: str = "desk", *, tasks: bool = True) -> Client:
+        """Return a client of one replica, with a token of its own."""
+        return Client(self.urls[replica % REPLICAS], token=self.token(user, client), tasks=tasks, log_level=None)
+
+    def session(self, replica: int, user: str, session: str = "") -> Handshake:
+        """Return a client that begins with a handshake, or that has somebody's session."""
+        given = {"Authorization": f"Bearer {self.token(user)}"}
+        client = Handshake([self.urls[replica % REPLICAS]], headers=given, session=session)
+        if not session:
+            client.begin()
+        return client
+
+
+@pytest.fixture(scope="module")
+def site(authorization_server: AuthorizationServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder: Path = tmp_path_factory.mktemp("site")
+    issuer = authorization_server.tenant()
+    environment = {
+        "MRTR_KEYS": KEYS,
+        "MRTR_DATABASE_URL": f"sqlite:///{folder}/site.db",
+        "ISSUER": issuer.url,
+        "AUDIENCE": AUDIENCE,
+    }
+    with ExitStack() as stack:
+        urls = []
+        for number in range(REPLICAS):
+            log = folder / f"log-{number}"
+            server = stack.enter_context(in_process("tests.support.issued_app:app", log=log, environment=environment))
+            assert server.port, server.text
+            urls.append(f"http://127.0.0.1:{server.port}/mcp")
+        yield Site(issuer, urls)
+
+
+def code_of(reply: Reply) -> int | None:
+    """Return the code of an error; None if it is none."""
+    return reply.error.code if "error" in reply.message else None
+
+
+def answer(site: Site, tool: str, flow: Flow, replica: int, user: str, client: str = "desk") -> tuple[int | None, str]:
+    """Send the answer to a flow's question as somebody, to another replica; return the error's code and the text."""
+    (key,) = flow.replies[-1].asks
+    given = {"action": "accept", "content": {"name": "al", "confirm": True}}
+    params = {"inputResponses": {key: given}, "requestState": flow.replies[-1].state}
+    reply = site.client(replica, user, client).request("tools/call", {"name": tool, "arguments": {}, **params})
+    return (code, "") if (code := code_of(reply)) is not None else (None, reply.text)
+
+
+@pytest.mark.parametrize("tool", ["ask", "pay"])
+def test_a_state_opens_for_its_user_and_client_alone(site: Site, tool: str) -> None:
+    flow = site.client(0, "alice", tasks=False).flow(tool)
+    flow.start()
+    assert answer(site, tool, flow, 1, "bob") == (-32602, "")
+    assert answer(site, tool, flow, 1, "alice", "phone") == (-32602, ""), "another client of hers"
+    code, text = answer(site, tool, flow, 2, "alice")
+    assert (code, "alice" in text) == (None, True), "with another token of the same client"
+
+
+def test_a_state_that_was_redeemed_tells_its_outcome_to_its_user_alone(site: Site) -> None:
+    flow = site.client(0, "alice", tasks=False).flow("pay")
+    flow.start()
+    assert answer(site, "pay", flow, 0, "alice") == (None, "paid by alice")
+    assert answer(site, "pay", flow, 1, "alice") == (None, "paid by alice"), "a repetition"
+    assert answer(site, "pay", flow, 1, "bob") == (-32602, "")
+
+
+def test_a_task_exists_for_its_user_alone(site: Site) -> None:
+    alice = site.client(0, "alice")
+    started = alice.flow("work")
+    started.start()
+    task = {"taskId": started.replies[-1].task.id}
+    wait_until(lambda: site.client(1, "alice").request("tasks/get", task).task.status == "input_required", "the ask")
+    (key,) = site.client(1, "alice").request("tasks/get", task).asks
+    given: JSON = {"inputResponses": {key: {"action": "accept", "content": {"name": "eve"}}}}
+    for who, client in (("bob", "desk"), ("alice", "phone")):
+        other = site.client(2, who, client)
+        for method, more in {"tasks/get": {}, "tasks/update": given, "tasks/cancel": {}}.items():
+            reply = other.request(method, {**task, **more})
+            assert code_of(reply) == -32602, (who, method)
+    given["inputResponses"][key]["content"] = {"name": "al"}
+    site.client(2, "alice").request("tasks/update", {**task, **given})
+    wait_until(lambda: site.client(1, "alice").request("tasks/get", task).task.status == "completed", "the end")
+    assert site.client(1, "alice").request("tasks/get", task).text == "al for alice"
+
+
+def test_a_session_is_worth_nothing_to_another_user(site: Site) -> None:
+    alice = site.session(0, "alice")
+    mallory = site.session(1, "bob", alice.session)
+    assert mallory.http.delete(mallory.urls[0], headers=mallory.given()).status_code == 405, "it ends nothing"
+    assert mallory.post(mallory.request("resources/subscribe", {"uri": "note://one"})).code == -32602
+    assert alice.post(alice.request("ping")).status == 200
+    alice.urls = [site.urls[2]]
+    assert alice.post(alice.request("resources/subscribe", {"uri": "note://one"})).result == {}
+    for client in (alice, mallory):
+        client.close()
+
+
+def test_a_question_of_an_open_call_is_answered_by_its_user_alone(site: Site) -> None:
+    alice = site.session(0, "alice")
+    with alice.calling("ask") as stream:
+        asked = stream.ask()
+        answered = {"jsonrpc": "2.0", "id": asked["id"], "result": accept(name="eve").raw}
+        mallory = site.session(1, "bob", alice.session)
+        assert mallory.post(answered).status in (400, 404)
+        honest = site.session(2, "alice", alice.session)
+        answered["result"] = accept(name="al").raw
+        assert honest.post(answered).status == 202
+        assert stream.end()["result"]["content"][0]["text"] == "al for alice"
+    for client in (alice, mallory, honest):
+        client.close()
+
+
+def test_a_share_is_of_the_person_and_used_up_for_nobody_else(site: Site) -> None:
+    def start(replica: int, who: str, client: str) -> int | None:
+        return code_of(site.client(replica, who, client).flow("work").start())
+
+    assert [start(number, "greedy", f"client-{number}") for number in range(5)] == [None] * 4 + [-31002]
+    assert start(1, "modest", "desk") is None
+
+
+def test_scopes_are_those_of_the_token_of_the_request(site: Site) -> None:
+    for scope, status in (("", 403), ("files:write", 200), ("files:read", 403)):
+        client = Client(site.urls[0], token=site.token("alice", scope=scope), log_level=None)
+        assert client.request("tools/call", {"name": "save", "arguments": {}}).status == status
+
+
+def test_a_token_for_another_server_is_worth_nothing_here(site: Site) -> None:
+    token = site.issuer.mint("https://other.example.com/mcp", subject="alice")
+    assert Client(site.urls[0], token=token).request("tools/list", {}).status == 401
