@@ -196,7 +196,7 @@ class _Stream:
             self.channel.ask(request, replace(question, task=task.id), page, await self._id())
 
     async def move(self) -> None:
-        """Tell a client that is there to come back, to another replica."""
+        """Send a client that is there to another replica. Raises `Busy` where it takes no stream."""
         if self.channel.gone:
             return
         if not self.channel.can_stream:
