@@ -22,6 +22,7 @@
     │       ├── InvalidRequest      JSON, but no JSON-RPC request
     │       ├── PayloadTooLarge     over the body limit
     │       ├── UnknownMethod       no such method
+    │       │   └── NotAsTask       calls of this tool do not become tasks, and the client takes nothing else
     │       ├── InvalidParams       parameters that do not fit
     │       │   ├── UnknownTarget   no tool, prompt, resource or task of that name
     │       │   ├── InvalidRequestState  a requestState that does not open; one message, whatever the reason
@@ -203,6 +204,17 @@ class UnknownMethod(RequestError):
 
     def __init__(self, method: str) -> None:
         super().__init__(f"Method not found: {method[:200]}")
+
+
+class NotAsTask(UnknownMethod):
+    """Calls of a tool do not become tasks, and the client takes nothing else.
+
+    Args:
+        tool: the tool.
+    """
+
+    def __init__(self, tool: str) -> None:
+        RequestError.__init__(self, f"{tool!r} can't be called as a task; call it without params.task", {"name": tool})
 
 
 class InvalidParams(RequestError):

@@ -57,11 +57,13 @@ class Front(RoundRobin):
 
 
 @asynccontextmanager
-async def replicas(database: str) -> AsyncIterator[Front]:
-    """Run our server in three processes, with one key and one database, until the context ends.
+async def replicas(database: str, target: str = "clients_server:app", folder: Path = SCRIPTS) -> AsyncIterator[Front]:
+    """Run a server of ours in three processes, with one key and one database, until the context ends.
 
     Args:
         database: `sqlite` or `postgresql`; a new one, which is gone afterwards.
+        target: the application, as an import string.
+        folder: where that is imported from.
     """
     async with AsyncExitStack() as stack:
         if database == "postgresql":
@@ -71,7 +73,7 @@ async def replicas(database: str) -> AsyncIterator[Front]:
         else:
             url = f"sqlite:///{stack.enter_context(TemporaryDirectory())}/clients.db"
         variables = {"MRTR_KEYS": secrets.token_hex(32), "MRTR_DATABASE_URL": url}
-        servers = [running(number, "clients_server:app", SCRIPTS, **variables) for number in range(1, REPLICAS + 1)]
+        servers = [running(number, target, folder, **variables) for number in range(1, REPLICAS + 1)]
         started = [(await stack.enter_async_context(server)).replica for server in servers]
         yield await stack.enter_async_context(Front(started, "/mcp").serving())
 

@@ -46,7 +46,7 @@ TOP = "__init__"
 
 LEVEL = {package: level for level, package in enumerate(reversed(PACKAGES))}
 DIALECTS = {"protocol.drafts", "protocol.handshake", "protocol.v2026_07_28"}
-HANDSHAKE = {f"protocol.handshake_{part}" for part in ("entries", "questions", "versions")}
+HANDSHAKE = {f"protocol.handshake_{part}" for part in ("entries", "questions", "tasks", "versions")}
 WIRE = DIALECTS | HANDSHAKE | {"protocol.dialect", "protocol.all_dialects", "protocol.headers", "protocol.jsonrpc"}
 """What knows the forms of messages on the wire."""
 

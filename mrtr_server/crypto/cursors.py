@@ -33,7 +33,16 @@ class Cursors:
         Returns:
             The cursor.
         """
-        return self._codec.seal(to_json(listing), f"{offset:012d}".encode())
+        return self.seal_place(listing, f"{offset:012d}")
+
+    def seal_place(self, listing: str, place: str) -> str:
+        """Return the cursor of a place in a list that changes, where to count entries would not do.
+
+        Args:
+            listing: the list's name.
+            place: what says where the next page begins.
+        """
+        return self._codec.seal(to_json(listing), place.encode())
 
     def unseal(self, listing: str, cursor: Any) -> int | None:
         """Return the offset behind a cursor.
@@ -45,9 +54,14 @@ class Cursors:
         Returns:
             How many entries come before; None if it is not a cursor of this list.
         """
+        place = self.unseal_place(listing, cursor)
+        return None if place is None else int(place)
+
+    def unseal_place(self, listing: str, cursor: Any) -> str | None:
+        """Return the place behind a cursor, as `unseal` returns the offset."""
         if not isinstance(cursor, str) or len(cursor) > _MOST_CHARACTERS:
             return None
         try:
-            return int(self._codec.unseal(to_json(listing), cursor, "it belongs to another list"))
+            return self._codec.unseal(to_json(listing), cursor, "it belongs to another list").decode()
         except InvalidRequestState:
             return None

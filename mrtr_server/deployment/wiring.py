@@ -136,22 +136,24 @@ class ServerParts:
             is_shared=self.shared.reaches_all_workers,
         )
         subscriptions = Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits)
+        discoverer = Discoverer(
+            registry,
+            instructions=settings.instructions,
+            ttl=ttl,
+            scope=scope,
+            registers_later=frozenset(settings.registers_later),
+        )
+        cursors = Cursors(ring)
         dispatcher = Dispatcher(
             Tools(registry, flows, self.tasks, errors, authorizer),
             Prompts(registry, rounds, authorizer),
             Resources(registry, rounds, authorizer),
-            Lists(registry, authorizer, Cursors(ring), page_size=settings.page_size, ttl=ttl, scope=scope),
+            Lists(registry, authorizer, cursors, page_size=settings.page_size, ttl=ttl, scope=scope),
             Completions(registry, self.threads, errors, authorizer),
-            Discoverer(
-                registry,
-                instructions=settings.instructions,
-                ttl=ttl,
-                scope=scope,
-                registers_later=frozenset(settings.registers_later),
-            ),
+            discoverer,
             subscriptions,
-            TaskRequests(self.tasks, errors),
-            SessionRequests(registry, live.states, subscriptions, errors, authorizer),
+            TaskRequests(self.tasks, errors, cursors, settings.page_size),
+            SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
         )
         metadata = _resource_metadata(settings, path)
         challenges = Challenges(metadata, settings.scopes)
@@ -159,11 +161,12 @@ class ServerParts:
             settings.dialects,
             _implementation(settings),
             registry.mirrored,
-            registry.may_be_task,
+            registry.task_support,
+            discoverer.takes_tasks,
             registry.output_schema,
             live.sessions,
         )
-        calls = LiveCalls(dispatcher.dispatch, live)
+        calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
         """Makes what serves the client that started this process."""
         endpoint = Endpoint(

@@ -332,10 +332,8 @@ class Context:
         Returns:
             Something that an `async def` may await; it is done at once.
         """
-        if self._round.task is not None:
-            if message:
-                self._round.task.say(message)
-            return NOTHING
+        if self._round.task is not None and message:
+            self._round.task.say(message)
         token = self._round.call.progress_token
         return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
 

@@ -48,8 +48,11 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
             return ["input", _parts(questions), state, expires]
         case TaskCreated(task):
             # As it was when it began; a client that asks for the task gets its outcome.
+            # Its tool is that of the call.
             fields = {
-                each.name: getattr(task, each.name) for each in dataclasses.fields(task) if each.name != "outcome"
+                each.name: getattr(task, each.name)
+                for each in dataclasses.fields(task)
+                if each.name not in ("outcome", "tool")
             }
             return ["task", {**fields, "questions": _parts(task.questions)}]
         case RequestError():

@@ -61,6 +61,7 @@ class Event:
         expires: when they expire, in seconds since the epoch.
         progress: the progress that was sent last.
         sent: how many of the questions were sent before.
+        seen: of a request for the result of a task, the open questions that were sent before, by their keys.
         is_lost: whether the store has it no more, so that only the method, the id and the version are known.
     """
 
@@ -72,6 +73,7 @@ class Event:
     progress: float = 0.0
     sent: int = 0
     is_lost: bool = False
+    seen: tuple[str, ...] = ()
 
     @property
     def round(self) -> str:
@@ -208,13 +210,14 @@ def dump_event(event: Event) -> bytes:
         asked,
         event.expires,
         event.progress,
+        event.seen,
     ]
     return to_json(parts, inf_nan_mode="constants")
 
 
 def load_event(parts: list[Any]) -> Event:
     """Read what `dump_event` wrote."""
-    (method, params, request_id), (version, client, issued, key), run, state, asked, expires, progress = parts
+    (method, params, request_id), (version, client, issued, key), run, state, asked, expires, progress, seen = parts
     origin = Origin(method, params, request_id, Session(version, Client(*client), issued, key))
     questions = {key: Question(*rest) for key, *rest in asked}
-    return Event(origin, run, state, questions, expires, progress)
+    return Event(origin, run, state, questions, expires, progress, seen=tuple(seen))

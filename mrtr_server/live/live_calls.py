@@ -14,14 +14,16 @@ from ..crypto.digests import digest
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
 from ..logs.failures import report_outage
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Call, Change, NeedsInput, Outcome, Outlet
+from ..protocol.messages import JSON, TASK_RESULT, Call, Change, NeedsInput, Outcome, Outlet
 from ..storage.lease import Lease
+from ..tasks.task_service import Tasks
 from .channel import Channel
 from .events import Event
 from .first_rounds import FirstRounds
 from .hold import RETRY, Hold
 from .parts import LiveParts
 from .questions import read_answers
+from .task_results import TaskResults
 
 CANCEL_KEPT = 3600.0
 """How long a cancellation is kept, in seconds."""
@@ -36,11 +38,13 @@ class LiveCalls:
     Args:
         dispatch: runs a round of a call.
         parts: what calls and sessions share.
+        tasks: knows the tasks whose results clients wait for.
     """
 
-    def __init__(self, dispatch: Dispatch, parts: LiveParts) -> None:
+    def __init__(self, dispatch: Dispatch, parts: LiveParts, tasks: Tasks) -> None:
         self._dispatch = dispatch
         self._parts = parts
+        self._task_results = TaskResults(dispatch, tasks, parts)
         self._admission = parts.admission
         self._first_rounds = FirstRounds(parts)
         self._open: dict[tuple[str, str | int], _Running] = {}
@@ -62,6 +66,10 @@ class LiveCalls:
         """
         running = self._enter(call)
         try:
+            if call.method == TASK_RESULT:
+                token = {} if call.progress_token is None else {"_meta": {"progressToken": call.progress_token}}
+                origin = replace(channel.origin(), params={"taskId": call.target, **token})  # all that is ever needed
+                return await self._wait_for_task(call, channel, Event(origin))
             outcome = await self._begin(running, channel)
             if not isinstance(outcome, NeedsInput):
                 return outcome
@@ -105,6 +113,8 @@ class LiveCalls:
         with store_needed():
             if await self._is_cancelled(call):
                 return None
+            if call.method == TASK_RESULT:
+                return await self._wait_for_task(call, channel, event)
             if event.run:
                 with self._parts.holds.hold(call.principal):
                     outcome = await self._first_rounds.find(event, call, channel)
@@ -112,6 +122,32 @@ class LiveCalls:
         if event.expires <= self._parts.clock():
             raise ProtocolError("Nobody answered in time; call again")
         return await self._follow(NeedsInput(event.questions, event.state, event.expires), running, channel, event)
+
+    async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
+        cancelled = _cancellation(call.session, call.request_id) if call.session else None
+        with store_needed():
+            return await self._task_results.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
+
+    async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
+        """Keep the answer to a question of an open call, or of a task.
+
+        Args:
+            id: of the response that came; it may be anything.
+            read: returns the answer in it.
+            principal: on whose behalf it came.
+
+        Returns:
+            Whether the id is that of a question.
+
+        Raises:
+            RequestError: the answer could not be kept.
+        """
+        answers = self._parts.answers
+        with store_needed():
+            if (asked := answers.open(id, principal)) is not None:
+                await answers.keep(asked, read(), principal)
+                return True
+            return await self._task_results.take(id, read, principal)
 
     async def _follow(
         self, outcome: Outcome, running: "_Running", channel: Channel, event: Event | None = None

@@ -18,6 +18,7 @@ from .events import EventIds
 from .holds import Holds
 from .pages import RequiredPages
 from .session_states import SessionStates
+from .task_asks import TaskAsks
 
 LEASE = 10.0
 """How long a replica that runs a round of an open call may be silent before another may run it, in seconds."""
@@ -53,6 +54,7 @@ class LiveParts:
         self.sessions = Sessions(ring, audience, clock)
         self.states = SessionStates(ring, store, fanout, quotas, clock)
         self.answers = Answers(ring, audience, store, fanout, quotas, clock)
+        self.task_asks = TaskAsks(ring, audience)
         self.events = EventIds(ring, audience, store, quotas, clock)
         self.pages = RequiredPages(ring, audience, store, self.states, self.answers, quotas)
         self.cancellations = Allowance(clock)

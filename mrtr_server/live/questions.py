@@ -17,14 +17,13 @@ def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON])
 
     Args:
         questions: what was asked, by key.
-        answers: what came, by key: `{"result": ...}`, `{"lacks": true}` where the client does not know such questions,
-            or `{"failed": "why"}`.
+        answers: what came, by key; see `read_answer`.
 
     Raises:
         MissingCapability: the client can't be asked that.
         ProtocolError: it could not do what was asked, and nobody can be asked instead.
     """
-    return {key: _read(question, answers[key]) for key, question in questions.items()}
+    return {key: read_answer(question, answers[key]) for key, question in questions.items()}
 
 
 def no_answer(question: Question) -> JSON:
@@ -32,10 +31,20 @@ def no_answer(question: Question) -> JSON:
     return DISMISSED if question.method == "elicitation/create" else {"failed": "there was no answer in time"}
 
 
-def _read(question: Question, answer: JSON) -> JSON:
+def read_answer(question: Question, answer: JSON) -> JSON:
+    """Return an answer as a round takes it.
+
+    Args:
+        question: what was asked.
+        answer: what came: `{"result": ...}`, `{"lacks": true}` where the client does not know such questions, or
+            `{"failed": "why"}`.
+
+    Raises:
+        MissingCapability, ProtocolError: as `read_answers`.
+    """
     if "result" in answer:
-        result: JSON = answer["result"]
-        return result
+        result = answer["result"]
+        return result if isinstance(result, dict) else {}  # which is no answer, so the question comes again
     if "lacks" in answer:
         raise MissingCapability(_nested(question.needs))
     if question.method == "elicitation/create":

@@ -36,6 +36,10 @@ class Discoverer:
         self._scope: Literal["public", "private"] = scope
         self._registers_later = registers_later
 
+    def takes_tasks(self) -> bool:
+        """Return whether calls may become tasks, now or later."""
+        return bool(self._registry.tasks) or "tasks" in self._registers_later
+
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `server/discover` (Discovery, Server Capabilities)."""
         registry, later = self._registry, self._registers_later
@@ -50,6 +54,6 @@ class Discoverer:
             capabilities["logging"] = {}
         if registry.completers or "completions" in later:
             capabilities["completions"] = {}
-        if registry.tasks or "tasks" in later:
+        if self.takes_tasks():
             capabilities["extensions"] = {TASKS: {}}
         return Discovery(capabilities, self._instructions, self._ttl, self._scope)

@@ -58,6 +58,7 @@ class Dispatcher:
             "resources/unsubscribe": sessions.unsubscribe,
             "sessions/listen": sessions.listen,
             "tasks/get": tasks.get,
+            "tasks/list": tasks.list,
             "tasks/result": tasks.result,
             "tasks/update": tasks.update,
             "tasks/answer": tasks.answer,

@@ -1,15 +1,24 @@
 """What clients of the handshake era ask that no other client does: `ping`, and what a session sets."""
 
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from ..errors import InvalidParams, OverBudget, StoreUnavailable, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..live.session_states import LONGEST_RESOURCES, MOST_RESOURCES, SessionState, SessionStates, changed
 from ..protocol.messages import Call, Change, Complete, Listening, Outcome, Outlet, Subscription
 from ..registration.registry import Registry
+from ..storage.tasks import ENDED
+from ..tasks.notifications import Seen, TaskChanges, seen_of
+from ..tasks.task_service import Tasks, owner_of
 from .failures import ErrorReporter
 from .subscriptions import Subscriptions
+
+_MOST_TASKS = 1_000
+"""How many of its caller's tasks a session hears of."""
 
 _LISTS = (Change("tools"), Change("prompts"), Change("resources"))
 
@@ -21,6 +30,7 @@ class SessionRequests:
         registry: has the resources that a session may listen to.
         states: keeps what sessions set.
         subscriptions: carry the changes.
+        tasks: knows the tasks that a session may hear of.
         errors: logs what goes wrong on our side.
         authorizer: knows who may hear of what.
     """
@@ -30,12 +40,14 @@ class SessionRequests:
         registry: Registry,
         states: SessionStates,
         subscriptions: Subscriptions,
+        tasks: Tasks,
         errors: ErrorReporter,
         authorizer: Authorizer,
     ) -> None:
         self._registry = registry
         self._states = states
         self._subscriptions = subscriptions
+        self._tasks = tasks
         self._errors = errors
         self._authorizer = authorizer
 
@@ -78,7 +90,7 @@ class SessionRequests:
 
     async def listen(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `GET` (Streamable HTTP, Listening for Messages from the Server): what a session is to hear of."""
-        changes = SessionChanges(call, self._states, self._subscriptions)
+        changes = SessionChanges(call, self._states, self._subscriptions, self._tasks)
         await changes.begin()
         return Listening(changes)
 
@@ -98,13 +110,18 @@ class SessionChanges:
         call: the request for the stream.
         states: know what the session listens to.
         subscriptions: carry the changes.
+        tasks: knows the caller's tasks.
     """
 
-    def __init__(self, call: Call, states: SessionStates, subscriptions: Subscriptions) -> None:
+    def __init__(self, call: Call, states: SessionStates, subscriptions: Subscriptions, tasks: Tasks) -> None:
         self.wanted: frozenset[Change] = frozenset()
         self._call = call
         self._states = states
         self._subscriptions = subscriptions
+        self._tasks = tasks
+        self._told: dict[str, Seen] = {}
+        """The tasks that it hears of, as it was told of each last; at first, as its client found it."""
+        self._newest = math.inf
         self._changes: Subscription | None = None
         self._is_stale = False
         self._is_closed = False
@@ -117,15 +134,34 @@ class SessionChanges:
             state = await self._states.read(session)
         except StoreUnavailable:
             state = SessionState()  # the lists are heard of in any case
-        wanted = {*_LISTS, *(Change("resource", uri) for uri in state.resources)}
+        wanted = {*_LISTS, *(Change("resource", uri) for uri in state.resources), *await self._find_tasks()}
         wanted |= {Change("page", page) for page in state.pages}
         if session:
             wanted.add(changed(session))
         self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted), challenges=False)
+        if self._told:
+            owner = owner_of(self._call)
+            look = partial(self._tasks.peek, owner=owner)
+            self._changes = TaskChanges(self._changes, self._changes.wanted, look, self._told)
         if before is not None:
             before.close()
         if state.ended or self._is_closed:
             self.close()
+
+    async def _find_tasks(self) -> list[Change]:
+        """Return what tells of the caller's tasks: those that go on, and those new since last time."""
+        if self._call.task is None:
+            return []
+        with suppress(StoreUnavailable):  # of which the log has a line
+            tasks, _ = await self._tasks.page(owner_of(self._call), None, _MOST_TASKS)
+            self._told = {id: seen for id, seen in self._told.items() if seen.status not in ENDED}
+            for task in tasks:
+                if task.created > self._newest:  # of which its client knows what it was told when it called
+                    self._told.setdefault(task.id, Seen("working", task.created, "", ()))
+                elif task.status not in ENDED:
+                    self._told.setdefault(task.id, seen_of(task))
+            self._newest = max((task.created for task in tasks), default=0.0)
+        return [Change("task", id) for id in self._told]
 
     async def next(self) -> list[Change]:
         """Wait for changes. Return an empty list when the stream is to end."""

@@ -11,7 +11,7 @@ from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, O
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..tasks.notifications import with_tasks
-from ..tasks.task_service import Tasks
+from ..tasks.task_service import Tasks, owner_of
 from .authorized_changes import AuthorizedChanges
 from .failures import ErrorReporter
 
@@ -61,13 +61,13 @@ class Subscriptions:
         has_tasks = any(change.kind == "task" for change in wanted)
         if has_tasks and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
-        principal = call.principal
+        principal, owner = call.principal, owner_of(call)
         give_back = self._places.take(None if principal is None else principal.person)
         changes: Subscription | None = None
         try:
             changes = await self.subscribe(call, wanted, challenges=True)
             if has_tasks:
-                changes = await with_tasks(changes, lambda ids: self._tasks.peek(ids, principal))
+                changes = await with_tasks(changes, lambda ids: self._tasks.peek(ids, owner))
         except BaseException as error:
             if changes is not None:
                 changes.close()

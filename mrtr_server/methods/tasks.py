@@ -1,12 +1,15 @@
-"""`tasks/get`, `tasks/result`, `tasks/update`, `tasks/answer`, `tasks/respond` and `tasks/cancel`."""
+"""`tasks/get`, `tasks/list`, `tasks/result`, `tasks/update`, `tasks/answer`, `tasks/respond` and `tasks/cancel`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from pydantic_core import from_json, to_json
+
+from ..crypto.cursors import Cursors
 from ..errors import InvalidParams, InvalidRequestState, MissingCapability, StoreUnavailable
-from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskStatusResult
+from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskPage, TaskStatusResult
 from ..tasks.questions import Questions
-from ..tasks.task_service import Tasks
+from ..tasks.task_service import Place, Tasks, owner_of
 from .failures import ErrorReporter
 
 
@@ -16,11 +19,15 @@ class TaskRequests:
     Args:
         tasks: knows them.
         errors: logs what goes wrong on our side.
+        cursors: seals places in lists of tasks.
+        page_size: tasks of a page.
     """
 
-    def __init__(self, tasks: Tasks, errors: ErrorReporter) -> None:
+    def __init__(self, tasks: Tasks, errors: ErrorReporter, cursors: Cursors, page_size: int) -> None:
         self._tasks = tasks
         self._errors = errors
+        self._cursors = cursors
+        self._page_size = page_size
 
     async def get(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/get` (Tasks, Task Polling): with an answer, as it is a moment later. Raises `RequestError`."""
@@ -29,6 +36,24 @@ class TaskRequests:
                 return TaskStatusResult(await self._tasks.see(call))
             await self._tasks.answer(call, call.answers)
             return TaskStatusResult(await self._tasks.see_what_comes_of_it(call))
+
+    async def list(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tasks/list` (Tasks, Listing Tasks): the caller's own. Raises `RequestError`."""
+        with self._checked(call):
+            owner = owner_of(call)
+            listing = f"tasks of {owner}"
+            tasks, end = await self._tasks.page(owner, self._place(call, listing), self._page_size)
+            return TaskPage(tasks, "" if end is None else self._cursors.seal_place(listing, to_json(end).decode()))
+
+    def _place(self, call: Call, listing: str) -> Place | None:
+        cursor = call.params.get("cursor")
+        if cursor is None:
+            return None
+        place = self._cursors.unseal_place(listing, cursor)
+        if place is None:
+            raise InvalidParams("The cursor does not belong to this list; start again without a cursor")
+        created, id = from_json(place)
+        return created, id
 
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/result` (Multi Round-Trip Requests, Persistent Workflow): wait for a question or the end.
@@ -68,7 +93,7 @@ class TaskRequests:
     async def cancel(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/cancel` (Tasks, Task Cancellation). Raises `RequestError`."""
         with self._checked(call):
-            return Acknowledged(call.target, await self._tasks.cancel(call))
+            return Acknowledged(call.target, *await self._tasks.cancel(call))
 
     @contextmanager
     def _checked(self, call: Call) -> Iterator[None]:

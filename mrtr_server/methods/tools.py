@@ -4,9 +4,18 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import assert_never
 
-from ..errors import ArgumentsMisfit, MissingCapability, RequestError, StoreUnavailable, UnknownTarget
+from ..errors import (
+    ArgumentsMisfit,
+    InvalidParams,
+    MissingCapability,
+    NotAsTask,
+    RequestError,
+    StoreUnavailable,
+    UnknownTarget,
+)
 from ..flow.authorization import Authorizer
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
+from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..flow.round_service import Opened, RoundService
 from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
@@ -65,9 +74,8 @@ class Tools:
             # A flow that has begun may have been begun by a version that took more.
             arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
-            return _done(Complete(failed(problems(call.target, misfit))))
-        if tool.handler.task is not None and tool.handler.task.required and call.task is None:
-            raise MissingCapability(NEEDS_TASKS)
+            return _done(_misfit(call, problems(call.target, misfit)))
+        _check_offer(call, tool.handler.task)
         if call.state is None:
             return self._run(tool, arguments, call, outlet, None, None)
         return self._deliver(tool, arguments, call, outlet)
@@ -86,10 +94,11 @@ class Tools:
         self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet, opened: Opened | None, lease: Lease | None
     ) -> Outcome:
         """Run a round of a tool, or start its task."""
-        terms = tool.handler.task if call.task is not None else None
+        offer = call.task
+        terms = tool.handler.task if offer is not None else None
         steps_before = len(opened[0].steps) if opened is not None else 0
         try:
-            if terms is not None and not terms.rounds_first:
+            if terms is not None and offer is not None and (offer.at_once or not terms.rounds_first):
                 return await self._start(tool, call, opened)
             end = await self._flows.run(
                 tool.handler, arguments, call, outlet, opened, lease, may_become_task=terms is not None
@@ -153,3 +162,18 @@ class Tools:
 
 async def _done(outcome: Outcome) -> Outcome:
     return outcome
+
+
+def _misfit(call: Call, problems: str) -> Complete:
+    """Return the result of a call whose arguments do not fit. Raises `InvalidParams` where it could only be a task."""
+    if call.task is not None and call.task.at_once:
+        raise InvalidParams(problems, {"name": call.target})
+    return Complete(failed(problems))
+
+
+def _check_offer(call: Call, terms: TaskTerms | None) -> None:
+    """Check that the client takes what calls of a tool become. Raises `MissingCapability` or `NotAsTask`."""
+    if call.task is None and terms is not None and terms.required:
+        raise MissingCapability(NEEDS_TASKS)
+    if call.task is not None and call.task.at_once and terms is None:
+        raise NotAsTask(call.target)

@@ -36,7 +36,19 @@ from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
 from .callers import Principal
 from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
 from .jsonrpc import Envelope
-from .messages import ASKING_METHODS, JSON, Call, Note, Outcome, PageReported, Progress, Question, Subscription
+from .messages import (
+    ASKING_METHODS,
+    JSON,
+    NEEDS_TASKS,
+    Call,
+    Note,
+    Outcome,
+    PageReported,
+    Progress,
+    Question,
+    Subscription,
+    TaskSupport,
+)
 from .sessions import Sessions
 
 METHODS = ASKING_METHODS | {
@@ -82,17 +94,19 @@ class Surface:
         info: the server's name, version and so on, in the shape of `Implementation`.
         versions: the protocol versions that are served, the preferred one first.
         mirrored: the parameters that headers mirror, by the name of each tool that has some.
-        may_be_task: returns whether a tool's calls may become tasks.
+        task_support: returns whether a tool's calls become tasks.
         output_schema: returns the schema of a tool's results; None if they are text and content.
         sessions: makes and opens session ids; None where no served version has any.
+        takes_tasks: returns whether the server has tasks, or may have them later.
     """
 
     info: JSON
     versions: list[str]
     mirrored: Mirrored
-    may_be_task: Callable[[str], bool]
+    task_support: Callable[[str], TaskSupport]
     output_schema: Callable[[str], JSON | None] = lambda tool: None
     sessions: Sessions | None = None
+    takes_tasks: Callable[[], bool] = lambda: False
 
 
 def names_version(envelope: Envelope) -> bool:
@@ -207,10 +221,7 @@ class Dialect(ABC):
         if isinstance(note, PageReported):
             return b""
         if isinstance(note, Progress):
-            fields = {"total": note.total, "message": note.message}
-            given = {name: value for name, value in fields.items() if value is not None}
-            params: JSON = {"progressToken": note.token, "progress": note.progress, **given}
-            return notification("notifications/progress", params)
+            return notification("notifications/progress", progress_params(note))
         named = {} if note.logger is None else {"logger": note.logger}
         return notification("notifications/message", {"level": note.level, "data": note.data, **named})
 
@@ -247,6 +258,13 @@ def notification(method: str, params: JSON) -> bytes:
     """Return a notification as bytes."""
     message = {"jsonrpc": "2.0", "method": method, "params": params}
     return to_json(message, fallback=str, inf_nan_mode="null")  # one NaN would make it unreadable
+
+
+def progress_params(note: Progress) -> JSON:
+    """Return the parameters of the notification of a call's progress."""
+    fields = {"total": note.total, "message": note.message}
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {"progressToken": note.token, "progress": note.progress, **given}
 
 
 def request(id: str, method: str, params: JSON) -> bytes:
@@ -312,6 +330,35 @@ def read_answers(answers: Any) -> dict[str, JSON]:
             raise InvalidParams(_NO_ANSWERS)
         check_length(key, LONGEST_KEY, "inputResponses")
     return answers
+
+
+LONGEST_TTL = 2**53
+"""In milliseconds: larger numbers are not exact in every JSON reader."""
+
+
+def read_task_ttl(params: Mapping[str, Any]) -> float | None:
+    """Return how long the task of a call is to be kept, in seconds; None to leave that to the server.
+
+    Raises:
+        InvalidParams: `params.task` is no object, or its `ttl` no number of milliseconds.
+    """
+    wanted = params["task"]
+    if not isinstance(wanted, dict):
+        raise InvalidParams("params.task must be an object")
+    ttl = wanted.get("ttl")
+    if ttl is None:
+        return None
+    if type(ttl) not in (int, float) or not 0 < ttl < math.inf:
+        raise InvalidParams("params.task.ttl must be a positive number of milliseconds")
+    return float(min(ttl, LONGEST_TTL)) / 1000
+
+
+def lacks_tasks(error: RequestError) -> bool:
+    """Return whether an error says that a call can only become a task, and its client takes none."""
+    return isinstance(error, MissingCapability) and error.data == _LACKS_TASKS
+
+
+_LACKS_TASKS = {"requiredCapabilities": NEEDS_TASKS}
 
 
 def read_progress_token(meta: Mapping[str, Any]) -> str | int | None:

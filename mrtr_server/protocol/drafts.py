@@ -9,22 +9,23 @@ the answers go by `tasks/input_response`, or as a JSON-RPC response. A call with
 elicitations (#1869): flat, with the questions in the `_meta` of the task, and the answer in that of `tasks/get`.
 """
 
-import math
 from typing import Any
 
-from ..errors import InvalidParams, InvalidRequest, MissingCapability, RequestError, UnknownMethod
+from ..errors import InvalidParams, InvalidRequest, RequestError, UnknownMethod
 from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
 from .dialect import (
     METHODS,
     WITH_ARGUMENTS,
     Dialect,
+    lacks_tasks,
     milliseconds,
     names_version,
     read_answers,
     read_arguments,
     read_progress_token,
     read_target,
+    read_task_ttl,
     requests,
     result,
     timestamp,
@@ -34,7 +35,6 @@ from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     ASKING_METHODS,
     JSON,
-    NEEDS_TASKS,
     Acknowledged,
     Call,
     Complete,
@@ -69,12 +69,6 @@ _STATUS = {
     "failed": "The task has failed.",
     "cancelled": "The task was cancelled.",
 }
-_LONGEST = 2**53
-"""In milliseconds: larger numbers are not exact in every JSON reader."""
-
-_LACKS_TASKS = {"requiredCapabilities": NEEDS_TASKS}
-"""Clients of the drafts request tasks by a parameter, and the error says so."""
-
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
 _ABSENT: Any = object()
@@ -197,7 +191,7 @@ class SepDraftDialect(Dialect):
     def dump_error(self, error: RequestError) -> tuple[int, JSON]:
         """Return an error's HTTP status, and its JSON-RPC error object."""
         status, written = super().dump_error(error)
-        if isinstance(error, MissingCapability) and error.data == _LACKS_TASKS:
+        if lacks_tasks(error):  # these clients request tasks by a parameter
             written["message"] = "This call can only become a task: send it with params.task"
         return status, written
 
@@ -205,7 +199,10 @@ class SepDraftDialect(Dialect):
         """Return the list of tools with a hint at those whose calls may become tasks (#1869)."""
         return {
             **body,
-            "tools": [_hint(tool) if self.surface.may_be_task(tool["name"]) else tool for tool in body["tools"]],
+            "tools": [
+                _hint(tool) if self.surface.task_support(tool["name"]) != "forbidden" else tool
+                for tool in body["tools"]
+            ],
         }
 
 
@@ -290,15 +287,8 @@ def _task_id(*holders: JSON) -> str:
 
 
 def _read_offer(params: JSON) -> TaskOffer:
-    wanted = params["task"]
-    if not isinstance(wanted, dict):
-        raise InvalidParams("params.task must be an object")
-    if wanted.get("ttl") is None:
-        return _OFFER
-    ttl = wanted["ttl"]
-    if type(ttl) not in (int, float) or not 0 < ttl < math.inf:
-        raise InvalidParams("params.task.ttl must be a positive number of milliseconds")
-    return TaskOffer(min(ttl, _LONGEST) / 1000)
+    ttl = read_task_ttl(params)
+    return _OFFER if ttl is None else TaskOffer(ttl)
 
 
 def _either(envelope: Envelope, field: str, absent: Any = None) -> Any:

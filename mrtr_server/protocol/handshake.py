@@ -29,8 +29,10 @@ from .dialect import (
     ListenWriter,
     Reply,
     Surface,
+    lacks_tasks,
     names_version,
     notification,
+    progress_params,
     read_arguments,
     read_progress_token,
     read_target,
@@ -39,12 +41,26 @@ from .dialect import (
 )
 from .handshake_entries import EntryWriter, content_of
 from .handshake_questions import question_params
+from .handshake_tasks import (
+    CAPABILITY,
+    OFFER,
+    created_body,
+    has_ended_message,
+    page_body,
+    read_offer,
+    read_task_id,
+    task_body,
+    with_related,
+)
+from .handshake_tasks import METHODS as TASK_METHODS
 from .handshake_versions import BY_NAME, HEADERS, NEWEST, UNNAMED, VERSIONS, HandshakeVersion
 from .headers import SESSION_HEADER, VERSION_HEADER, check_headers
 from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     JSON,
     LOG_LEVELS,
+    TASKS,
+    Acknowledged,
     Call,
     Change,
     Complete,
@@ -55,6 +71,12 @@ from .messages import (
     Progress,
     Question,
     Subscription,
+    Task,
+    TaskCreated,
+    TaskOffer,
+    TaskPage,
+    TaskResult,
+    TaskStatusResult,
 )
 from .sessions import NO_SESSION, Session
 
@@ -115,7 +137,7 @@ class HandshakeDialect(Dialect):
         if forms is None:
             self._forms.update({each.name: HandshakeDialect(surface, each, self._forms) for each in VERSIONS})
         self._sessions = surface.sessions
-        self._entries = EntryWriter(self.form)
+        self._entries = EntryWriter(self.form, surface.task_support)
         fields = _INFO[self.form.enriches]
         self._info = {name: value for name, value in surface.info.items() if name in fields}
         if not self.form.structures:
@@ -148,6 +170,11 @@ class HandshakeDialect(Dialect):
         """Return whether a client says which version it speaks, by its header or its session."""
         return session.version in self._forms or headers.get(VERSION_HEADER, b"").strip(b" \t") in HEADERS
 
+    @property
+    def task_offer(self) -> TaskOffer | None:
+        """What a client of this version that has tasks takes in place of a result; None if there are no tasks."""
+        return OFFER if self.form.tasks and self.surface.takes_tasks() else None
+
     def of_version(self, name: str) -> "HandshakeDialect":
         """Return the form for a version; that of the newest if it is not known."""
         return self._forms.get(name) or self._forms[NEWEST.name]
@@ -164,7 +191,8 @@ class HandshakeDialect(Dialect):
         if not method:
             raise InvalidRequest(NO_METHOD, envelope.id)
         mismatch = check_headers(envelope, self.surface.mirrored, required=False)
-        if method not in _METHODS:
+        offer = self.task_offer
+        if method not in _METHODS and (offer is None or method not in TASK_METHODS):
             raise UnknownMethod(method)
         params = envelope.params
         meta = params.get("_meta")
@@ -184,7 +212,12 @@ class HandshakeDialect(Dialect):
             session=session.key,
             mismatch=mismatch,
         )
-        if method == "initialize":
+        if offer is not None and method == "tools/call":
+            call.task = read_offer(params)
+        elif method in TASK_METHODS:
+            call.task = offer
+            call.target = "" if method == "tasks/list" else read_task_id(params)
+        elif method == "initialize":
             call.client = _read_client(params)
         elif method in _ABOUT_RESOURCES:
             call.target = _read_uri(params)
@@ -215,7 +248,8 @@ class HandshakeDialect(Dialect):
         """Return the response that carries an outcome."""
         if isinstance(outcome, Discovery):
             return result(call, self._initialized(call, outcome))
-        assert isinstance(outcome, Complete)  # noqa: S101  questions are asked while the call is open
+        if not isinstance(outcome, Complete):
+            return result(call, self._of_task(call, outcome))
         method, body = call.method, outcome.body
         if method == "tools/call":
             return result(call, self._tool_result(call.target, body))
@@ -229,6 +263,8 @@ class HandshakeDialect(Dialect):
         status, written = super().dump_error(error)
         if isinstance(error, UnknownTarget) and "uri" in (error.data or {}):
             written["code"] = _NO_RESOURCE
+        elif self.form.tasks and lacks_tasks(error):  # these clients request tasks by a parameter
+            written = {"code": _NO_METHOD, "message": "This tool can only be called as a task: send params.task"}
         elif isinstance(error, PagesRequired):
             asked = (question_params(self.form, each, name) for name, each in error.questions.items())
             written["data"] = {"elicitations": list(asked)}
@@ -245,15 +281,19 @@ class HandshakeDialect(Dialect):
         Raises:
             MissingCapability: clients of this version can't be asked that.
         """
-        return request(id, question.method, question_params(self.form, question, elicitation))
+        params = question_params(self.form, question, elicitation)
+        return request(id, question.method, with_related(params, question.task) if question.task else params)
 
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this version has none."""
         if isinstance(note, PageReported) and self.form.enriches:
             return _completion(note.page)
-        if isinstance(note, Progress) and note.message is not None and not self.form.annotates:
+        if not isinstance(note, Progress):
+            return super().note(note)
+        if note.message is not None and not self.form.annotates:
             note = Progress(note.token, note.progress, note.total)
-        return super().note(note)
+        params = progress_params(note)
+        return notification("notifications/progress", with_related(params, note.task) if note.task else params)
 
     def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
         """Return the writer for the notifications of a `GET`."""
@@ -263,6 +303,8 @@ class HandshakeDialect(Dialect):
         capabilities = {name: value for name, value in discovery.capabilities.items() if name != "extensions"}
         if not self.form.annotates:
             capabilities.pop("completions", None)
+        if self.form.tasks and TASKS in discovery.capabilities.get("extensions", {}):
+            capabilities["tasks"] = CAPABILITY
         body: JSON = {
             "protocolVersion": _negotiated(call.params),
             "capabilities": capabilities,
@@ -271,6 +313,36 @@ class HandshakeDialect(Dialect):
         if discovery.instructions:
             body["instructions"] = discovery.instructions
         return body
+
+    def _of_task(self, call: Call, outcome: Outcome) -> JSON:
+        """Return the result of a request about a task, or of a call that has become one.
+
+        Raises:
+            InvalidParams: the task has ended, so that it can't be cancelled; or was cancelled, so it has no result.
+            RequestError: the error that the task ended with.
+        """
+        match outcome:
+            case TaskCreated(task):
+                return created_body(task, call.target)
+            case TaskStatusResult(task):
+                return task_body(task)
+            case TaskPage():
+                return page_body(outcome)
+            case TaskResult(task):
+                return self._task_result(task)
+            case Acknowledged(_, Task() as task, had_ended):
+                if had_ended:
+                    raise InvalidParams(has_ended_message(task), {"taskId": task.id})
+                return task_body(task)
+            case _:  # questions are asked while the call is open
+                raise TypeError(f"{type(outcome).__name__} is not a result of this era")
+
+    def _task_result(self, task: Task) -> JSON:
+        if isinstance(task.outcome, RequestError):
+            raise task.outcome
+        if task.outcome is None:
+            raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
+        return with_related(self._tool_result(task.tool, task.outcome.body), task.id)
 
     def _tool_result(self, tool: str, body: JSON) -> JSON:
         form = self.form
@@ -293,6 +365,8 @@ class _NotificationWriter(ListenWriter):
     def changed(self, change: Change) -> bytes:
         if change.kind == "resource":
             return notification("notifications/resources/updated", {"uri": change.uri})
+        if change.task is not None:
+            return notification("notifications/tasks/status", task_body(change.task))
         if change.kind == "page":
             return _completion(change.uri)
         return notification(f"notifications/{change.kind}/list_changed", {})

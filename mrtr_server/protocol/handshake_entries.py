@@ -1,9 +1,10 @@
 """What lists and results show, in the shape of each version of the handshake era."""
 
+from collections.abc import Callable
 from typing import Any
 
 from .handshake_versions import HandshakeVersion
-from .messages import JSON
+from .messages import JSON, TaskSupport
 
 _ABOVE = ("$schema", "$defs", "definitions")
 """What stands at the top of a schema."""
@@ -16,10 +17,12 @@ class EntryWriter:
 
     Args:
         version: the version.
+        task_support: returns whether a tool's calls become tasks.
     """
 
-    def __init__(self, version: HandshakeVersion) -> None:
+    def __init__(self, version: HandshakeVersion, task_support: Callable[[str], TaskSupport]) -> None:
         self._version = version
+        self._task_support = task_support
         dropped = set() if version.enriches else {"icons"}
         if not version.structures:
             dropped |= {"title", "outputSchema", "_meta"}
@@ -55,6 +58,8 @@ class EntryWriter:
         if "outputSchema" in shaped:
             schema = shaped["outputSchema"]
             shaped["outputSchema"] = _of_objects(_wrapped(schema) if self.wraps(schema) else schema)
+        if self._version.tasks:
+            shaped["execution"] = {"taskSupport": self._task_support(shaped["name"])}
         return shaped
 
 

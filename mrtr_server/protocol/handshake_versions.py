@@ -14,6 +14,7 @@ class HandshakeVersion:
         structures: has structured results and their schemas, titles, resource links, and elicitation.
         enriches: has icons; in forms several choices at once, titled choices and defaults; URL elicitation; tools in
             sampling; and streams that the server closes and the client resumes.
+        tasks: has tasks.
     """
 
     name: str
@@ -21,10 +22,11 @@ class HandshakeVersion:
     batches: bool = False
     structures: bool = False
     enriches: bool = False
+    tasks: bool = False
 
 
 VERSIONS = (
-    HandshakeVersion("2025-11-25", annotates=True, structures=True, enriches=True),
+    HandshakeVersion("2025-11-25", annotates=True, structures=True, enriches=True, tasks=True),
     HandshakeVersion("2025-06-18", annotates=True, structures=True),
     HandshakeVersion("2025-03-26", annotates=True, batches=True),
     HandshakeVersion("2024-11-05"),

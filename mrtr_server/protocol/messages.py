@@ -18,9 +18,18 @@ LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "a
 ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
 
-STATE_METHODS = ASKING_METHODS | {"tasks/result", "tasks/answer"}
+TASK_RESULT = "tasks/result"
+"""The request for the result of a task, which in the handshake era stays open while the task asks."""
+
+OPEN_METHODS = ASKING_METHODS | {TASK_RESULT}
+"""The requests that stay open in the handshake era while their client answers."""
+
+STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}
 """The requests that may carry a state."""
 
+
+TaskSupport = Literal["forbidden", "optional", "required"]
+"""Whether the calls of a tool become tasks: never, for clients that take them, or always."""
 
 TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a call continues as a task (Tasks, Extension Identifier)."""
@@ -40,10 +49,12 @@ class TaskOffer:
     Args:
         ttl: how long it would like the task to be kept, in seconds; None to leave that to the server.
         first_ask: whether it would rather wait for the first ask, or the end, than be told that work has begun.
+        at_once: whether it takes nothing but a task, and that before anything runs.
     """
 
     ttl: float | None = None
     first_ask: bool = False
+    at_once: bool = False
 
 
 _SHORT_MESSAGE = 256
@@ -66,6 +77,7 @@ class Question:
         needs: the capability that the client must have declared, as a dotted path.
         shape: digest of all of `params` but the message.
         page: names a page that reports back, by the name that its report is stored under; empty for all else.
+        task: the task that asks, where its client has to be told; empty otherwise.
     """
 
     kind: str
@@ -74,6 +86,7 @@ class Question:
     needs: str
     shape: str = ""
     page: str = ""
+    task: str = ""
     digest: str = field(init=False)
     """Kind, message and shape, each of which must be the same for an answer to count."""
 
@@ -227,6 +240,7 @@ class Task:
         names: the key that the handler knows each of them by.
         outcome: the result, or the error, once it is completed or failed.
         first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
+        tool: the tool that it is a call of.
     """
 
     id: str
@@ -240,6 +254,7 @@ class Task:
     names: dict[str, str] = field(default_factory=dict)
     outcome: Complete | RequestError | None = None
     first_ask: bool = False
+    tool: str = ""
 
 
 @dataclass(slots=True)
@@ -270,29 +285,63 @@ class TaskResult:
 
 
 @dataclass(slots=True)
+class TaskPage:
+    """Some of the tasks of a caller.
+
+    Args:
+        tasks: the newest first.
+        cursor: where the next page begins; empty if there is none.
+    """
+
+    tasks: list[Task]
+    cursor: str = ""
+
+
+@dataclass(slots=True)
 class Acknowledged:
     """The reply to a message about a task that has arrived.
 
     Args:
         task_id: the task.
         task: its state afterwards, for a dialect that returns it; None if it was not looked up.
+        had_ended: whether the message came too late to change anything.
     """
 
     task_id: str
     task: Task | None = None
+    had_ended: bool = False
 
 
-Outcome = Complete | NeedsInput | Discovery | Listening | TaskCreated | TaskStatusResult | TaskResult | Acknowledged
+Outcome = (
+    Complete
+    | NeedsInput
+    | Discovery
+    | Listening
+    | TaskCreated
+    | TaskStatusResult
+    | TaskResult
+    | TaskPage
+    | Acknowledged
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a call has come (Progress). `progress` must grow from note to note."""
+    """How far a call has come (Progress). `progress` must grow from note to note.
+
+    Args:
+        token: of the call.
+        progress: how far it has come.
+        total: what `progress` will be at the end; None if that is not known.
+        message: what is being done, in words; None for nothing to say.
+        task: the task that the call has become; empty for none.
+    """
 
     token: str | int
     progress: float
     total: float | None = None
     message: str | None = None
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,14 +369,17 @@ class Change:
 
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
-            task, `"run"` for what the client of a task did to it, which its worker is to hear of; for open calls
-            `"answer"` and `"cancelled"`, for sessions `"session"`, and `"page"` for a page that has reported back.
+            task, `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how
+            far a task has come; for open calls `"answer"` and `"cancelled"`, for sessions `"session"`, and `"page"` for
+            a page that has reported back.
         uri: the resource, or the id of what has changed.
         task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
         note: what saves its listener a look in the store, sealed. A fan-out need not carry it.
     """
 
-    kind: Literal["tools", "prompts", "resources", "resource", "task", "run", "answer", "cancelled", "session", "page"]
+    kind: Literal[
+        "tools", "prompts", "resources", "resource", "task", "run", "progress", "answer", "cancelled", "session", "page"
+    ]
     uri: str = ""
     task: Task | None = field(default=None, compare=False)
     note: str = field(default="", compare=False)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from ..errors import SetupError
 from .all_dialects import DIALECTS, EXPERIMENTS, Dialect, Envelope, HandshakeDialect, Surface, unclaimed
 from .headers import Mirrored
-from .messages import JSON
+from .messages import JSON, TaskSupport
 from .sessions import Sessions
 
 
@@ -16,7 +16,8 @@ class ServedDialects:
         names: their names; None for all.
         info: the server's name, version and so on, in the shape of `Implementation`.
         mirrored: the parameters that headers mirror, by the name of each tool that has some.
-        may_be_task: returns whether a tool's calls may become tasks.
+        task_support: returns whether a tool's calls become tasks.
+        takes_tasks: returns whether the server has tasks, or may have them later.
         output_schema: returns the schema of a tool's results.
         sessions: makes and opens session ids.
 
@@ -29,7 +30,8 @@ class ServedDialects:
         names: Sequence[str] | None,
         info: JSON,
         mirrored: Mirrored,
-        may_be_task: Callable[[str], bool],
+        task_support: Callable[[str], TaskSupport],
+        takes_tasks: Callable[[], bool],
         output_schema: Callable[[str], JSON | None],
         sessions: Sessions,
     ) -> None:
@@ -39,7 +41,7 @@ class ServedDialects:
         self.experiments = [dialect.name for dialect in chosen if dialect.name in EXPERIMENTS]
         """The names of those that no ratified version of the protocol has."""
         advertised = [dialect.version for dialect in chosen if dialect.version]
-        surface = Surface(info, advertised, mirrored, may_be_task, output_schema, sessions)
+        surface = Surface(info, advertised, mirrored, task_support, output_schema, sessions, takes_tasks)
         self._versions = [each for dialect in chosen for each in dialect.versions]
         self._dialects: list[Dialect] = [dialect(surface) for dialect in chosen]
         self.first = self._dialects[0]

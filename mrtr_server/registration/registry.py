@@ -7,7 +7,7 @@ from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..flow.handler import TaskTerms
 from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, TaskSupport
 from .completions import Completer
 from .prompts import Prompt
 from .resources import Resource
@@ -100,10 +100,12 @@ class Registry:
         found = self.tools.get(tool)
         return found.entry.get("outputSchema") if found is not None else None
 
-    def may_be_task(self, tool: str) -> bool:
-        """Check whether a tool's calls may become tasks."""
-        found = self.tools.get(tool)
-        return found is not None and found.handler.task is not None
+    def task_support(self, tool: str) -> TaskSupport:
+        """Return whether a tool's calls become tasks; those of an unknown tool do not."""
+        terms = self.tasks.get(tool)
+        if terms is None:
+            return "forbidden"
+        return "required" if terms.required else "optional"
 
 
 def _add(records: dict[Any, Any], kind: str, name: object, record: Any) -> None:

@@ -263,6 +263,25 @@ class Store(ABC):
                 found.append(row)
         return found
 
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]:
+        """Return tasks of one owner as their client may see them, the newest first.
+
+        Args:
+            owner: whose they are; never empty.
+            before: when the task was created after which to begin, in seconds since the epoch, and its id.
+            most: how many to return.
+            most_bytes: about how large they may be together, in bytes; the first is returned however large it is.
+
+        Returns:
+            The tasks, without request and journal. Those of one moment come in an order that stays.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return []
+
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         """Change fields of a task, atomically, if it still has the version of `row`.
 
@@ -403,6 +422,12 @@ class TaskStore(Store):
     @override
     @abstractmethod
     async def find_task(self, id: str) -> TaskRow | None: ...
+
+    @override
+    @abstractmethod
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]: ...
 
     @override
     @abstractmethod

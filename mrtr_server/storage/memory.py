@@ -108,6 +108,8 @@ class _InProcessTasks(TaskStore):
         self._usage = usage
         self._bytes = 0
         self._tasks: dict[str, TaskRow] = {}
+        self._owned: dict[str, set[str]] = {}
+        """The ids of the tasks of each owner."""
         self._waiting = TaskQueues(self._tasks)
         self._leased: set[str] = set()
         """The ids of those that work under a lease, whether it has ended or not."""
@@ -142,6 +144,22 @@ class _InProcessTasks(TaskStore):
     async def find_task(self, id: str) -> TaskRow | None:
         row = self._tasks.get(id)
         return row if row is not None and row.expires > self._now() else None
+
+    @override
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]:
+        now = self._now()
+        with self._guard:
+            rows = [self._tasks[id] for id in self._owned.get(owner, ())]
+        rows = [row for row in rows if row.expires > now and (row.created, row.id) < before]
+        found: list[TaskRow] = []
+        for row in heapq.nlargest(most, rows, key=lambda row: (row.created, row.id)):
+            if found and most_bytes <= 0:
+                break
+            most_bytes -= row.visible_bytes
+            found.append(replace(row, call=b"", journal=b""))
+        return found
 
     @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
@@ -240,6 +258,10 @@ class _InProcessTasks(TaskStore):
         if more:
             self._bytes += more
             self._usage.add(row.caller, bytes=more)
+        if present is None or present.owner != row.owner:
+            self._disown(present)
+            if row.owner:
+                self._owned.setdefault(row.owner, set()).add(row.id)
         self._tasks[row.id] = row
         if row.status == "working" and row.lease:
             self._leased.add(row.id)
@@ -263,7 +285,15 @@ class _InProcessTasks(TaskStore):
             if expired is not None:
                 self._bytes -= _size(expired)
                 self._usage.add(expired.caller, tasks=-1, bytes=-_size(expired))
+                self._disown(expired)
             self._leased.discard(id)
+
+    def _disown(self, row: TaskRow | None) -> None:
+        owned = None if row is None else self._owned.get(row.owner)
+        if row is not None and owned is not None:
+            owned.discard(row.id)
+            if not owned:
+                del self._owned[row.owner]
 
 
 def _size(row: TaskRow) -> int:

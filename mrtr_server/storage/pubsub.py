@@ -114,6 +114,7 @@ class Listener:
             self._forget(self)
 
     def _add(self, change: Change) -> None:
+        self._changes.pop(change, None)  # the newest note counts
         self._changes[change] = None
         self._changed.set()
 

@@ -186,6 +186,13 @@ class WatchedStore(Store):
         return await _watched(self._outage, "find_tasks", self._store.find_tasks(ids, most_bytes=most_bytes), _nothing)
 
     @override
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]:
+        work = self._store.list_owned_tasks(owner, before=before, most=most, most_bytes=most_bytes)
+        return await _watched(self._outage, "list_owned_tasks", work, _nothing)
+
+    @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         work = self._store.change_task(row, seconds=seconds, **changes)
         return await self._in_touch("change_task", work, bool)

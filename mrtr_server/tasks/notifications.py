@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import StoreUnavailable
-from ..protocol.messages import Change, Subscription, Task
+from ..protocol.messages import Change, Subscription, Task, TaskStatus
 
 AGAIN_AFTER = 0.5
 """How long to wait before looking again at a task that could not be read, in seconds."""
@@ -21,6 +21,15 @@ class Looked(NamedTuple):
 
     tasks: Mapping[str, Task]
     left: Sequence[str]
+
+
+class Seen(NamedTuple):
+    """What a listener was told of a task."""
+
+    status: TaskStatus
+    updated: float
+    message: str
+    questions: tuple[str, ...]
 
 
 Look = Callable[[Sequence[str]], Awaitable[Looked]]
@@ -44,16 +53,25 @@ async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
 
 
 class TaskChanges:
-    """A subscription whose changes of tasks say how these are doing."""
+    """A subscription whose changes of tasks say how these are doing.
 
-    def __init__(self, changes: Subscription, wanted: frozenset[Change], look: Look) -> None:
+    Args:
+        changes: the subscription.
+        wanted: which of its changes are told.
+        look: returns tasks.
+        told: what the listener has been told of each task, by id; what it is told is put there.
+    """
+
+    def __init__(
+        self, changes: Subscription, wanted: frozenset[Change], look: Look, told: dict[str, Seen] | None = None
+    ) -> None:
         self.wanted = wanted
         self._changes = changes
         self._look = look
+        self._known = {} if told is None else told
         # A task that has ended before its listener came would never change again, so each is told of at first.
         tasks = sorted((change for change in wanted if change.kind == "task"), key=lambda change: change.uri)
         self._waiting: dict[Change, None] = dict.fromkeys(tasks)
-        self._last: dict[str, tuple[Any, ...]] = {}
 
     async def next(self) -> list[Change]:
         """Wait for changes. Return an empty list when the subscription has ended."""
@@ -77,9 +95,9 @@ class TaskChanges:
                 if not told:
                     await asyncio.sleep(AGAIN_AFTER)
             else:
-                told += [Change("task", id, task) for id, task in tasks.items() if self._last.get(id) != _seen(task)]
+                told += [Change("task", id, task) for id, task in tasks.items() if self._known.get(id) != seen_of(task)]
         self._waiting = dict.fromkeys(Change("task", id) for id in left)
-        self._last |= {change.uri: _seen(change.task) for change in told if change.task is not None}
+        self._known |= {change.uri: seen_of(change.task) for change in told if change.task is not None}
         return told
 
     def close(self) -> None:
@@ -87,5 +105,6 @@ class TaskChanges:
         self._changes.close()
 
 
-def _seen(task: Task) -> tuple[Any, ...]:
-    return task.status, task.updated, task.message, *task.questions
+def seen_of(task: Task) -> Seen:
+    """Return what a listener is told of a task, so that it is told of nothing twice."""
+    return Seen(task.status, task.updated, task.message, tuple(task.questions))

@@ -10,7 +10,7 @@ from ..errors import InternalFault, OverBudget, ProtocolError, RequestError
 from ..flow.journal import Journal
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..protocol.messages import Change, Complete, Subscription, TaskStatus
+from ..protocol.messages import Change, Complete, Progress, Subscription, TaskStatus
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
@@ -156,6 +156,14 @@ class TaskRecords:
     def notify_worker(self, id: str) -> None:
         """Send word of what a client did to a task to the worker that runs it, wherever that is."""
         self._fanout.publish(Change("run", id))
+
+    def notify_session(self, session: str) -> None:
+        """Send word of a new task to the stream of a session's notifications."""
+        self._fanout.publish(Change("session", session))
+
+    def notify_progress(self, row: TaskRow, progress: Progress) -> None:
+        """Send word of how far a task has come to those who wait for its result."""
+        self._fanout.publish(Change("progress", row.id, note=self.sealed.seal_progress(binding_of(row), progress)))
 
     def listen_for_workers(self, ids: Iterable[str]) -> Subscription:
         """Start to listen to what clients do to tasks, by their ids."""

@@ -14,7 +14,7 @@ from ..flow.journal import Journal
 from ..flow.outcomes import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
 from ..protocol.callers import Client, Principal
-from ..protocol.messages import JSON, Call, Complete
+from ..protocol.messages import JSON, Call, Complete, Progress
 from ..protocol.users import dump_user, load_user
 from ..storage.tasks import TaskRow
 from .questions import Questions
@@ -106,6 +106,17 @@ class SealedTasks:
         found = load_outcome(self._unseal(row, "outcome", row.outcome))
         return found if isinstance(found, Complete | RequestError) else None
 
+    def seal_progress(self, binding: RowBinding, progress: Progress) -> str:
+        """Seal how far a task has come."""
+        fields = [progress.token, progress.progress, progress.total, progress.message]
+        return self._codec.seal(_bound(binding, "progress"), to_json(fields, inf_nan_mode="null"))
+
+    def unseal_progress(self, binding: RowBinding, sealed: str) -> Progress:
+        """Return how far a task has come, as `seal_progress` sealed it."""
+        moved = "the progress belongs to another task or principal"
+        token, progress, total, message = from_json(self._codec.unseal(_bound(binding, "progress"), sealed, moved))
+        return Progress(token, progress, total, message, binding.id)
+
     def seal_wait(self, binding: RowBinding) -> str:
         """Seal a state for a client that is to come again for a result. It says nothing, and grants nothing."""
         return self._codec.seal(_bound(binding, "wait"), b"")
@@ -143,6 +154,8 @@ def _dump_call(call: Call) -> bytes:
         "host": call.headers.get(b"host", b"").decode("latin-1"),
         "root": call.root,
     }
+    if call.task is not None and call.task.at_once and call.progress_token is not None:
+        about["progress"] = call.progress_token  # it stays valid (Tasks, Task Progress Notifications)
     if len(to_json(about)) > LARGEST_META:
         message = f"Besides the arguments, a task keeps at most {LARGEST_META} bytes of its request"
         raise OverBudget(message, "_meta", LARGEST_META)
@@ -167,4 +180,5 @@ def _load_call(fields: JSON) -> Call:
         scopes=frozenset(fields.get("scopes", ())),
         headers={b"host": fields["host"].encode("latin-1")},
         root=fields["root"],
+        progress_token=fields.get("progress"),
     )

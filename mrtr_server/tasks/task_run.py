@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
-from ..protocol.messages import NOTHING, Note, Question
+from ..protocol.messages import NOTHING, Note, Progress, Question
 from ..storage.lease import Lease
 from ..storage.tasks import ENDED, TaskRow
 from .questions import Questions
@@ -19,7 +19,7 @@ from .records import TaskRecords
 logger = logging.getLogger("mrtr_server")
 
 SAY_EVERY = 0.5
-"""How often the message of a task is stored at most, in seconds."""
+"""How often the message of a task is stored at most, and its progress sent, in seconds."""
 
 AGAIN_AFTER = 0.3
 """How long to wait before the store is tried again, in seconds."""
@@ -60,6 +60,8 @@ class TaskRun:
         self._tried: dict[bytes, dict[str, str]] = {}
         """The journals that may have been stored without an answer from the store, and what they say is asked."""
         self._saying: asyncio.Task[None] | None = None
+        self._progress: Progress | None = None
+        self._sending: asyncio.TimerHandle | None = None
         self._told_dropped = False
         self._checking: asyncio.Future[bool] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -90,8 +92,27 @@ class TaskRun:
     # For the handler
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Drop a note: a task's client gets none (Tasks, Task Status Notifications)."""
+        """Send progress soon to those who wait for the result; messages go nowhere. May be called from a thread."""
+        if isinstance(note, Progress):
+            self._progress = note
+            with suppress(RuntimeError):  # the loop has ended, while a thread went on
+                self._loop.call_soon_threadsafe(self._send_soon)
         return NOTHING
+
+    def _send_soon(self) -> None:
+        if self._sending is None:
+            self._send_progress()
+            self._sending = self._loop.call_later(SAY_EVERY, self._send_later)
+
+    def _send_later(self) -> None:
+        self._sending = None
+        if self._progress is not None:
+            self._send_soon()
+
+    def _send_progress(self) -> None:
+        progress, self._progress = self._progress, None
+        if progress is not None and not (self.over or self.lost):
+            self._records.notify_progress(self.row, progress)
 
     async def may_begin(self) -> bool:
         """Check that the task is still this worker's, and not cancelled; see `Background.may_begin`.
@@ -274,6 +295,7 @@ class TaskRun:
 
     async def _end(self, changes: Changes, *, patient: bool) -> bool:
         async with self._writing:  # so that a message that is just being stored is
+            self._send_progress()
             self.over = True
             if self._saying is not None:
                 self._saying.cancel()

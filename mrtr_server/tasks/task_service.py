@@ -2,20 +2,20 @@
 
 import asyncio
 import logging
+import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from hmac import compare_digest
 from typing import Any
 
 from ..crypto.digests import digest
-from ..errors import Busy, InvalidRequestState, OverBudget, StoreUnavailable, UnknownTarget
+from ..errors import Busy, InvalidRequestState, OverBudget, RequestError, StoreUnavailable, UnknownTarget
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Call, Task, TaskOffer, TaskResult
+from ..protocol.messages import JSON, Call, Change, Progress, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
 from ..storage.tasks import ENDED, TaskRow
@@ -44,6 +44,11 @@ _FIRST_ASK_PREFIX = "task-"
 _LONGEST_ID = 128
 _MOST_LOOKED_UP = 256 * 1024
 """Bytes of tasks that are looked up at once, about."""
+
+Place = tuple[float, str]
+"""A place in a list of tasks: when a task was created, in seconds since the epoch, and its id."""
+
+_NEWEST: Place = (math.inf, "")
 
 AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
 """Returns answers by the keys of the task, where they come by others."""
@@ -94,7 +99,7 @@ class Tasks:
             OverBudget: its journal is too large, or what comes with its request.
             Full: too much is stored, by all callers or (`OverShare`) by this one.
         """
-        if call.principal is None and not self._told:
+        if not owner_of(call) and not self._told:
             self._told = True
             logger.warning(
                 "Tasks of callers who are not authenticated are protected by their ids alone; set auth= to bind each "
@@ -104,7 +109,7 @@ class Tasks:
         journal = journal or Journal(now)
         names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FIRST_ASK_PREFIX if offer.first_ask else "") + name for name in names]
-        binding, quota = RowBinding(ids[0], _owner(call.principal)), self._records.quotas.of(call.principal)
+        binding, quota = RowBinding(ids[0], owner_of(call)), self._records.quotas.of(call.principal)
         most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
@@ -131,6 +136,8 @@ class Tasks:
             row = await self._add(row, quota)
         if offer.first_ask:
             row = await self._settled(row)
+        if offer.at_once and call.session:
+            self._records.notify_session(call.session)
         return self.view(row)
 
     async def _add(self, row: TaskRow, quota: Quota) -> TaskRow:
@@ -163,11 +170,11 @@ class Tasks:
 
     async def see(self, call: Call) -> Task:
         """Return the task that a call is about. Raises `UnknownTarget`."""
-        return self.view(await self._find(call.target, _owner(call.principal)))
+        return self.view(await self._find(call.target, owner_of(call)))
 
     async def see_what_comes_of_it(self, call: Call) -> Task:
         """Return the task that a call has answered, when it has asked again or ended, or after a moment."""
-        row = await self._find(call.target, _owner(call.principal))
+        row = await self._find(call.target, owner_of(call))
         return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
 
     async def wait_for_result(self, call: Call) -> TaskResult:
@@ -177,16 +184,23 @@ class Tasks:
             UnknownTarget: there is no such task.
             Busy: there is no room to wait.
         """
-        row = await self._find(call.target, _owner(call.principal))
+        row = await self._find(call.target, owner_of(call))
         if not self._waiting.has_room(row) and self._records.status(row) == "working":
             raise Busy(AGAIN_AFTER)
         task = self.view(await self._until_settled(row, self._limits.result_wait_seconds))
         return TaskResult(task, self._sealed.seal_wait(binding_of(row)) if task.status == "working" else "")
 
+    def progress_in(self, call: Call, change: Change) -> Progress | None:
+        """Return how far the task of a call has come, as a change says; None if it does not say."""
+        with suppress(InvalidRequestState):
+            if change.note:
+                return self._sealed.unseal_progress(RowBinding(call.target, owner_of(call)), change.note)
+        return None
+
     def check_wait(self, call: Call) -> None:
         """Check the state that a request for a result was given to come again with. Raises `InvalidRequestState`."""
         try:
-            self._sealed.check_wait(RowBinding(call.target, _owner(call.principal)), call.state)
+            self._sealed.check_wait(RowBinding(call.target, owner_of(call)), call.state)
         except InvalidRequestState as refused:  # without the task's id, which may be all that protects it
             logger.warning("%s: refused a requestState: %s", call.method, refused.reason)
             raise
@@ -194,28 +208,53 @@ class Tasks:
     async def _until_settled(self, row: TaskRow, seconds: float) -> TaskRow:
         return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds)
 
-    async def peek(self, ids: Sequence[str], principal: Principal | None) -> Looked:
-        """Look up tasks of a principal, in one go unless they are large.
+    async def peek(self, ids: Sequence[str], owner: str) -> Looked:
+        """Look up tasks of an owner, in one go unless they are large.
 
         Args:
             ids: sorted, each once.
-            principal: whose they are; those of others do not exist for it.
+            owner: whose they are, see `owner_of`; those of others do not exist for it.
 
         Raises:
             StoreUnavailable: they can't be read.
         """
-        owner, now = _owner(principal), self._records.now()
         rows = await self.store.find_tasks([id for id in ids if len(id) <= _LONGEST_ID], most_bytes=_MOST_LOOKED_UP)
-        tasks: dict[str, Task] = {}
+        tasks = await self._views([row for row in rows if compare_digest(row.owner.encode(), owner.encode())])
+        return Looked({task.id: task for task in tasks}, [id for id in ids if id > rows[-1].id] if rows else [])
+
+    async def page(self, owner: str, before: Place | None, most: int) -> tuple[list[Task], Place | None]:
+        """Return some of the tasks of an owner, the newest first.
+
+        Args:
+            owner: whose they are, see `owner_of`. What is nobody's is in no list: its id protects it.
+            before: the task after which to begin; None for the newest.
+            most: how many to return at most.
+
+        Returns:
+            The tasks, and after which to begin next; None if there are no more.
+
+        Raises:
+            StoreUnavailable: they can't be read.
+        """
+        if not owner:
+            return [], None
+        rows = await self.store.list_owned_tasks(
+            owner, before=before or _NEWEST, most=most + 1, most_bytes=_MOST_LOOKED_UP
+        )
+        page = rows[:most]
+        is_all = len(rows) <= most and sum(row.visible_bytes for row in rows) < _MOST_LOOKED_UP
+        return await self._views(page), None if is_all else (page[-1].created, page[-1].id)
+
+    async def _views(self, rows: Iterable[TaskRow]) -> list[Task]:
+        """Return tasks as their client may see them, without those that can't be unsealed."""
+        now, tasks = self._records.now(), []
         for row in rows:
-            if not compare_digest(row.owner.encode(), owner.encode()):
-                continue
             in_time = row.status in ENDED or row.deadline > now
             try:
-                tasks[row.id] = self.view(row if in_time else await self._records.expire(row))
+                tasks.append(self.view(row if in_time else await self._records.expire(row)))
             except InvalidRequestState as refused:
-                logger.error("The listeners of a task are not notified, since it can't be unsealed: %s", refused.reason)
-        return Looked(tasks, [id for id in ids if id > rows[-1].id] if rows else [])
+                logger.error("A client is not told of a task, since it can't be unsealed: %s", refused.reason)
+        return tasks
 
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
         """Keep answers to what a task has open; others are ignored.
@@ -234,7 +273,7 @@ class Tasks:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         while True:
-            row = await self._find(call.target, _owner(call.principal))
+            row = await self._find(call.target, owner_of(call))
             if row.status in ENDED:
                 return
             questions = self._sealed.unseal_questions(row)
@@ -260,20 +299,40 @@ class Tasks:
                 reservation.run(changed)
             return changed
 
-    async def cancel(self, call: Call) -> Task:
-        """Cancel a task, and return it; one that has ended stays as it is. Raises `UnknownTarget`."""
-        return self.view(await self._cancel(call.target, _owner(call.principal)))
+    async def cancel(self, call: Call) -> tuple[Task, bool]:
+        """Cancel a task; one that has ended stays as it is.
 
-    async def _cancel(self, id: str, owner: str) -> TaskRow:
+        Returns:
+            The task, and whether it had ended.
+
+        Raises:
+            UnknownTarget: there is no such task.
+        """
+        row, had_ended = await self._cancel(call.target, owner_of(call))
+        return self.view(row), had_ended
+
+    async def _cancel(self, id: str, owner: str) -> tuple[TaskRow, bool]:
+        # Its worker gives the lease back when nothing of it runs any more.
+        return await self._end(id, owner, lambda row: {"status": "cancelled", "message": "", **NOTHING_LEFT})
+
+    async def fail(self, call: Call, error: RequestError) -> None:
+        """Fail a task, since its client can't answer what it asks; one that has ended stays as it is.
+
+        Raises:
+            UnknownTarget: there is no such task.
+        """
+        await self._end(call.target, owner_of(call), lambda row: self._records.failed(row, error))
+
+    async def _end(self, id: str, owner: str, changes: Callable[[TaskRow], dict[str, Any]]) -> tuple[TaskRow, bool]:
+        """End a task, and return it; and whether it had ended before."""
         while True:
             row = await self._find(id, owner)
             if row.status in ENDED:
-                return row
-            # Its worker gives the lease back when nothing of it runs any more.
-            cancelled = await self._records.change(row, status="cancelled", message="", **NOTHING_LEFT)
-            if cancelled is not None:
-                self._tell_worker(cancelled)
-                return cancelled
+                return row, True
+            ended = await self._records.change(row, **changes(row))
+            if ended is not None:
+                self._tell_worker(ended)
+                return ended, False
 
     def _tell_worker(self, row: TaskRow) -> None:
         """Notify the worker at once of what a client has done to its task, wherever it runs."""
@@ -306,6 +365,7 @@ class Tasks:
             names=questions.names,
             outcome=self._sealed.unseal_outcome(row),
             first_ask=row.id.startswith(_FIRST_ASK_PREFIX),
+            tool=row.name,
         )
 
     def _message(self, row: TaskRow) -> str:
@@ -313,5 +373,8 @@ class Tasks:
         return STEP_GOES_ON if row.status == "cancelled" and is_leased else row.message
 
 
-def _owner(principal: Principal | None) -> str:
-    return "" if principal is None else digest([principal.issuer, principal.subject, principal.client_id])
+def owner_of(call: Call) -> str:
+    """Return a digest of whose the tasks of a call are: its principal's, or else its session's; empty for nobody's."""
+    if (who := call.principal) is not None:
+        return digest([who.issuer, who.subject, who.client_id])
+    return digest(["session", call.session]) if call.session else ""

@@ -228,18 +228,20 @@ class Endpoint:
         """Serve a request of the handshake era, or a batch, which has no envelope."""
         reply: Reply | None
         call: Call | None = None
+        dialect = handshake.dialect
         request_id = None if envelope is None or not envelope.method else envelope.id
         try:
             if envelope is None:
                 reply = await handshake.serve_batch(body, connection)
             else:
                 connection = live = await handshake.connect(connection)
+                dialect = live.form
                 call = live.open(envelope, body)
                 del envelope, body  # as above
                 reply = await handshake.serve(call, live)
                 call = None
         except (Exception, asyncio.CancelledError) as error:
-            reply = await self._failed(error, connection, handshake.dialect, call, request_id)
+            reply = await self._failed(error, connection, dialect, call, request_id)
         if reply is not None:
             await connection.finish(*reply)
 

@@ -30,7 +30,7 @@ from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply
 from ..protocol.callers import Principal
 from ..protocol.json_size import has_more_values
 from ..protocol.jsonrpc import NO_METHOD
-from ..protocol.messages import ASKING_METHODS, Call, Listening
+from ..protocol.messages import OPEN_METHODS, Call, Listening
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch
@@ -98,13 +98,9 @@ class HandshakeEndpoint:
             if envelope.method == CANCELLED:
                 await self._cancel(envelope, principal)
             return True
-        answers = self._live.answers
-        asked = answers.open(envelope.id, principal) if isinstance(envelope.id, str) else None
-        if asked is None:
+        if not isinstance(envelope.id, str):
             return False
-        with store_needed():
-            await answers.keep(asked, self.dialect.load_answer(envelope), principal)
-        return True
+        return await self._calls.take(envelope.id, lambda: self.dialect.load_answer(envelope), principal)
 
     async def connect(self, connection: Connection) -> LiveConnection:
         """Return the response to a request, in the form of the version that its client speaks.
@@ -128,7 +124,7 @@ class HandshakeEndpoint:
         Raises:
             RequestError: why there is no outcome.
         """
-        if call.method not in ASKING_METHODS:
+        if call.method not in OPEN_METHODS:
             return connection.form.reply(call, await self._dispatcher.dispatch(call, connection))
         self._watch.enter(connection)
         try:
@@ -275,6 +271,7 @@ class HandshakeEndpoint:
             await self._refuse(connection)
             return
         call = Call("sessions/listen", {}, principal=principal, user=scope.get("user"), session=session)
+        call.task = connection.form.task_offer
         if (credentials := scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)
         with self._live.holds.hold(principal), self._counted(session):

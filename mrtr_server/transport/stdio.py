@@ -27,7 +27,7 @@ from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import CANCELLED, Dialect, Envelope, HandshakeDialect, read_envelope
 from ..protocol.headers import SESSION_HEADER
-from ..protocol.messages import ASKING_METHODS, Call, Discovery, Listening
+from ..protocol.messages import OPEN_METHODS, Call, Discovery, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
 from .in_flight import InFlight
@@ -256,24 +256,22 @@ class StdioServer:
         call = request.call
         if call is None or request.task is None:
             return  # it has not begun, and won't
-        if isinstance(request, OpenRequest) and call.method in ASKING_METHODS:
+        if isinstance(request, OpenRequest) and call.method in OPEN_METHODS:
             with suppress(StoreUnavailable, Busy):
                 await self._calls.cancel(call.session, call.request_id, call.principal)
         else:
             request.task.cancel()
 
     async def _take_response(self, envelope: Envelope) -> "asyncio.Task[Any] | None":
-        """Take a response: the answer to a question, or a message about a task. Any other is ignored."""
+        """Take a response: the answer to a question, or to a task, which has this shape. Any other is ignored."""
         handshake, principal = self._dialects.handshake, self._peer.principal
-        asked = None
         if handshake is not None and isinstance(envelope.id, str):
-            asked = self._live.answers.open(envelope.id, principal)
-        if asked is not None and handshake is not None:
             try:
-                await self._live.answers.keep(asked, handshake.load_answer(envelope), principal)
-            except (RequestError, StoreUnavailable) as error:
+                if await self._calls.take(envelope.id, lambda: handshake.load_answer(envelope), principal):
+                    return None
+            except RequestError as error:
                 report_failure("The answer to a question could not be kept", error=error)
-            return None
+                return None
         with suppress(RequestError):
             dialect = self._dialects.choose(envelope)
             if not isinstance(dialect, HandshakeDialect):
@@ -319,7 +317,7 @@ class StdioServer:
     async def _call(self, call: Call, request: OpenRequest) -> bytes:
         """Serve a request of the handshake era; see `LiveCalls.serve`."""
         peer, form = self._peer, request.form
-        if call.method in ASKING_METHODS:
+        if call.method in OPEN_METHODS:
             outcome = await self._calls.serve(call, request)
             if outcome is not None:
                 return form.reply(call, outcome).body
@@ -359,6 +357,8 @@ class StdioServer:
         peer, form = self._peer, self._form
         call = Call("sessions/listen", {}, principal=peer.principal, user=peer.user, session=peer.session.key)
         call.scopes = peer.scopes
+        if (handshake := self._dialects.handshake) is not None:
+            call.task = handshake.of_version(peer.session.version).task_offer
         opening = StdioRequest(peer, Envelope({}, call.method, None, {}, {}, has_headers=False), form)
         try:
             listening = await self._dispatcher.dispatch(call, opening)

@@ -36,6 +36,9 @@ METHODS = [
     "subscriptions/listen",
     "server/discover",
     "tasks/get",
+    "tasks/list",
+    "tasks/result",
+    "tasks/cancel",
     "",
     "x",
 ]

@@ -44,6 +44,7 @@ class TestInitialize:
             "prompts": {"listChanged": True},
             "resources": {"listChanged": True, "subscribe": True},
             "logging": {},
+            "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
         }
 
     def test_older_versions_have_fewer_fields(self, connect: Connect) -> None:

@@ -25,6 +25,7 @@ from mrtr_server.errors import (
     InvalidRequestState,
     MissingCapability,
     NoSharedStore,
+    NotAsTask,
     NotExecuted,
     OverBudget,
     OverShare,
@@ -201,6 +202,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (InvalidRequest("x", 5), 400, -32600, None),
     (PayloadTooLarge(10), 413, -32600, {"limit": "body_bytes", "value": 10}),
     (UnknownMethod("x/y"), 404, -32601, None),
+    (NotAsTask("x"), 404, -32601, {"name": "x"}),
     (InvalidParams("x"), 400, -32602, None),
     (InvalidParams("x", {"name": "y"}), 400, -32602, {"name": "y"}),
     (UnknownTarget("tool", "y"), 400, -32602, {"name": "y"}),
@@ -249,7 +251,7 @@ def below(kind: type[RequestError]) -> set[type[RequestError]]:
 
 @pytest.fixture(params=list(DIALECTS))
 def dialect(request: pytest.FixtureRequest) -> Dialect:
-    return DIALECTS[request.param](Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: False))
+    return DIALECTS[request.param](Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: "forbidden"))
 
 
 def test_every_error_is_in_the_table() -> None:

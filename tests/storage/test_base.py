@@ -151,7 +151,7 @@ class TestWithMore:
         own = {name for name, value in vars(Store).items() if "task" in name and callable(value)}
         # What can be told from the others has a default.
         assert own - {"find_tasks", "holds_task"} == TaskStore.__abstractmethods__ - Store.__abstractmethods__
-        assert len(own) == 9
+        assert len(own) == 10
         assert TaskStore.keeps_tasks is True
 
     async def test_one_that_does_not_say_what_it_holds_looks_the_task_up(self) -> None:
@@ -175,7 +175,7 @@ class TestWithMore:
     @pytest.mark.parametrize("kind", [TaskStore, InProcessStore, SQLStore, WatchedStore])
     def test_what_a_method_takes_and_its_defaults_are_the_same_in_every_store(self, kind: type[Store]) -> None:
         methods = [name for name, value in vars(Store).items() if name[0] != "_" and callable(value)]
-        assert len(methods) == 19
+        assert len(methods) == 20
         for name in methods:
             ours, promised = (inspect.signature(getattr(each, name)).parameters for each in (kind, Store))
             assert ours == promised, name

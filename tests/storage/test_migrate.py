@@ -25,7 +25,7 @@ from ..support.serving import KEYS, in_process
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = "3"
+NEWEST = "4"
 
 
 async def on(url: str, *statements: str) -> Any:
@@ -85,7 +85,7 @@ async def works(url: str) -> bool:
 class TestVersions:
     def test_each_has_a_migration_that_leads_to_it(self) -> None:
         for kind in ("sqlite", "postgresql"):
-            assert list(read_migrations(kind)) == ["1", "2", "3"]
+            assert list(read_migrations(kind)) == ["1", "2", "3", "4"]
 
     async def test_word_for_word_on_sqlite(self, tmp_path: Path) -> None:
         made, upgraded = tmp_path / "made.db", tmp_path / "upgraded.db"

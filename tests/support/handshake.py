@@ -35,7 +35,18 @@ _RESULTS = {
     "resources/list": "ListResourcesResult",
     "resources/templates/list": "ListResourceTemplatesResult",
     "completion/complete": "CompleteResult",
+    "tasks/get": "GetTaskResult",
+    "tasks/list": "ListTasksResult",
+    "tasks/cancel": "CancelTaskResult",
+    "tasks/result": "CallToolResult",
 }
+
+
+def result_of(message: JSON) -> str:
+    """Return what the schema calls the result of a request."""
+    if message["method"] == "tools/call" and "task" in message.get("params", {}):
+        return "CreateTaskResult"
+    return _RESULTS.get(message["method"], "Result")
 
 
 @cache
@@ -112,6 +123,15 @@ class Stream:
         return message
 
 
+class PlainReply(Reply):
+    """A reply whose result is what it says, of a task as of anything else."""
+
+    @property
+    def result(self) -> JSON:
+        assert "result" in self.message, self.message
+        return dict(self.message["result"])
+
+
 @dataclass
 class Handshake:
     """A client of one server or several.
@@ -170,9 +190,9 @@ class Handshake:
     def post(self, message: Any, **headers: str | None) -> Reply:
         """Post a message; return the whole reply, checked."""
         response = self.http.post(self.url(), content=json.dumps(message).encode(), headers=self.given(**headers))
-        reply = Reply(response.status_code, response.headers, response.content)
-        if isinstance(message, dict) and reply.body and "result" in reply.message and message["method"] in _RESULTS:
-            check(_RESULTS[message["method"]], reply.result, self.version)
+        reply = PlainReply(response.status_code, response.headers, response.content)
+        if isinstance(message, dict) and reply.body and "result" in reply.message:
+            check(result_of(message), reply.result, self.version)
         return reply
 
     def send(self, method: str, params: JSON | None = None, **headers: str | None) -> Reply:
@@ -190,6 +210,20 @@ class Handshake:
         with self.http.stream("POST", self.url(), content=content, headers=self.given(**headers)) as response:
             assert response.headers["content-type"].startswith("text/event-stream"), response.read()
             yield Stream(response, self.version)
+
+    def task(self, tool: str, ttl: int | None = None, **arguments: Any) -> JSON:
+        """Call a tool as a task; return the task."""
+        wanted = {} if ttl is None else {"ttl": ttl}
+        task: JSON = self.send("tools/call", {"name": tool, "arguments": arguments, "task": wanted}).result["task"]
+        return task
+
+    def about(self, method: str, task: JSON) -> Reply:
+        """Send a request about a task."""
+        return self.send(method, {"taskId": task["taskId"]})
+
+    def result_of(self, task: JSON, **headers: str | None) -> Any:
+        """Wait for the result of a task, and read the response as it comes; see `open`."""
+        return self.open("tasks/result", {"taskId": task["taskId"]}, **headers)
 
     def calling(self, tool: str, **arguments: Any) -> Any:
         """Call a tool that asks, and read its response as it comes; see `open`."""
@@ -248,6 +282,8 @@ def play(client: Handshake, exchange: JSON) -> list[JSON]:
             body = response.read()
             return [json.loads(body)] if body else []
         for event in Stream(response, client.version).events():
+            if not event.data:  # what one would come back to
+                continue
             message = event.message
             if {"method", "id"} <= message.keys():
                 assert client.answer(message, next(answers)).status == 202

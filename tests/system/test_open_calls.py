@@ -18,12 +18,13 @@ OCTOCAT = accept(name="octocat")
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[list[Process]]:
-    """Three servers with one key and one database."""
+def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Process]]:
+    """Three servers with one key and one database; of another application, if the test names one."""
+    app = getattr(request, "param", APP)
     environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/live.db"}
     with ExitStack() as stack:
         yield [
-            stack.enter_context(in_process(APP, log=tmp_path / f"{name}.log", environment=environment))
+            stack.enter_context(in_process(app, log=tmp_path / f"{name}.log", environment=environment))
             for name in ("a", "b", "c")
         ]
 
@@ -82,3 +83,30 @@ def test_three_questions_answered_with_a_kill_after_each(fleet: list[Process]) -
     assert flow.answer(confirm=yes).asks.keys() == {"from", "for"}
     done = flow.answer({"from": accept(name="x"), "for": accept(name="x")})
     assert done.text == "Emma of Jane, from x, for x"
+
+
+@pytest.mark.parametrize("fleet", ["tests.support.live_tasks_app:app"], indirect=True)
+def test_who_waits_for_a_task_goes_on_elsewhere_when_a_server_stops_and_when_one_is_killed(
+    fleet: list[Process],
+) -> None:
+    stopped, killed, other = fleet
+    client = Handshake(urls(stopped))
+    client.begin()
+    task = client.task("edit")
+    with client.result_of(task) as stream:
+        asked, request = stream.ask(), client.ids
+        stopped.process.send_signal(signal.SIGTERM)
+        list(stream.events())
+    assert stream.retry, "the client is told when to come back"
+    client.urls = urls(killed)
+    with client.resume(stream.last_id) as again:
+        client.accept(asked, name="Ann")
+        asked = again.ask()
+        killed.process.kill()
+        list(again.events())
+    client.urls = urls(other)
+    with client.resume(again.last_id) as third:
+        client.accept(asked, name="Bob")
+        response = third.end()
+    assert (response["id"], response["result"]["content"][0]["text"]) == (request, "Ann and Bob")
+    client.close()

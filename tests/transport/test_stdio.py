@@ -13,7 +13,7 @@ from starlette.authentication import SimpleUser
 from mrtr_server import Caller, Context, Elicit, Header, Limits, MRTRServer
 from mrtr_server.transport.lines import BACKLOG_BYTES
 
-from ..support import live_app
+from ..support import live_app, live_tasks_app
 from ..support.effects import EFFECTS
 from ..support.handshake import NEWEST, check
 from ..support.models import Login
@@ -357,6 +357,24 @@ class TestTheHandshakeEra:
         assert len([session.next() for _ in range(2)]) == 2
         session.close()
         assert session.rest() == [], "the notifications of the session before have ended"
+
+
+class TestTasks:
+    def test_a_task_asks_while_its_result_is_waited_for_and_its_status_is_told(self) -> None:
+        with over_pipes(live_tasks_app.register(MRTRServer("studio", shutdown_seconds=20))) as client:
+            client.initialize()
+            called = client.request("tools/call", {"name": "greet", "arguments": {}, "task": {}})
+            task = {"taskId": called["result"]["task"]["taskId"]}
+            id = client.begin("tasks/result", task)
+            told = []
+            while (message := client.next()).get("id") != id:
+                if message["method"] == "elicitation/create":
+                    assert message["params"]["_meta"][f"{PREFIX}related-task"] == task
+                    client.send(id=message["id"], result=ADA)
+                else:
+                    told.append(message["method"])
+            assert text(message) == "Hello, ada!"
+            assert set(told) <= {"notifications/tasks/status"}
 
 
 class TestBatches:

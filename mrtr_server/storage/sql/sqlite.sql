@@ -151,6 +151,25 @@ WHERE (id LIKE :reference || '%' OR id LIKE '%-' || :reference || '%') AND expir
 ORDER BY id
 LIMIT 2;
 
+-- name: list_owned_tasks
+-- Nobody's tasks are in no list, and the index leaves them out. The sum is as above.
+SELECT
+    id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, x'', x'', questions, outcome,
+    version, lease, leased_until, attempts, caller
+FROM (
+    SELECT *, sum(length(questions) + length(outcome) + length(message)) OVER (
+        ORDER BY created DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before
+    FROM (
+        SELECT * FROM mrtr_tasks
+        WHERE owner = :owner AND owner <> '' AND (created, id) < (:created, :id) AND expires > :now
+        ORDER BY created DESC, id DESC
+        LIMIT :most
+    ) AS newest
+) AS found
+WHERE coalesce(before, 0) < :most_bytes
+ORDER BY created DESC, id DESC;
+
 -- name: change_task
 -- The writer of the next version comes again where the first reply was lost with its connection.
 UPDATE mrtr_tasks SET {changes}

@@ -128,6 +128,16 @@ class SQLTasks(TaskStore):
         return [id for (id,) in await self.database.rows("find_referenced_tasks", reference=reference)]
 
     @override
+    async def list_owned_tasks(
+        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
+    ) -> list[TaskRow]:
+        created, id = before
+        found = await self.database.rows(
+            "list_owned_tasks", owner=owner, created=created, id=id, most=most, most_bytes=most_bytes
+        )
+        return [TaskRow(*each) for each in found]
+
+    @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         if "message" in changes:
             changes["message"] = _storable(changes["message"])

@@ -1,0 +1,219 @@
+"""Requests for the result of a task that stay open until it has ended, and ask meanwhile what the task asks.
+
+All of it is in the row of the task: what is asked, what was answered, and what came of it. So a stream only shows that,
+and an answer changes the row, whichever replica takes it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from ..errors import AnswerNotShared, Busy, InvalidRequest, RequestError, UnknownTarget
+from ..protocol.callers import Principal
+from ..protocol.messages import (
+    JSON,
+    NOTHING,
+    Call,
+    Change,
+    Note,
+    Outcome,
+    Outlet,
+    Question,
+    Subscription,
+    Task,
+    TaskOffer,
+    TaskResult,
+    TaskStatusResult,
+)
+from ..storage.tasks import ENDED
+from ..tasks.task_service import Tasks
+from .channel import Channel
+from .events import Event
+from .hold import RETRY
+from .parts import LiveParts
+from .questions import read_answer
+from .task_asks import AskedByTask
+
+LOOK = 5.0
+"""How long to wait for word of a change before looking at the task, in seconds: a process that dies may send none."""
+
+RETRY_AFTER = 1.0
+"""When a client that takes no stream is to come again to a server that drains, in seconds."""
+
+Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
+IsCancelled = Callable[[], Awaitable[bool]]
+
+
+class TaskResults:
+    """Serves the requests for results of tasks.
+
+    Args:
+        dispatch: answers calls.
+        tasks: knows the tasks.
+        parts: what open calls share.
+    """
+
+    def __init__(self, dispatch: Dispatch, tasks: Tasks, parts: LiveParts) -> None:
+        self._dispatch = dispatch
+        self._tasks = tasks
+        self._parts = parts
+
+    async def serve(
+        self, call: Call, channel: Channel, event: Event, cancelled: Change | None, is_cancelled: IsCancelled
+    ) -> Outcome | None:
+        """Wait for the end of a task, and send what it asks meanwhile.
+
+        Args:
+            call: the request.
+            channel: the response to its client.
+            event: where the stream stands.
+            cancelled: tells that the request may have been cancelled; None if it can't be.
+            is_cancelled: returns whether it has been.
+
+        Returns:
+            The result; None if the client has left, has cancelled the request, or continues elsewhere.
+
+        Raises:
+            RequestError: there is no such task, or no room for one more stream.
+        """
+        wanted = (Change("task", call.target), Change("progress", call.target))
+        changes = self._parts.answers.listen((), *wanted, *([] if cancelled is None else [cancelled]))
+        try:
+            task = await self._look(call)
+            if task.status in ENDED:
+                return TaskResult(task)
+            with self._parts.holds.hold(call.principal):
+                stream = _Stream(replace(event, expires=task.created + task.ttl), call, channel, self._parts)
+                await stream.mark()
+                channel.on_gone(changes.close)
+                channel.waits(True)
+                try:
+                    with self._parts.admission.on_drain(changes.close):
+                        while heard := await self._show(task, stream, changes):
+                            if cancelled in heard and await is_cancelled():
+                                return None
+                            task = await self._look(call)
+                            if task.status in ENDED:
+                                return TaskResult(task)
+                finally:
+                    channel.waits(False)
+                    channel.on_gone(None)
+                await stream.move()
+                return None
+        finally:
+            changes.close()
+
+    async def _show(self, task: Task, stream: "_Stream", changes: Subscription) -> list[Change] | None:
+        """Send what a task asks, and its progress until something else happens.
+
+        Returns:
+            What has happened; None if the stream is to end.
+        """
+        await stream.ask(task)
+        while True:
+            try:
+                async with asyncio.timeout(LOOK):
+                    heard = await changes.next()
+            except TimeoutError:
+                return [Change("task", task.id)]  # as far as is known
+            progress = [change for change in heard if change.kind == "progress"]
+            for change in progress:
+                if found := self._tasks.progress_in(stream.call, change):
+                    stream.channel.send(found)
+            if len(progress) < len(heard) or not heard:
+                return heard or None
+
+    async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
+        """Keep the answer to a question of a task.
+
+        Args:
+            id: what the client sent; it may be anything.
+            read: returns the answer, in one of the forms that `read_answer` takes.
+            principal: on whose behalf it came.
+
+        Returns:
+            Whether the id is that of a question. One that the task does not ask any more is answered in vain.
+
+        Raises:
+            RequestError: it could not be kept.
+            StoreUnavailable: likewise.
+        """
+        asked = self._parts.task_asks.open(id, principal)
+        if asked is None:
+            return False
+        call = Call("tasks/get", {}, asked.task, principal=principal, session=asked.session, task=TaskOffer())
+        try:
+            question = (await self._look(call)).questions.get(asked.key)
+            if question is not None:
+                await self._answer(call, asked.key, question, read())
+        except UnknownTarget:  # it has expired; or it is in another process, which can't be reached
+            if not self._parts.store.shared:
+                raise AnswerNotShared from None
+        return True
+
+    async def _answer(self, call: Call, key: str, question: Question, answer: JSON) -> None:
+        try:
+            given = read_answer(question, answer)
+        except RequestError as error:  # nobody can be asked instead
+            await self._tasks.fail(call, error)
+            return
+        await self._dispatch(replace(call, method="tasks/update", answers={key: given}), NOWHERE)
+
+    async def _look(self, call: Call) -> Task:
+        """Return the task as it is now. Raises `RequestError`."""
+        outcome = await self._dispatch(replace(call, method="tasks/get"), NOWHERE)
+        assert isinstance(outcome, TaskStatusResult)  # noqa: S101  the method has no other outcome
+        return outcome.task
+
+
+class _Stream:
+    """What the stream of one request has shown of a task."""
+
+    def __init__(self, event: Event, call: Call, channel: Channel, parts: LiveParts) -> None:
+        self.call = call
+        self.channel = channel
+        self._event = event
+        self._parts = parts
+
+    async def mark(self, retry: int | None = None) -> None:
+        """Send an event to come back to, if the client takes a stream."""
+        if self.channel.can_stream:
+            self.channel.prime(await self._id(), retry)
+
+    async def ask(self, task: Task) -> None:
+        """Send the questions that are open, without those that were sent before."""
+        seen = tuple(key for key in self._event.seen if key in task.questions)
+        self._event = replace(self._event, seen=seen)
+        parts, principal = self._parts, self.call.principal
+        for key, question in task.questions.items():
+            if key in seen:
+                continue
+            if not self.channel.can_stream:
+                raise InvalidRequest("This task asks a question, which needs Accept: text/event-stream")
+            self._event = replace(self._event, seen=(*self._event.seen, key))
+            request = parts.task_asks.seal(AskedByTask(task.id, key, self.call.session), principal)
+            page = parts.answers.elicitation(task.id, key, question)
+            self.channel.ask(request, replace(question, task=task.id), page, await self._id())
+
+    async def move(self) -> None:
+        """Send a client that is there to another replica. Raises `Busy` where it takes no stream."""
+        if self.channel.gone:
+            return
+        if not self.channel.can_stream:
+            raise Busy(RETRY_AFTER)
+        await self.mark(RETRY)
+
+    async def _id(self) -> str:
+        id = self._parts.events.seal(self._event, self.call.principal)
+        await self._parts.events.keep(id)
+        return id.after(0)
+
+
+class _Nowhere:
+    """An outlet of what has nothing to send."""
+
+    def send(self, note: Note) -> Awaitable[None]:
+        return NOTHING
+
+
+NOWHERE = _Nowhere()

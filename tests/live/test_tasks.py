@@ -1,0 +1,595 @@
+"""Tasks of 2025-11-25: what clients that begin with a handshake do with the tasks that all dialects share."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
+from starlette.requests import HTTPConnection
+
+from mrtr_server import Limits
+
+from ..support import live_tasks_app
+from ..support.effects import EFFECTS
+from ..support.handshake import OLDER, Handshake
+from ..support.live_app import GATE
+from ..support.wire import PREFIX, Reply
+from .conftest import Connect
+from .test_asks import SAMPLED, text
+
+JSON = dict[str, Any]
+RELATED, IMMEDIATE = PREFIX + "related-task", PREFIX + "model-immediate-response"
+METHODS = ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel"]
+OPEN = {"working", "input_required"}
+
+
+class Named(AuthenticationBackend):
+    """Believes who one says one is."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
+        name = conn.headers.get("authorization", "")
+        return (AuthCredentials(), SimpleUser(name)) if name else None
+
+
+@pytest.fixture
+def studio(connect: Connect) -> Callable[..., Handshake]:
+    """Serve the tools of `support/live_tasks_app.py`; see `connect`."""
+
+    def start(servers: int = 1, store: str = "", **given: Any) -> Handshake:
+        return connect(servers, store, register=live_tasks_app.register, **given)
+
+    return start
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    GATE.clear()
+    yield GATE
+    GATE.set()
+
+
+def until(client: Handshake, task: JSON, *statuses: str) -> JSON:
+    """Ask for a task until it has one of these statuses, as often as a client would; return it."""
+    for _ in range(400):
+        found: JSON = client.about("tasks/get", task).result
+        if found["status"] in statuses:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"the task is still {found['status']}")
+
+
+def ended(client: Handshake, task: JSON) -> JSON:
+    return until(client, task, "completed", "failed", "cancelled")
+
+
+def related(task: JSON) -> JSON:
+    return {RELATED: {"taskId": task["taskId"]}}
+
+
+def error_of(reply: Reply) -> tuple[int, int]:
+    """Return the status and the code of a reply that is an error."""
+    return reply.status, reply.message["error"]["code"]
+
+
+class TestWhatIsDeclared:
+    def test_the_newest_version_declares_tasks_and_no_older_one(self, studio: Callable[..., Handshake]) -> None:
+        assert studio(begin=False).begin()["capabilities"]["tasks"] == {
+            "list": {},
+            "cancel": {},
+            "requests": {"tools": {"call": {}}},
+        }
+        for version in OLDER:
+            assert "tasks" not in studio(begin=False, version=version).begin()["capabilities"]
+
+    def test_a_server_without_tasks_declares_none_and_has_no_such_method(self, connect: Connect) -> None:
+        def register(app: Any) -> Any:
+            app.tool(add)
+            return app
+
+        client = connect(begin=False, register=register)
+        assert "tasks" not in client.begin()["capabilities"]
+        for method in METHODS:
+            assert error_of(client.send(method, {"taskId": "x"})) == (200, -32601)
+        plain = client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {}})
+        reply = client.http.post(client.url(), json=plain, headers=client.given())
+        assert reply.json()["result"]["content"][0]["text"] == "3", "where nothing is declared, it is ignored"
+
+    def test_each_tool_says_whether_its_calls_become_tasks(self, studio: Callable[..., Handshake]) -> None:
+        tools = {tool["name"]: tool for tool in studio().send("tools/list").result["tools"]}
+        found = {name: tools[name]["execution"]["taskSupport"] for name in ("add", "count", "render", "edit")}
+        assert found == {"add": "forbidden", "count": "optional", "render": "required", "edit": "optional"}
+
+    @pytest.mark.parametrize("version", OLDER)
+    def test_older_versions_have_none_of_it(self, studio: Callable[..., Handshake], version: str) -> None:
+        client = studio(version=version)
+        assert all("execution" not in tool for tool in client.send("tools/list").result["tools"])
+        for method in METHODS:
+            assert error_of(client.send(method, {"taskId": "x"})) == (200, -32601)
+        params = {"name": "count", "arguments": {}, "task": {"ttl": 1000}}
+        reply = client.http.post(client.url(), json=client.request("tools/call", params), headers=client.given())
+        assert "content" in reply.json()["result"], "an unknown parameter is ignored"
+        assert error_of(client.call("render")) == (200, -32021)
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class TestCalls:
+    def test_a_call_with_task_is_answered_at_once_with_a_task(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        params = {"name": "count", "arguments": {"shelf": 2}, "task": {"ttl": 60_000}}
+        result = client.send("tools/call", params).result
+        task = result["task"]
+        assert (task["status"], task["ttl"], task["pollInterval"]) == ("working", 60_000, 500)
+        assert result["_meta"][RELATED] == {"taskId": task["taskId"]}
+        assert "count" in result["_meta"][IMMEDIATE]
+        assert ended(client, task)["status"] == "completed"
+        found = client.about("tasks/result", task).result
+        assert found["structuredContent"] == {"films": 6}
+        assert found["_meta"] == related(task)
+
+    @pytest.mark.parametrize(
+        ("wanted", "granted"), [({}, 600_000), ({"ttl": 10**9}, 600_000), ({"ttl": None}, 600_000)]
+    )
+    def test_the_time_to_live_is_the_shorter_of_what_both_want(
+        self, studio: Callable[..., Handshake], wanted: JSON, granted: int
+    ) -> None:
+        client = studio()
+        task = client.send("tools/call", {"name": "count", "arguments": {}, "task": wanted}).result["task"]
+        assert task["ttl"] == granted
+        assert client.about("tasks/get", task).result["ttl"] == granted
+
+    @pytest.mark.parametrize("task", [7, "x", [], {"ttl": "60000"}, {"ttl": -1}, {"ttl": 0}, {"ttl": True}])
+    def test_what_is_no_task_is_invalid(self, studio: Callable[..., Handshake], task: Any) -> None:
+        client = studio()
+        params = {"name": "count", "arguments": {}, "task": task}
+        assert error_of(client.send("tools/call", params)) == (200, -32602)
+
+    def test_a_tool_that_requires_a_task_is_no_method_without(self, studio: Callable[..., Handshake]) -> None:
+        reply = studio().call("render")
+        assert error_of(reply) == (200, -32601)
+        assert "params.task" in reply.message["error"]["message"]
+
+    def test_a_tool_without_tasks_is_no_method_with_one(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        params = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {}}
+        assert error_of(client.send("tools/call", params)) == (200, -32601)
+
+    def test_arguments_that_do_not_fit_are_an_error_and_no_task(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        reply = client.send("tools/call", {"name": "count", "arguments": {"shelf": "x"}, "task": {}})
+        assert error_of(reply) == (200, -32602)
+        assert "shelf" in reply.message["error"]["message"]
+        assert error_of(client.send("tools/call", {"name": "nope", "task": {}})) == (200, -32602)
+        assert client.send("tasks/list").result == {"tasks": []}
+
+    def test_without_task_the_same_tool_is_answered_in_the_call(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        assert client.call("count").result["structuredContent"] == {"films": 3}
+        with client.calling("edit") as stream:
+            client.accept(stream.ask(), name="Ann")
+            client.accept(stream.ask(), name="Bob")
+            assert text(stream.end()) == "Ann and Bob"
+        assert client.send("tasks/list").result == {"tasks": []}
+
+    def test_a_result_that_is_no_object_is_wrapped_as_in_a_call(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("pair")
+        ended(client, task)
+        assert client.about("tasks/result", task).result["structuredContent"] == {"result": [1, "x"]}
+
+
+class TestHowItEnds:
+    def test_a_failed_tool_is_a_failed_task_with_its_result(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("fail")
+        found = ended(client, task)
+        assert (found["status"], found["statusMessage"]) == ("failed", "The film is torn")
+        assert client.send("tasks/list").result["tasks"][0]["status"] == "failed"
+        result = client.about("tasks/result", task).result
+        assert (result["isError"], result["content"][0]["text"]) == (True, "The film is torn")
+        assert result["_meta"] == related(task)
+
+    def test_an_error_of_the_call_is_the_error_of_its_result(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("break_off")
+        assert ended(client, task)["statusMessage"] == "The studio is closed"
+        error = client.about("tasks/result", task).message["error"]
+        assert error == {"code": -32603, "message": "The studio is closed", "data": {"opens": "tomorrow"}}
+
+    def test_a_cancelled_task_has_no_result_and_runs_no_further_step(
+        self, studio: Callable[..., Handshake], gate: threading.Event
+    ) -> None:
+        client = studio()
+        task = client.task("greet")
+        until(client, task, "input_required")
+        assert client.about("tasks/cancel", task).result["status"] == "cancelled"
+        assert client.about("tasks/get", task).result["status"] == "cancelled"
+        assert error_of(client.about("tasks/result", task)) == (200, -32602)
+        assert EFFECTS == []
+
+    @pytest.mark.parametrize("tool", ["count", "fail", "break_off"])
+    def test_a_task_that_has_ended_is_not_cancelled(self, studio: Callable[..., Handshake], tool: str) -> None:
+        client = studio()
+        task = client.task(tool)
+        status = ended(client, task)["status"]
+        reply = client.about("tasks/cancel", task)
+        assert error_of(reply) == (200, -32602)
+        assert status in reply.message["error"]["message"]
+        assert client.about("tasks/get", task).result["status"] == status
+
+    def test_nor_is_one_that_was_cancelled(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("greet")
+        assert client.about("tasks/cancel", task).status == 200
+        assert error_of(client.about("tasks/cancel", task)) == (200, -32602)
+
+    def test_one_whose_time_is_over_has_failed(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("greet", ttl=300)
+        assert ended(client, task)["status"] == "failed"
+        assert error_of(client.about("tasks/result", task)) == (200, -32603)
+
+    @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
+    @pytest.mark.parametrize("id", ["", "x", "ä", "x" * 5000, 7, None])
+    def test_what_is_no_task_is_invalid(self, studio: Callable[..., Handshake], method: str, id: Any) -> None:
+        assert error_of(studio().send(method, {"taskId": id})) == (200, -32602)
+
+
+class TestQuestions:
+    def test_they_come_while_the_result_is_waited_for(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("greet")
+        assert until(client, task, "input_required")["status"] == "input_required"
+        with client.result_of(task) as stream:
+            asked = stream.ask()
+            assert asked["method"] == "elicitation/create"
+            assert asked["params"]["_meta"] == related(task)
+            client.accept(asked, name="Ann")
+            response = stream.end()
+        assert text(response) == "Hello, Ann!"
+        assert response["result"]["_meta"] == related(task)
+        assert EFFECTS == ["Hello, Ann!"]
+
+    def test_all_kinds_come_at_once_and_are_answered_in_any_order(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("everything")
+        with client.result_of(task) as stream:
+            asked = {message["method"]: message for message in (stream.ask(), stream.ask(), stream.ask())}
+            assert all(message["params"]["_meta"] == related(task) for message in asked.values())
+            assert client.answer(asked["roots/list"], {"roots": [{"uri": "file:///a"}]}).status == 202
+            client.accept(asked["elicitation/create"], name="Ann")
+            assert client.answer(asked["sampling/createMessage"], SAMPLED).status == 202
+            assert text(stream.end()) == "hello, Ann in 1 places"
+
+    @pytest.mark.parametrize("tool", ["greet_purely", "greet"])
+    def test_every_style_asks_the_same(self, studio: Callable[..., Handshake], tool: str) -> None:
+        client = studio()
+        with client.result_of(client.task(tool)) as stream:
+            client.accept(stream.ask(), name="Ann")
+            assert text(stream.end()) == "Hello, Ann!"
+
+    def test_what_would_be_asked_in_rounds_first_is_asked_by_the_task(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("edit")
+        with client.result_of(task) as stream:
+            client.accept(stream.ask(), name="Ann")
+            client.accept(stream.ask(), name="Bob")
+            assert text(stream.end()) == "Ann and Bob"
+
+    def test_a_page_has_the_name_of_its_elicitation(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        with client.result_of(client.task("open_page")) as stream:
+            asked = stream.ask()
+            assert asked["params"]["elicitationId"]
+            assert client.answer(asked, {"action": "accept"}).status == 202
+            assert text(stream.end()) == "opened"
+
+    def test_an_answer_that_does_not_fit_is_asked_for_again(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        with client.result_of(client.task("greet")) as stream:
+            client.accept(stream.ask(), name=7)
+            client.accept(stream.ask(), name="Ann")
+            assert text(stream.end()) == "Hello, Ann!"
+
+    @pytest.mark.parametrize("action", ["decline", "cancel"])
+    def test_a_no_is_a_result_that_says_so(self, studio: Callable[..., Handshake], action: str) -> None:
+        client = studio()
+        task = client.task("greet")
+        with client.result_of(task) as stream:
+            assert client.answer(stream.ask(), {"action": action}).status == 202
+            assert stream.end()["result"]["isError"]
+        assert client.about("tasks/get", task).result["status"] == "failed"
+        assert EFFECTS == []
+
+    def test_an_error_as_the_answer_dismisses_a_form_and_fails_a_sampling(
+        self, studio: Callable[..., Handshake]
+    ) -> None:
+        client = studio()
+        with client.result_of(client.task("greet")) as stream:
+            assert client.answer(stream.ask(), error={"code": -32603, "message": "No"}).status == 202
+            assert stream.end()["result"]["isError"]
+        with client.result_of(client.task("say_hello")) as stream:
+            assert client.answer(stream.ask(), error={"code": -32603, "message": "No model"}).status == 202
+            error = stream.end()["error"]
+        assert error["code"] == -32603
+        assert "No model" in error["message"]
+
+    def test_one_that_the_client_does_not_know_is_a_missing_capability(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        with client.result_of(client.task("say_hello")) as stream:
+            assert client.answer(stream.ask(), error={"code": -32601, "message": "Unknown"}).status == 202
+            assert stream.end()["error"]["code"] == -32021
+
+    def test_what_the_client_did_not_declare_is_not_asked(self, studio: Callable[..., Handshake]) -> None:
+        client = studio(capabilities={})
+        task = client.task("greet")
+        assert ended(client, task)["status"] == "failed"
+        assert error_of(client.about("tasks/result", task)) == (200, -32021)
+
+    def test_they_need_a_stream(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("greet")
+        reply = client.send("tasks/result", {"taskId": task["taskId"]}, Accept="application/json")
+        assert error_of(reply) == (400, -32600)
+        assert "text/event-stream" in reply.message["error"]["message"]
+
+    def test_a_new_request_for_the_result_asks_what_is_open_again(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("greet")
+        with client.result_of(task) as stream:
+            first = stream.ask()
+        with client.result_of(task) as stream:
+            again = stream.ask()
+            assert again["id"] != first["id"]
+            client.accept(first, name="Ann")
+            assert text(stream.end()) == "Hello, Ann!"
+        client.accept(again, name="Bob")
+        assert EFFECTS == ["Hello, Ann!"], "the first answer counts"
+
+    def test_an_answer_counts_when_nobody_waits_for_the_result(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("greet")
+        with client.result_of(task) as stream:
+            asked = stream.ask()
+        client.accept(asked, name="Ann")
+        assert ended(client, task)["status"] == "completed"
+        client.accept(asked, name="Bob")
+        assert text(client.about("tasks/result", task).message) == "Hello, Ann!"
+
+    def test_a_single_use_tool_has_its_effect_once(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        with client.result_of(client.task("pay", amount=5)) as stream:
+            client.accept(stream.ask(), confirm=True)
+            assert text(stream.end()) == "paid 5"
+        assert EFFECTS == ["paid 5"]
+
+
+class TestWaiting:
+    def test_a_task_that_works_holds_the_request_and_has_its_progress(
+        self, studio: Callable[..., Handshake], gate: threading.Event
+    ) -> None:
+        client = studio()
+        params = {"name": "wait", "arguments": {}, "task": {}, "_meta": {"progressToken": "p"}}
+        task = client.send("tools/call", params).result["task"]
+        with client.result_of(task) as stream:
+            assert client.about("tasks/get", task).result["status"] == "working"
+            gate.set()
+            while (message := stream.next()).get("method") == "notifications/progress":
+                assert message["params"]["progressToken"] == "p"
+                assert message["params"]["_meta"] == related(task)
+                progress = message["params"]["progress"]
+        assert progress == 2
+        assert text(message) == "waited"
+
+    def test_a_cancelled_request_ends_its_waiting_and_not_the_task(
+        self, studio: Callable[..., Handshake], gate: threading.Event
+    ) -> None:
+        client = studio()
+        task = client.task("wait")
+        with client.result_of(task) as stream:
+            cancelled = {"requestId": client.ids}
+            client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled})
+            assert [event.data for event in stream.events() if event.data] == []
+        assert client.about("tasks/get", task).result["status"] == "working"
+        gate.set()
+        assert ended(client, task)["status"] == "completed"
+
+    def test_a_task_that_is_cancelled_meanwhile_ends_the_waiting(
+        self, studio: Callable[..., Handshake], gate: threading.Event
+    ) -> None:
+        client = studio()
+        task = client.task("wait")
+        with client.result_of(task) as stream:
+            client.about("tasks/cancel", task)
+            assert stream.end()["error"]["code"] == -32602
+
+    def test_one_caller_has_a_share_of_the_streams(
+        self, studio: Callable[..., Handshake], gate: threading.Event
+    ) -> None:
+        app = {"auth": Named(), "limits": Limits(held_streams=1, caller_share=1.0)}
+        client = studio(app=app, headers={"Authorization": "ann"})
+        task = client.task("wait")
+        with client.result_of(task):
+            reply = client.about("tasks/result", task)
+            assert reply.status in (429, 503)
+            assert reply.headers["retry-after"]
+
+
+class TestElsewhere:
+    def test_every_request_may_go_to_another_replica(self, studio: Callable[..., Handshake], database: str) -> None:
+        client = studio(3, database)
+        task = client.task("everything")
+        with client.result_of(task) as stream:
+            for message in (stream.ask(), stream.ask(), stream.ask()):
+                answers: JSON = {
+                    "elicitation/create": {"action": "accept", "content": {"name": "Ann"}},
+                    "sampling/createMessage": SAMPLED,
+                    "roots/list": {"roots": []},
+                }
+                assert client.answer(message, answers[message["method"]]).status == 202
+            assert text(stream.end()) == "hello, Ann in 0 places"
+        assert client.about("tasks/get", task).result["status"] == "completed"
+        assert [each["taskId"] for each in client.send("tasks/list").result["tasks"]] == [task["taskId"]]
+        assert error_of(client.about("tasks/cancel", task)) == (200, -32602)
+        assert text(client.about("tasks/result", task).message) == "hello, Ann in 0 places"
+
+    def test_a_stream_that_broke_continues_and_asks_nothing_twice(
+        self, studio: Callable[..., Handshake], database: str
+    ) -> None:
+        client = studio(2, database)
+        task = client.task("edit")
+        with client.result_of(task) as stream:
+            first, request = stream.ask(), client.ids
+        with client.resume(stream.last_id) as again:
+            client.accept(first, name="Ann")
+            second = again.ask()
+            assert second["params"]["message"] == "Who ends?"
+        client.accept(second, name="Bob")
+        with client.resume(again.last_id) as again:
+            response = again.end()
+        assert response["id"] == request
+        assert text(response) == "Ann and Bob"
+
+    def test_a_question_that_did_not_arrive_is_sent_again(self, studio: Callable[..., Handshake]) -> None:
+        client = studio(2)
+        task = client.task("greet")
+        with client.result_of(task) as stream:
+            first = next(event for event in stream.events() if event.id)
+            stream.ask()
+        with client.resume(first.id) as again:
+            client.accept(again.ask(), name="Ann")
+            assert text(again.end()) == "Hello, Ann!"
+
+    def test_a_task_is_cancelled_through_any_replica(
+        self, studio: Callable[..., Handshake], database: str, gate: threading.Event
+    ) -> None:
+        client = studio(2, database)
+        task = client.task("wait")
+        with client.result_of(task) as stream:
+            assert client.about("tasks/cancel", task).result["status"] == "cancelled"
+            assert stream.end()["error"]["code"] == -32602
+
+    def test_an_answer_at_a_process_that_shares_no_store_is_refused(self, studio: Callable[..., Handshake]) -> None:
+        one, other = studio(), studio()
+        with one.result_of(one.task("greet")) as stream:
+            asked = stream.ask()
+            assert error_of(other.answer(asked, {"action": "cancel"})) == (503, -32603)
+
+
+class TestWhoseTheyAre:
+    def test_to_another_user_a_task_does_not_exist(self, studio: Callable[..., Handshake]) -> None:
+        ann = studio(app={"auth": Named()}, headers={"Authorization": "ann"})
+        bob = Handshake(ann.urls, headers={"Authorization": "bob"})
+        bob.begin()
+        task = ann.task("greet")
+        with ann.result_of(task) as stream:
+            asked = stream.ask()
+            for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+                assert error_of(bob.about(method, task)) == (200, -32602)
+            assert bob.send("tasks/list").result == {"tasks": []}
+            assert bob.answer(asked, {"action": "decline"}).status == 400, "it opens nothing for him"
+            ann.accept(asked, name="Ann")
+            assert text(stream.end()) == "Hello, Ann!"
+        bob.close()
+
+    def test_a_user_has_them_in_every_session(self, studio: Callable[..., Handshake]) -> None:
+        ann = studio(app={"auth": Named()}, headers={"Authorization": "ann"})
+        task = ann.task("count")
+        later = Handshake(ann.urls, headers={"Authorization": "ann"})
+        later.begin()
+        assert ended(later, task)["status"] == "completed"
+        assert [each["taskId"] for each in later.send("tasks/list").result["tasks"]] == [task["taskId"]]
+        later.close()
+
+    def test_without_users_they_belong_to_the_session(self, studio: Callable[..., Handshake]) -> None:
+        one = studio()
+        other = Handshake(one.urls)
+        other.begin(title="another")
+        task = one.task("greet")
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            assert error_of(other.about(method, task)) == (200, -32602)
+        assert other.send("tasks/list").result == {"tasks": []}
+        assert len(one.send("tasks/list").result["tasks"]) == 1
+        other.close()
+
+    def test_without_users_and_session_the_id_alone_protects_a_task_and_no_list_has_it(
+        self, studio: Callable[..., Handshake]
+    ) -> None:
+        client = studio(begin=False)
+        client.headers = {"MCP-Protocol-Version": client.version}
+        task = client.task("count")
+        assert ended(client, task)["status"] == "completed"
+        assert client.send("tasks/list").result == {"tasks": []}
+
+    def test_a_log_never_has_the_id_of_a_task(
+        self, studio: Callable[..., Handshake], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = studio()
+        with caplog.at_level(logging.DEBUG, "mrtr_server"):
+            task = client.task("greet")
+            with client.result_of(task) as stream:
+                client.accept(stream.ask(), name="Ann")
+                stream.end()
+            client.about("tasks/cancel", task)
+        assert task["taskId"] not in caplog.text
+
+
+class TestLists:
+    def test_they_come_page_by_page_the_newest_first(self, studio: Callable[..., Handshake], database: str) -> None:
+        client = studio(2, database, app={"page_size": 2})
+        made = [client.task("count")["taskId"] for _ in range(5)]
+        listed: list[str] = []
+        cursor: JSON = {}
+        for _ in range(3):
+            page = client.send("tasks/list", cursor).result
+            listed += [each["taskId"] for each in page["tasks"]]
+            cursor = {"cursor": page.get("nextCursor")}
+        assert listed == made[::-1]
+        assert cursor == {"cursor": None}
+
+    def test_a_cursor_of_something_else_is_invalid(self, studio: Callable[..., Handshake]) -> None:
+        one = studio(app={"page_size": 1})
+        other = Handshake(one.urls)
+        other.begin(title="another")
+        for _ in range(2):
+            one.task("count")
+        foreign = one.send("tasks/list").result["nextCursor"]
+        tools = one.send("tools/list").result["nextCursor"]
+        for cursor in ("x", 7, tools, "x" * 10_000):
+            assert error_of(one.send("tasks/list", {"cursor": cursor})) == (200, -32602)
+        assert error_of(other.send("tasks/list", {"cursor": foreign})) == (200, -32602)
+        other.close()
+
+
+class TestNotifications:
+    def test_a_session_hears_how_its_tasks_are_doing(self, studio: Callable[..., Handshake], database: str) -> None:
+        client = studio(2, database)
+        before = client.task("greet")
+        until(client, before, "input_required")
+        with client.listen() as stream:
+            with client.result_of(before) as result:
+                client.accept(result.ask(), name="Ann")
+                result.end()
+            while (message := stream.next())["params"]["status"] != "completed":
+                assert message["method"] == "notifications/tasks/status"
+            assert message["params"]["taskId"] == before["taskId"]
+            assert "_meta" not in message["params"]
+            task = client.task("greet")
+            message = stream.next()
+            assert (message["params"]["taskId"], message["params"]["status"]) == (task["taskId"], "input_required")
+
+    def test_another_user_hears_nothing(self, studio: Callable[..., Handshake]) -> None:
+        ann = studio(app={"auth": Named()}, headers={"Authorization": "ann"})
+        bob = Handshake(ann.urls, headers={"Authorization": "bob"})
+        bob.begin()
+        with bob.listen() as stream:
+            ended(ann, ann.task("count"))
+            bob.task("greet")
+            assert stream.next()["params"]["status"] == "input_required"
+        bob.close()
