@@ -794,7 +794,7 @@ class TestCancellation:
 
 async def test_small_tasks_are_looked_up_in_one_go(client: AsyncClient, server: MRTRServer) -> None:
     ids = sorted([(await started(client, "sure")).task for _ in range(3)])
-    tasks, left = await server._parts.tasks.peek(ids, None)
+    tasks, left = await server._parts.tasks.peek(ids, "")
     assert (sorted(tasks), left) == (ids, [])
 
 
