@@ -15,9 +15,10 @@ from typing import Any
 
 from mrtr_server import MRTRServer
 from mrtr_server.deployment.stdio_process import serve_stdio
+from mrtr_server.testing import EVERYTHING
 from mrtr_server.transport.standard_streams import StandardStreams
 
-from .handshake import EVERYTHING, NEWEST
+from .handshake import NEWEST
 
 JSON = dict[str, Any]
 
