@@ -676,8 +676,9 @@ class TestReplicas:
     ) -> None:
         monkeypatch.delenv("MRTR_KEYS", raising=False)
         alone = MRTRServer("alone")
-        assert len(caplog.records) == 1
         alone.tool(name="greet")(greet)
+        Client(alone).request("tools/list")
+        assert len(caplog.records) == 1
         assert Client(*replicas(alone, 2)).call("greet", answers={"login": ANN}).complete
         assert len(caplog.records) == 1
 
