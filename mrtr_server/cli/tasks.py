@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 import click
 from pydantic_core import to_json
 
-from ..errors import InvalidRequestState, MRTRError, UnknownTarget
+from ..errors import InvalidRequestState, MRTRError, SetupError, UnknownTarget
 from ..protocol.messages import JSON, TaskStatus
 from ..storage.tasks import TaskRow
 from .database import takes_database
@@ -102,6 +102,8 @@ def _run(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:
 
     async def run() -> T:
         store = SQLStore(database.strip())
+        if store.is_new:  # to look would make the file
+            raise SetupError(f"{store.database.name}: there is no such file; check the URL of the database")
         try:
             return await work(store)
         finally:

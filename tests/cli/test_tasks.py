@@ -135,3 +135,9 @@ def test_only_a_task_that_failed_is_retried_and_only_with_its_keys(operator: Ope
     operator.processes.environment["MRTR_KEYS"] = "ab" * 32
     assert "does not open: sealed under a key that is not in the ring" in operator.refused("retry", failed)
     assert len(operator.listed()) == 2
+
+
+def test_a_mistyped_file_is_said_and_not_made(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["tasks", "list"], env={"MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/mistyped.db"})
+    assert (result.exit_code, "there is no such file" in result.output) == (1, True), result.output
+    assert list(tmp_path.iterdir()) == []
