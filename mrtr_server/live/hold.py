@@ -31,7 +31,7 @@ class Hold:
         cancelled: tells that the call may have been cancelled; None if it can't be.
     """
 
-    _has_sent = False
+    _has_sent = _is_too_late = False
     heard_of_cancellation = False
     """Whether the call may have been cancelled."""
 
@@ -119,13 +119,21 @@ class Hold:
                 self._channel.ask(request, question, page, self._id.after(number))
 
     async def _hear(self) -> None:
+        ending = asyncio.get_running_loop().call_at(self._deadline, self._end_in_vain)
+        try:
+            await self._hear_in_time()
+        finally:
+            ending.cancel()
+        if self._is_too_late and not self._is_answered:
+            await self._give_up()
+
+    def _end_in_vain(self) -> None:
+        self._is_too_late = True
+        self._changes.close()
+
+    async def _hear_in_time(self) -> None:
         while not self._is_answered:
-            try:
-                async with asyncio.timeout_at(self._deadline):
-                    heard = await self._changes.next()
-            except TimeoutError:
-                await self._give_up()
-                return
+            heard = await self._changes.next()
             if not heard:
                 return
             for change in heard:
