@@ -81,6 +81,7 @@ class Hold:
             self._channel.on_gone(self._changes.close)
             self._channel.waits(True)
             try:
+                await self._channel.flush()
                 with self._admission.on_drain(self._changes.close):
                     await self._hear()
             finally:
