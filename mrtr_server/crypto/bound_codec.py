@@ -7,6 +7,18 @@ from .codec import SealedCodec
 from .keys import KeyRing
 
 
+class PlainCodec:
+    """Stands in for a `BoundCodec` where what is kept never leaves the memory of the process that has the keys."""
+
+    def seal(self, place: bytes, payload: bytes) -> str:
+        """Return a payload, which is UTF-8, as text."""
+        return payload.decode()
+
+    def unseal(self, place: bytes, sealed: str | bytes, moved: str) -> bytes:
+        """Return the payload again."""
+        return sealed if isinstance(sealed, bytes) else sealed.encode()
+
+
 class BoundCodec:
     """Seals what belongs to one place: a row of a store, a list, a request.
 
@@ -62,3 +74,18 @@ class BoundCodec:
             InvalidRequestState: it was not sealed under this ring and for this purpose.
         """
         return self._codec.reseal(sealed.decode("ascii", "replace"))
+
+
+RowCodec = BoundCodec | PlainCodec
+"""Protects what is kept in rows of a store."""
+
+
+def row_codec(ring: KeyRing, purpose: str, *, in_memory: bool) -> RowCodec:
+    """Return what protects rows.
+
+    Args:
+        ring: as for `BoundCodec`.
+        purpose: likewise.
+        in_memory: whether the store keeps them in the memory of this process alone.
+    """
+    return PlainCodec() if in_memory else BoundCodec(ring, purpose)

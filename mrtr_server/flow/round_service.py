@@ -284,7 +284,7 @@ class RoundService:
                 raise InvalidRequestState("not a string")
             if len(call.state) > self._longest_state:
                 raise InvalidRequestState("too large")
-            journal = Journal.load(self._codec.unseal(call.state), bound_to, self._clock())
+            journal = Journal.load(call.journal or self._codec.unseal(call.state), bound_to, self._clock())
         except InvalidRequestState as refused:
             logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
@@ -397,4 +397,4 @@ class RoundService:
         if journal.single_use:
             self._require_shared_store(handler.name)
         expires = min(now + seconds, journal.started + self._limits.flow_seconds)
-        return NeedsInput(questions, self._codec.seal(payload), expires)
+        return NeedsInput(questions, self._codec.seal(payload), expires, payload)

@@ -10,7 +10,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from ..concurrency.shutdown import Shutdown
-from ..crypto.bound_codec import BoundCodec
+from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_bytes
 from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestError, StoreUnavailable
 from ..logs.failures import report_failure
@@ -91,14 +91,14 @@ class Redeemer:
 
     Args:
         store: knows what has been redeemed.
-        codec: seals the outcomes that are recorded; of a purpose of its own.
+        codec: protects the outcomes that are recorded; of a purpose of its own.
         quotas: how many states a caller may redeem while they are remembered.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
         clock: returns the time, in seconds since the epoch.
     """
 
     def __init__(
-        self, store: Store, codec: BoundCodec, quotas: Quotas, *, lease: float, clock: Callable[[], float]
+        self, store: Store, codec: RowCodec, quotas: Quotas, *, lease: float, clock: Callable[[], float]
     ) -> None:
         self._store = store
         self._quotas = quotas
@@ -109,7 +109,7 @@ class Redeemer:
         self._unrecorded: dict[str, _Delivery] = {}
         """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
 
-    async def once(self, call: Call, expires: float, run: Run) -> Outcome:
+    async def once(self, call: Call, expires: float, run: Run, purpose: bytes = b"") -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
 
         A client that leaves does not end what has begun: it runs to its end, and is recorded.
@@ -118,12 +118,13 @@ class Redeemer:
             call: the request; its state has been opened.
             expires: when the state expires, in seconds since the epoch.
             run: runs the handler; called at most once.
+            purpose: what is redeemed of the state: one state may be redeemed once for each.
 
         Raises:
             RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or the store
                 can't say whether it was, or remembers as many as it may.
         """
-        state = str(call.state).encode()
+        state = purpose + str(call.state).encode()
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
         answers = digest_bytes(state + b" " + canonical(dict(call.answers or {})))
         delivery = _Delivery(call, digest_bytes(state), answers, expires, run)

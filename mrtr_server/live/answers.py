@@ -4,11 +4,13 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from secrets import token_hex
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
+from ..crypto.bound_codec import BoundCodec, row_codec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_ANSWER
@@ -69,7 +71,7 @@ class Answers:
         clock: Callable[[], float],
     ) -> None:
         self._ids = BoundCodec(ring, "live ask")
-        self._codec = BoundCodec(ring, LIVE_ANSWER)
+        self._codec = row_codec(ring, LIVE_ANSWER, in_memory=store.in_memory)
         self._audience = audience
         self._store = store
         self._fanout = fanout
@@ -77,6 +79,8 @@ class Answers:
         self._clock = clock
         self._name = token_hex(8)
         self._began = clock()
+        self._sealed_here: dict[str, tuple[bytes, Asked]] = {}
+        """What the ids hold that were sealed here, and to whom they belong, while their answers are waited for."""
         self._awaited: dict[str, int] = {}
         """How many open calls wait here, by round."""
         self._guard = threading.Lock()
@@ -84,11 +88,21 @@ class Answers:
     # The ids of questions
 
     def seal(self, asked: Asked, principal: Principal | None) -> str:
-        """Return the id of the request that asks. It begins with the question's key, for who reads the messages."""
-        fields = [asked.round, asked.key, asked.expires]
+        """Return the id of the request that asks, which is to be forgotten when nobody waits for its answer here.
+
+        It begins with the question's key, for who reads the messages.
+        """
+        fields: list[Any] = [asked.round, asked.key, asked.expires]
         if not self._store.shared:
             fields += [self._asker, self._clock()]
-        return f"{asked.key}.{self._ids.seal(self._place(principal), to_json(fields))}"
+        place = self._place(principal)
+        id = f"{asked.key}.{self._ids.seal(place, to_json(fields))}"
+        self._sealed_here[id] = place, Asked(*fields)
+        return id
+
+    def forget(self, id: str) -> None:
+        """Forget what `seal` returned; it opens all the same."""
+        self._sealed_here.pop(id, None)
 
     def open(self, id: str, principal: Principal | None) -> Asked | None:
         """Return what was asked.
@@ -102,6 +116,9 @@ class Answers:
         """
         if len(id) > _LONGEST_ID:
             return None
+        if (known := self._sealed_here.get(id)) is not None:  # as nearly always in one process
+            place, asked = known
+            return asked if compare_digest(place, self._place(principal)) else None
         key, _, sealed = id.rpartition(".")
         try:
             asked = Asked(*from_json(self._ids.unseal(self._place(principal), sealed, "belongs to another principal")))
@@ -138,16 +155,16 @@ class Answers:
             return  # the round can't run any more
         sealed = self._codec.seal(_answer_place(id), to_json(answer))
         keep, quota = max(left, 0.0) + KEPT_AFTER, self._quotas.of(principal)
-        if await self._store.put(id, sealed.encode(), keep=keep, quota=quota):
-            self._fanout.publish(Change("answer", id, note=sealed))
-        else:
-            self._fanout.publish(Change("answer", id))
+        is_first = await self._store.put(id, sealed.encode(), keep=keep, quota=quota)
+        # What is not sealed stays where it is; to look there costs nothing.
+        note = sealed if is_first and not self._store.in_memory else ""
+        self._fanout.publish(Change("answer", id, note=note))
 
     async def find(self, asked: Asked) -> JSON | None:
         """Return the answer to a question; None if there is none. Raises `StoreUnavailable`."""
         id = self.row_of(asked)
         found = await self._store.get(id)
-        return None if found is None else self._read(id, found.decode("ascii", "replace"))
+        return None if found is None else self._read(id, found)
 
     def begin_to_await(self, round: str) -> None:
         """Note that a call waits here for the answers of a round, until `end_to_await` is called as often."""
@@ -200,7 +217,7 @@ class Answers:
                     found[each.key] = answer
         return found
 
-    def _read(self, id: str, sealed: str) -> JSON:
+    def _read(self, id: str, sealed: str | bytes) -> JSON:
         try:
             answer: JSON = from_json(self._codec.unseal(_answer_place(id), sealed, "kept for another question"))
         except InvalidRequestState as refused:

@@ -60,6 +60,8 @@ class Hold:
         pages = (Change("page", question.page) for question in event.questions.values() if question.page)
         self._changes = answers.listen(self._rows, *pages, *([] if cancelled is None else [cancelled]))
         self._found: dict[str, JSON] = {}
+        self._requests: list[str] = []
+        """The ids of the requests that were sent."""
         left = event.expires - now
         self._deadline = asyncio.get_running_loop().time() + left - min(ANSWERED_BEFORE, left / 10)
 
@@ -104,6 +106,8 @@ class Hold:
 
     def close(self) -> None:
         """End the waiting."""
+        for id in self._requests:
+            self._answers.forget(id)
         self._changes.close()
 
     @property
@@ -120,8 +124,13 @@ class Hold:
         for number, (key, question) in enumerate(event.questions.items(), 1):
             if number > event.sent:
                 asked = self._asked[key]
-                request, page = answers.seal(asked, self._principal), answers.elicitation(self._round, key, question)
+                request, page = self._seal(asked), answers.elicitation(self._round, key, question)
                 self._channel.ask(request, question, page, self._id.after(number))
+
+    def _seal(self, asked: Asked) -> str:
+        id = self._answers.seal(asked, self._principal)
+        self._requests.append(id)
+        return id
 
     async def _hear(self) -> None:
         ending = asyncio.get_running_loop().call_at(self._deadline, self._end_in_vain)

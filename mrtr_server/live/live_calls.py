@@ -163,7 +163,7 @@ class LiveCalls:
             event: where the client left, if it has come back.
         """
         while isinstance(outcome, NeedsInput):
-            is_new = event is None
+            is_new, journal = event is None, outcome.journal
             if event is None:
                 event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
             if self._admission.draining if event.questions else self._admission.is_full and channel.can_move:
@@ -177,7 +177,7 @@ class LiveCalls:
                     return None
                 answers = read_answers(event.questions, found)
             call = channel.load(event.origin)
-            call.state, call.answers = event.state, answers
+            call.state, call.journal, call.answers = event.state, journal, answers
             outcome = await self._redeem(call, event.expires, running, channel)
             event = None
         return outcome
@@ -189,7 +189,7 @@ class LiveCalls:
             return await running.within(asyncio.current_task(), self._dispatch(call, channel))
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
-        return await self._parts.redeemer.once(replace(call, state=f"live {call.state}"), expires, run)
+        return await self._parts.redeemer.once(call, expires, run, b"live ")
 
     async def _end_with_pages(self, event: Event, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ..crypto.bound_codec import BoundCodec
+from ..crypto.bound_codec import row_codec
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_OUTCOME
 from ..flow.admission import Admission
@@ -59,7 +59,8 @@ class LiveParts:
         self.pages = RequiredPages(ring, audience, store, self.states, self.answers, quotas)
         self.cancellations = Allowance(clock)
         self.holds = Holds(limits)
-        self.redeemer = Redeemer(store, BoundCodec(ring, LIVE_OUTCOME), quotas, lease=LEASE, clock=clock)
+        outcomes = row_codec(ring, LIVE_OUTCOME, in_memory=store.in_memory)
+        self.redeemer = Redeemer(store, outcomes, quotas, lease=LEASE, clock=clock)
         self.quotas = quotas
         self.is_shared = is_shared
         self.store = store

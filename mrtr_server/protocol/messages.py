@@ -136,6 +136,7 @@ class Call:
         scopes: what the credentials are good for.
         session: names the client's session in the store; empty for none.
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
+        journal: what the state holds, where this process has sealed it for this very call; empty otherwise.
     """
 
     method: str
@@ -157,6 +158,7 @@ class Call:
     scopes: frozenset[str] = NO_SCOPES
     session: str = ""
     mismatch: RequestError | None = None
+    journal: bytes = field(default=b"", repr=False)
 
     @property
     def caller(self) -> Caller:
@@ -187,11 +189,13 @@ class NeedsInput:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
         state: the sealed journal.
         expires: how long the state can be used, in seconds since the epoch.
+        journal: what the state holds, where it was sealed in this process; empty otherwise. It is never sent.
     """
 
     questions: dict[str, Question]
     state: str
     expires: float = math.inf
+    journal: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(slots=True)

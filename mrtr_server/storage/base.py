@@ -40,14 +40,18 @@ class Store(ABC):
     methods have a default, which is right for a store that needs no connection, carries no changes and keeps no tasks.
     One that keeps tasks subclasses `TaskStore`.
 
-    Keys are digests, and values are sealed before they come here. All durations are in seconds. What has expired counts
-    as absent. A method that can't do its work raises `StoreUnavailable`: then either nothing is done, or all of it is
-    and only the reply was lost. A grant whose reply was lost ends with its lease.
+    Keys are digests, and values are sealed before they come here, see `in_memory`. All durations are in seconds. What
+    has expired counts as absent. A method that can't do its work raises `StoreUnavailable`: then either nothing is
+    done, or all of it is and only the reply was lost. A grant whose reply was lost ends with its lease.
     """
 
     shared: bool = False
     """Whether other processes see what this one keeps. Set it to true for a store that replicas share: several workers
     refuse to start without one where they need it."""
+
+    in_memory: bool = False
+    """Whether what it keeps never leaves the memory of this process, so that the answers and outcomes of open calls
+    come here as they are."""
 
     keeps_tasks: bool = False
     """Whether it keeps tasks; see `TaskStore`."""

@@ -324,6 +324,8 @@ class InProcessStore(_InProcessTasks):
         most_bytes: how large all outcomes, all values, and all tasks may be together, in bytes; likewise.
     """
 
+    in_memory = True
+
     def __init__(
         self,
         clock: Callable[[], float] = time.time,

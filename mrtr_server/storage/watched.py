@@ -126,7 +126,7 @@ class WatchedStore(Store):
     """
 
     def __init__(self, store: Store, outage: Outage, *, lease: float) -> None:
-        self.shared, self.keeps_tasks = store.shared, store.keeps_tasks
+        self.shared, self.keeps_tasks, self.in_memory = store.shared, store.keeps_tasks, store.in_memory
         self._store = store
         self._outage = outage
         self._lease = lease

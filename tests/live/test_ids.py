@@ -20,6 +20,7 @@ from mrtr_server.live.parts import LiveParts
 from mrtr_server.protocol.callers import Client, Principal
 from mrtr_server.protocol.messages import Question
 from mrtr_server.protocol.sessions import NO_SESSION, Session
+from mrtr_server.storage.base import Store
 from mrtr_server.storage.quotas import Quotas
 
 from ..support.effects import EFFECTS
@@ -106,9 +107,9 @@ class TestUsers:
         assert jane.http.delete(jane.urls[0], headers=jane.given()).status_code == 204
 
 
-def parts(audience: str = "live", key: bytes = bytes(32)) -> LiveParts:
+def parts(audience: str = "live", key: bytes = bytes(32), store: Store | None = None) -> LiveParts:
     """Return what a server's calls share."""
-    limits, store, ring = Limits(), InProcessStore(), KeyRing([key])
+    limits, store, ring = Limits(), store or InProcessStore(), KeyRing([key])
     return LiveParts(
         ring,
         audience,
@@ -179,12 +180,15 @@ def test_nothing_that_is_made_up_opens(id: str) -> None:
 def test_an_answer_is_not_moved_to_another_question() -> None:
     """Who can write to the store can't put one answer in the place of another."""
 
+    class Elsewhere(InProcessStore):
+        in_memory = False
+
     async def move() -> None:
-        ours, other = parts(), Asked("round", "another", 2e9)
+        ours, other = parts(store=Elsewhere()), Asked("round", "another", 2e9)
         await ours.answers.keep(ASK, {"result": {"action": "accept"}}, None)
-        kept = await ours.store.get(ours.answers._id(ASK))
+        kept = await ours.store.get(ours.answers.row_of(ASK))
         assert kept is not None
-        await ours.store.put(ours.answers._id(other), kept, keep=60)
+        await ours.store.put(ours.answers.row_of(other), kept, keep=60)
         assert await ours.answers.find(ASK) == {"result": {"action": "accept"}}
         with pytest.raises(Exception, match="can't be unsealed"):
             await ours.answers.find(other)
