@@ -40,6 +40,7 @@ class Asked:
         expires: when it expires, in seconds since the epoch.
         asker: names the process that asked, where it shares no store with others.
         at: when it asked, in seconds since the epoch; likewise.
+        row: the key of the row that has its answer; empty where it is not known yet, see `Answers.row_of`.
     """
 
     round: str
@@ -47,6 +48,7 @@ class Asked:
     expires: float
     asker: str = field(default="", compare=False)
     at: float = field(default=0.0, compare=False)
+    row: str = field(default="", compare=False)
 
 
 class Answers:
@@ -87,6 +89,10 @@ class Answers:
 
     # The ids of questions
 
+    def asked(self, round: str, key: str, expires: float) -> Asked:
+        """Return a question that goes out; see `Asked`."""
+        return Asked(round, key, expires, self._asker, self._clock(), self._row(round, key))
+
     def seal(self, asked: Asked, principal: Principal | None) -> str:
         """Return the id of the request that asks, which is to be forgotten when nobody waits for its answer here.
 
@@ -97,7 +103,7 @@ class Answers:
             fields += [self._asker, self._clock()]
         place = self._place(principal)
         id = f"{asked.key}.{self._ids.seal(place, to_json(fields))}"
-        self._sealed_here[id] = place, Asked(*fields)
+        self._sealed_here[id] = place, asked
         return id
 
     def forget(self, id: str) -> None:
@@ -226,7 +232,10 @@ class Answers:
 
     def row_of(self, asked: Asked) -> str:
         """Return the key of the row that has the answer to a question."""
-        return digest(["live answer", self._audience, asked.round, asked.key])
+        return asked.row or self._row(asked.round, asked.key)
+
+    def _row(self, round: str, key: str) -> str:
+        return digest(["live answer", self._audience, round, key])
 
     def _place(self, principal: Principal | None) -> bytes:
         return to_json([self._audience, owner_of(principal)])

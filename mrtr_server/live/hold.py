@@ -55,8 +55,8 @@ class Hold:
         self._answers = answers
         self._channel = channel
         self._admission = admission
-        self._asked = {key: Asked(round, key, event.expires) for key in event.questions}
-        self._rows = {answers.row_of(asked): asked for asked in self._asked.values()}
+        self._asked = {key: answers.asked(round, key, event.expires) for key in event.questions}
+        self._rows = {asked.row: asked for asked in self._asked.values()}
         pages = (Change("page", question.page) for question in event.questions.values() if question.page)
         self._changes = answers.listen(self._rows, *pages, *([] if cancelled is None else [cancelled]))
         self._found: dict[str, JSON] = {}
@@ -119,8 +119,9 @@ class Hold:
         event, answers = self._event, self._answers
         if event.sent >= len(event.questions):  # there will be no event with an id for a while
             self._channel.prime(self._id.after(event.sent))
-        for question in event.questions.values():  # all of them, before the person sees one
-            self._channel.check(question)
+        if len(event.questions) > 1:
+            for question in event.questions.values():  # all of them, before the person sees one
+                self._channel.check(question)
         for number, (key, question) in enumerate(event.questions.items(), 1):
             if number > event.sent:
                 asked = self._asked[key]
