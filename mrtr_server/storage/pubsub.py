@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from threading import RLock
 from typing import Protocol
 
@@ -69,7 +68,7 @@ class InProcessFanout:
 
     def _publish_topic(self, topic: Change, note: str = "") -> None:
         for listener, change in tuple(self._listeners_to.get(topic, _NOBODY).items()):
-            listener.notify(replace(change, note=note) if note else change)
+            listener.notify(Change(change.kind, change.uri, change.task, note) if note else change)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""
