@@ -75,6 +75,7 @@ class Answers:
         self._ids = BoundCodec(ring, "live ask")
         self._codec = row_codec(ring, LIVE_ANSWER, in_memory=store.in_memory)
         self._audience = audience
+        self._nobodys_place = to_json([audience, owner_of(None)])
         self._store = store
         self._fanout = fanout
         self._quotas = quotas
@@ -238,7 +239,7 @@ class Answers:
         return digest(["live answer", self._audience, round, key])
 
     def _place(self, principal: Principal | None) -> bytes:
-        return to_json([self._audience, owner_of(principal)])
+        return self._nobodys_place if principal is None else to_json([self._audience, owner_of(principal)])
 
 
 def _answer_place(id: str) -> bytes:

@@ -121,6 +121,7 @@ class EventIds:
         self._codec = BoundCodec(ring, "live event")
         self._rows = BoundCodec(ring, LIVE_EVENT)
         self._audience = audience
+        self._nobodys_place = to_json([audience, owner_of(None)])
         self._store = store
         self._quotas = quotas
         self._clock = clock
@@ -181,7 +182,7 @@ class EventIds:
         return replace(load_event(parts), sent=int(sent))
 
     def _place(self, principal: Principal | None) -> bytes:
-        return to_json([self._audience, owner_of(principal)])
+        return self._nobodys_place if principal is None else to_json([self._audience, owner_of(principal)])
 
 
 def last_id() -> str:

@@ -78,19 +78,25 @@ class ResponseWriter:
         for part in (b"event: message\ndata: ", data, b"\n\n"):
             await self.write(part)
 
-    async def write(self, data: bytes, *, is_last: bool = False) -> None:
-        """Write a part of the body; with the last one, the response ends."""
+    async def write(self, data: bytes) -> None:
+        """Write a part of the body."""
         for start in range(0, len(data), PIECE):
             if self.stalled:
                 return
             part = data[start : start + PIECE]
-            more = not is_last or start + PIECE < len(data)
-            await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": more}))
+            await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": True}))
+
+    async def write_last(self, data: bytes) -> None:
+        """Write the last part of the body."""
+        if len(data) > PIECE:
+            await self.write(data)
+            data = b""  # the server takes that when the piece before it has been read
+        if not self.stalled:
+            await self._in_time(self._send({"type": "http.response.body", "body": data}))
 
     async def end(self) -> None:
         """End a response that was written in parts."""
-        if not self.stalled:
-            await self._in_time(self._send({"type": "http.response.body", "body": b""}))
+        await self.write_last(b"")
 
     async def _in_time(self, what: Awaitable[None]) -> None:
         sending = what.__await__()

@@ -137,10 +137,10 @@ class EventStream:
             key = next(iter(self._backlog))
             data = self._backlog.pop(key)
             if type(data) is Frame:
-                is_last = self._ending and not self._backlog
-                await writer.write(data, is_last=is_last)
-                if is_last:
+                if self._ending and not self._backlog:
+                    await writer.write_last(data)
                     return
+                await writer.write(data)
             else:
                 await writer.write_event(data)
             if key is not _PROGRESS:

@@ -70,6 +70,16 @@ async def test_an_event_is_one_line_whatever_its_size(size: int) -> None:
     assert max(kept.parts) <= PIECE + 30
 
 
+@pytest.mark.parametrize("size", [1, PIECE, PIECE + 1])
+async def test_the_last_part_of_a_stream_ends_it_unless_it_is_large(size: int) -> None:
+    kept = Kept()
+    writer = writer_to(kept)
+    await writer.start_stream()
+    await writer.write_last(b"x" * size)
+    assert kept.parts == ([size] if size <= PIECE else [PIECE, size - PIECE, 0])
+    assert [bool(message.get("more_body")) for message in kept.messages[1:]] == [True] * (len(kept.parts) - 1) + [False]
+
+
 async def test_nothing_is_written_after_the_deadline() -> None:
     begun: list[str] = []
 
