@@ -389,7 +389,7 @@ class TestSchema:
         await self.change_version(store, "999")
         refused = SQLStore(url)
         for _ in range(2):
-            assert "tables are of version 999, and this release of mrtr_server works with version 3" in await failure(
+            assert "tables are of version 999, and this release of mrtr_server works with version 4" in await failure(
                 refused
             )
         fixing = SQLStore(url)
@@ -405,7 +405,7 @@ class TestSchema:
             str([tuple(row) for row in await store.database.execute("SELECT * FROM mrtr_schema", {})])
             for store in stores
         }
-        assert versions == "[('3',)]"
+        assert versions == "[('4',)]"
         for store in stores:
             await store.close()
 
