@@ -1,8 +1,8 @@
 """Which calls run here and now, which wait their turn, and which continue elsewhere."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 
 from ..concurrency.shutdown import Shutdown
 from ..limits import Limits
@@ -59,21 +59,16 @@ class Admission:
         self.draining = False
         self.is_open = self._unlimited
 
-    @contextmanager
-    def on_drain(self, callback: Callable[[], object]) -> Iterator[None]:
+    def on_drain(self, callback: Callable[[], object]) -> AbstractContextManager[None]:
         """Call a function on this event loop when draining begins, for as long as the block lasts.
 
         Args:
             callback: what to call; at once if the server is draining already. It may be called twice.
         """
-        watching = _Watching(asyncio.get_running_loop(), callback)
-        self._watching.add(watching)
+        watching = _Watching(self._watching, asyncio.get_running_loop(), callback)
         if self.draining:
             watching.notify()
-        try:
-            yield
-        finally:
-            self._watching.discard(watching)
+        return watching
 
     # Calls
 
@@ -134,9 +129,17 @@ class Admission:
 class _Watching:
     """A listener to be notified, on its own event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    def __init__(self, all_: "set[_Watching]", loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+        self._all = all_
         self._loop = loop
         self._callback = callback
+        all_.add(self)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *raised: object) -> None:
+        self._all.discard(self)
 
     def notify(self) -> None:
         with suppress(RuntimeError):  # the loop has ended

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
+from typing import Any
 
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import BoundCodec
@@ -58,7 +59,8 @@ class _Delivery:
         result: that of the round, once it has run here.
         sealed: the same, sealed for the store.
         unrecorded_since: when the store first failed to take it, by the monotonic clock; None if it never did.
-        reply: what the client gets.
+        waiter: what the client's request waits for.
+        is_told: whether there is a reply for the client, which may have left.
     """
 
     call: Call
@@ -70,12 +72,15 @@ class _Delivery:
     result: RoundResult | None = None
     sealed: bytes = b""
     unrecorded_since: float | None = None
-    reply: "asyncio.Future[RoundResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    waiter: "asyncio.Future[RoundResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    is_told: bool = False
 
     def tell(self, result: RoundResult) -> None:
         """Return the result to the client, unless it has been returned."""
-        if not self.reply.done():
-            self.reply.set_result(result)
+        if not self.is_told:
+            self.is_told = True
+            if not self.waiter.done():
+                self.waiter.set_result(result)
 
 
 class Redeemer:
@@ -128,7 +133,7 @@ class Redeemer:
             self._under_way.add(task)  # the loop itself holds tasks weakly
             task.add_done_callback(self._under_way.discard)
             try:
-                result = await asyncio.shield(delivery.reply)
+                result = await delivery.waiter
             except asyncio.CancelledError:
                 delivery.client_left = True
                 raise
@@ -161,7 +166,7 @@ class Redeemer:
                     "The server ends while single-use rounds still run, or their outcomes could not be recorded (%d of "
                     "them, of which %d have run); if their requests are repeated, these rounds run again",
                     len(left),
-                    sum(each.reply.get_loop() is loop for each in self._unrecorded.values()),
+                    sum(each.waiter.get_loop() is loop for each in self._unrecorded.values()),
                 )
 
     async def _deliver(self, delivery: _Delivery) -> None:
@@ -169,13 +174,13 @@ class Redeemer:
         try:
             delivery.tell(await self._settle(delivery))
         except asyncio.CancelledError:
-            delivery.reply.cancel()
+            delivery.waiter.cancel()
             raise
         except Exception as error:
-            if delivery.reply.done() or delivery.client_left:
+            if delivery.is_told or delivery.waiter.done():
                 logger.error("%s %r: its outcome is lost", delivery.call.method, delivery.call.target, exc_info=error)
             else:
-                delivery.reply.set_exception(error)
+                delivery.waiter.set_exception(error)
         finally:
             if self._unrecorded.get(delivery.state) is delivery:
                 del self._unrecorded[delivery.state]
@@ -201,7 +206,7 @@ class Redeemer:
                 assert delivery.result is not None  # noqa: S101  for the type checker
                 return delivery.result
             # Another delivery of it is running.
-            if self._clock() >= delivery.expires and (delivery.result is None or delivery.reply.done()):
+            if self._clock() >= delivery.expires and (delivery.result is None or delivery.is_told):
                 return delivery.result or _refused(delivery, "expired")
             pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             await asyncio.sleep(pause)
@@ -256,7 +261,7 @@ class Redeemer:
 
     async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> bool:
         """Run the handler if it has not run yet, and record the result; False if another replica has taken over."""
-        renewing = asyncio.create_task(self._renew(delivery, granted.token, lease))
+        renewal = _Renewal(lambda: self._renew(delivery, granted.token, lease), lease.seconds / 3)
         try:
             if delivery.result is None:
                 if granted.attempt > 1:
@@ -271,7 +276,7 @@ class Redeemer:
                 return False
             return await self._record(delivery, granted.token, lease)
         finally:
-            renewing.cancel()
+            renewal.cancel()
 
     async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[RoundResult, bytes]:
         result: RoundResult
@@ -289,13 +294,11 @@ class Redeemer:
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
         while not lease.lost:
-            await asyncio.sleep(lease.seconds / 3)
             asked = time.monotonic()
-            try:
+            with suppress(StoreUnavailable):  # then it runs out
                 lease.lost = not await self._store.renew(delivery.state, token, lease=lease.seconds)
-            except StoreUnavailable:  # then it runs out
-                continue
-            lease.hold(asked)
+                lease.hold(asked)
+            await asyncio.sleep(lease.seconds / 3)
 
     async def _record(self, delivery: _Delivery, token: str, lease: Lease) -> bool:
         """Offer the outcome to the store until it has it; False if another replica has taken over."""
@@ -311,7 +314,7 @@ class Redeemer:
                     return True
                 await asyncio.sleep(pause)
             else:
-                if delivery.reply.done() and delivery.unrecorded_since is not None:
+                if delivery.is_told and delivery.unrecorded_since is not None:
                     seconds = time.monotonic() - delivery.unrecorded_since
                     _warn(delivery, f"its outcome has been recorded, {seconds:.0f} s after the store failed")
                 return True
@@ -327,7 +330,7 @@ class Redeemer:
         if delivery.unrecorded_since is None:
             delivery.unrecorded_since = time.monotonic()
             self._unrecorded[delivery.state] = delivery
-        if not patient and not delivery.reply.done():
+        if not patient and not delivery.is_told:
             assert delivery.result is not None  # noqa: S101  for the type checker
             delivery.tell(delivery.result)
             _warn(
@@ -351,6 +354,30 @@ class Redeemer:
             return InternalFault(
                 report_failure("%r: a recorded outcome can't be unsealed", delivery.call.target, why=why)
             )
+
+
+class _Renewal:
+    """Work that begins after a while, unless it is not needed by then, as nearly always.
+
+    Args:
+        begin: begins it.
+        seconds: after how long.
+    """
+
+    _task: asyncio.Task[None] | None = None
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
+        self._begin = begin
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._begin())
+
+    def cancel(self) -> None:
+        """End it, or do not begin it."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _place(delivery: _Delivery) -> bytes:

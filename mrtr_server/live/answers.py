@@ -2,9 +2,7 @@
 
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
 
@@ -22,6 +20,9 @@ from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from .events import KEPT_AFTER
+
+PAGE = "elicitation.url"
+"""What a client needs for a question that is a page."""
 
 _LONGEST_ID = 2_048
 """Characters of the id of a question."""
@@ -76,7 +77,7 @@ class Answers:
         self._clock = clock
         self._name = token_hex(8)
         self._began = clock()
-        self._awaited: Counter[str] = Counter()
+        self._awaited: dict[str, int] = {}
         """How many open calls wait here, by round."""
         self._guard = threading.Lock()
 
@@ -109,8 +110,10 @@ class Answers:
         return asked if asked.key == key else None
 
     def elicitation(self, round: str, key: str, question: Question) -> str:
-        """Return what names a question that is a page; it opens nothing."""
-        return question.page or digest(["elicitation", self._audience, round, key])
+        """Return what names a question that is a page, and opens nothing; empty for another question."""
+        if question.page or question.needs != PAGE:
+            return question.page
+        return digest(["elicitation", self._audience, round, key])
 
     # What was answered
 
@@ -129,7 +132,7 @@ class Answers:
         """
         if not self._may_be_read(asked):
             raise AnswerNotShared
-        id = self._id(asked)
+        id = self.row_of(asked)
         left = asked.expires - self._clock()
         if left <= -KEPT_AFTER:
             return  # the round can't run any more
@@ -142,22 +145,21 @@ class Answers:
 
     async def find(self, asked: Asked) -> JSON | None:
         """Return the answer to a question; None if there is none. Raises `StoreUnavailable`."""
-        id = self._id(asked)
+        id = self.row_of(asked)
         found = await self._store.get(id)
         return None if found is None else self._read(id, found.decode("ascii", "replace"))
 
-    @contextmanager
-    def await_round(self, round: str) -> Iterator[None]:
-        """Note that a call waits here for the answers of a round, for as long as the block lasts."""
+    def begin_to_await(self, round: str) -> None:
+        """Note that a call waits here for the answers of a round, until `end_to_await` is called as often."""
         with self._guard:
-            self._awaited[round] += 1
-        try:
-            yield
-        finally:
-            with self._guard:
-                self._awaited[round] -= 1
-                if not self._awaited[round]:
-                    del self._awaited[round]
+            self._awaited[round] = self._awaited.get(round, 0) + 1
+
+    def end_to_await(self, round: str) -> None:
+        """Note that it waits no more."""
+        with self._guard:
+            left = self._awaited.pop(round) - 1
+            if left:
+                self._awaited[round] = left
 
     def _may_be_read(self, asked: Asked) -> bool:
         """Return whether a call that waits for an answer, or one that its client comes back to, finds it here.
@@ -176,22 +178,24 @@ class Answers:
         """Notify who listens of a change."""
         self._fanout.publish(change)
 
-    def listen(self, asked: Iterable[Asked], *others: Change) -> Subscription:
-        """Begin to listen for the answers to questions, and for other changes."""
-        return self._fanout.subscribe(frozenset([*(Change("answer", self._id(each)) for each in asked), *others]))
+    def listen(self, rows: Iterable[str], *others: Change) -> Subscription:
+        """Begin to listen for answers, by their rows, and for other changes."""
+        return self._fanout.subscribe(frozenset([*(Change("answer", row) for row in rows), *others]))
 
-    async def heard(self, changes: Iterable[Change], asked: Iterable[Asked]) -> dict[str, JSON]:
+    async def heard(self, changes: Iterable[Change], asked: Mapping[str, Asked]) -> dict[str, JSON]:
         """Return the answers, by key, that changes tell of.
+
+        Args:
+            changes: what was heard.
+            asked: the questions, by the rows of their answers.
 
         Raises:
             StoreUnavailable: one could not be found.
         """
-        notes = {change.uri: change.note for change in changes if change.kind == "answer"}
         found: dict[str, JSON] = {}
-        for each in asked:
-            id = self._id(each)
-            if id in notes:
-                answer = self._read(id, notes[id]) if notes[id] else await self.find(each)
+        for change in changes:
+            if change.kind == "answer" and (each := asked.get(change.uri)) is not None:
+                answer = self._read(change.uri, change.note) if change.note else await self.find(each)
                 if answer is not None:
                     found[each.key] = answer
         return found
@@ -203,7 +207,8 @@ class Answers:
             raise StoreUnavailable(f"The answer to a question can't be unsealed: {refused.reason}") from None
         return answer
 
-    def _id(self, asked: Asked) -> str:
+    def row_of(self, asked: Asked) -> str:
+        """Return the key of the row that has the answer to a question."""
         return digest(["live answer", self._audience, asked.round, asked.key])
 
     def _place(self, principal: Principal | None) -> bytes:

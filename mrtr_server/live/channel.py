@@ -1,6 +1,6 @@
 """What an open call needs of its client's connection."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ..protocol.messages import Call, Outlet, Question
@@ -76,6 +76,10 @@ class Channel(Outlet, Protocol):
         Raises:
             MissingCapability: clients of this version can't be asked that.
         """
+        ...
+
+    def flush(self) -> Awaitable[None]:
+        """Write what has been sent; to be awaited by what serves the request."""
         ...
 
     def waits(self, waiting: bool) -> None:

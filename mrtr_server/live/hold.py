@@ -22,6 +22,7 @@ class Hold:
 
     Args:
         event: has the questions.
+        round: names the round that asked.
         id: of the event, which is kept.
         principal: on whose behalf the call is.
         answers: keeps the answers, and tells of them.
@@ -31,13 +32,14 @@ class Hold:
         cancelled: tells that the call may have been cancelled; None if it can't be.
     """
 
-    _has_sent = False
+    _has_sent = _is_too_late = False
     heard_of_cancellation = False
     """Whether the call may have been cancelled."""
 
     def __init__(
         self,
         event: Event,
+        round: str,
         id: SealedEvent,
         principal: Principal | None,
         answers: Answers,
@@ -47,14 +49,16 @@ class Hold:
         cancelled: Change | None,
     ) -> None:
         self._event = event
+        self._round = round
         self._id = id
         self._principal = principal
         self._answers = answers
         self._channel = channel
         self._admission = admission
-        self._asked = {key: Asked(event.round, key, event.expires) for key in event.questions}
+        self._asked = {key: Asked(round, key, event.expires) for key in event.questions}
+        self._rows = {answers.row_of(asked): asked for asked in self._asked.values()}
         pages = (Change("page", question.page) for question in event.questions.values() if question.page)
-        self._changes = answers.listen(self._asked.values(), *pages, *([] if cancelled is None else [cancelled]))
+        self._changes = answers.listen(self._rows, *pages, *([] if cancelled is None else [cancelled]))
         self._found: dict[str, JSON] = {}
         left = event.expires - now
         self._deadline = asyncio.get_running_loop().time() + left - min(ANSWERED_BEFORE, left / 10)
@@ -81,6 +85,7 @@ class Hold:
             self._channel.on_gone(self._changes.close)
             self._channel.waits(True)
             try:
+                await self._channel.flush()
                 with self._admission.on_drain(self._changes.close):
                     await self._hear()
             finally:
@@ -115,23 +120,31 @@ class Hold:
         for number, (key, question) in enumerate(event.questions.items(), 1):
             if number > event.sent:
                 asked = self._asked[key]
-                request, page = answers.seal(asked, self._principal), answers.elicitation(event.round, key, question)
+                request, page = answers.seal(asked, self._principal), answers.elicitation(self._round, key, question)
                 self._channel.ask(request, question, page, self._id.after(number))
 
     async def _hear(self) -> None:
+        ending = asyncio.get_running_loop().call_at(self._deadline, self._end_in_vain)
+        try:
+            await self._hear_in_time()
+        finally:
+            ending.cancel()
+        if self._is_too_late and not self._is_answered:
+            await self._give_up()
+
+    def _end_in_vain(self) -> None:
+        self._is_too_late = True
+        self._changes.close()
+
+    async def _hear_in_time(self) -> None:
         while not self._is_answered:
-            try:
-                async with asyncio.timeout_at(self._deadline):
-                    heard = await self._changes.next()
-            except TimeoutError:
-                await self._give_up()
-                return
+            heard = await self._changes.next()
             if not heard:
                 return
             for change in heard:
                 if change.kind == "page":
                     self._channel.send(PageReported(change.uri))
-            self._found |= await self._answers.heard(heard, self._asked.values())
+            self._found |= await self._answers.heard(heard, self._rows)
             if any(change.kind == "cancelled" for change in heard):
                 self.heard_of_cancellation = True
                 return

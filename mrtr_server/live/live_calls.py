@@ -5,10 +5,10 @@ next round. The handler knows nothing of that: it runs from the top, against its
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..crypto.digests import digest
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
@@ -24,6 +24,8 @@ from .hold import RETRY, Hold
 from .parts import LiveParts
 from .questions import read_answers
 from .task_results import TaskResults
+
+T = TypeVar("T")
 
 CANCEL_KEPT = 3600.0
 """How long a cancellation is kept, in seconds."""
@@ -184,8 +186,7 @@ class LiveCalls:
         """Run the round after an answer, once in the fleet."""
 
         async def run(lease: Lease) -> Outcome:
-            with running.within(asyncio.current_task()):
-                return await self._dispatch(call, channel)
+            return await running.within(asyncio.current_task(), self._dispatch(call, channel))
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
         return await self._parts.redeemer.once(replace(call, state=f"live {call.state}"), expires, run)
@@ -221,12 +222,12 @@ class LiveCalls:
             raise NoSharedStore
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
-        id = parts.events.seal(event, principal)
-        with parts.holds.hold(principal), parts.answers.await_round(event.round), store_needed():
+        id, round, call = parts.events.seal(event, principal), event.round, running.call
+        with parts.holds.hold(principal), store_needed():
             await parts.events.keep(id)
-            call = running.call
             cancelled = _cancellation(call.session, call.request_id) if call.session else None
-            hold = Hold(event, id, principal, parts.answers, channel, self._admission, parts.clock(), cancelled)
+            hold = Hold(event, round, id, principal, parts.answers, channel, self._admission, parts.clock(), cancelled)
+            parts.answers.begin_to_await(round)
             try:
                 if not is_new:
                     await hold.look()
@@ -242,6 +243,7 @@ class LiveCalls:
                 raise
             finally:
                 hold.close()
+                parts.answers.end_to_await(round)
 
     async def _move(self, event: Event, running: "_Running", channel: Channel) -> None:
         """Close the stream, so that its client continues at another replica."""
@@ -330,23 +332,27 @@ class _Running:
             self._own.uncancel()
         return self.is_cancelled
 
-    @contextmanager
-    def within(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
-        """Cancel another task in place of the call's own, for as long as the block lasts."""
+    async def within(self, task: "asyncio.Task[Any] | None", work: Awaitable[T]) -> T:
+        """Do some work, and cancel another task than the call's own meanwhile."""
         own, self._task = self._task, task
         try:
-            yield
+            return await work
         finally:
             self._task = own
 
 
-@contextmanager
-def store_needed() -> Iterator[None]:
+class store_needed:
     """Report that the store can't take part in a question of an open call."""
-    try:
-        yield
-    except StoreUnavailable as error:
-        raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Turn an outage into what the client is told."""
+        if isinstance(error, StoreUnavailable):
+            raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
 
 
 def _cancellation(session: str, request_id: str | int) -> Change:

@@ -108,6 +108,9 @@ class Listener:
 
     def notify(self, change: Change) -> None:
         """Note a change. May be called from any thread."""
+        if self._is_on_loop():
+            self._add(change)
+            return
         try:
             self._loop.call_soon_threadsafe(self._add, change)
         except RuntimeError:  # its loop has ended without closing it
@@ -131,5 +134,15 @@ class Listener:
         """End the subscription."""
         self._closed = True
         self._forget(self)
+        if self._is_on_loop():
+            self._changed.set()
+            return
         with suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._changed.set)
+
+    def _is_on_loop(self) -> bool:
+        """Return whether this thread runs the loop, which then needs no wake-up through the kernel."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False

@@ -157,6 +157,10 @@ class LiveConnection(Connection):
         data = self.form.dump_question(id, question, elicitation)
         self._add_frame(_message(event, data))
 
+    def flush(self) -> Awaitable[None]:
+        """Write what has been sent."""
+        return NOTHING if self._stream is None else self._stream.flush()
+
     def waits(self, waiting: bool) -> None:
         """Note whether the call waits for a person."""
         self._waiting = waiting

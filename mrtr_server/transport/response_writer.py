@@ -78,13 +78,14 @@ class ResponseWriter:
         for part in (b"event: message\ndata: ", data, b"\n\n"):
             await self.write(part)
 
-    async def write(self, data: bytes) -> None:
-        """Write a part of the body."""
+    async def write(self, data: bytes, *, is_last: bool = False) -> None:
+        """Write a part of the body; with the last one, the response ends."""
         for start in range(0, len(data), PIECE):
             if self.stalled:
                 return
             part = data[start : start + PIECE]
-            await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": True}))
+            more = not is_last or start + PIECE < len(data)
+            await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": more}))
 
     async def end(self) -> None:
         """End a response that was written in parts."""

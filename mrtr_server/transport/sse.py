@@ -21,7 +21,7 @@ class Frame(bytes):
 
 
 class EventStream:
-    """A stream of server-sent events, written by a task of its own.
+    """A stream of server-sent events. Notes are written by a task of its own, so that nobody waits for the client.
 
     What waits for the client is bounded: newer progress replaces progress that has not been written yet, and messages
     that do not fit are dropped. The response itself is never dropped.
@@ -36,9 +36,10 @@ class EventStream:
         self._numbers = count()
         self._size = 0
         self._dropped = False
-        self._more = asyncio.Event()
-        self._ending = False
-        self._writing = asyncio.get_running_loop().create_task(self._write())
+        self._has_started = self._is_flushing = self._ending = False
+        self._more: asyncio.Event | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._starting: asyncio.Handle | None = None
 
     def add_progress(self, data: bytes) -> Awaitable[None]:
         """Add progress. Awaiting the result gives it the time to be written, and never waits for the client."""
@@ -55,15 +56,24 @@ class EventStream:
         return self._add(next(self._numbers), data)
 
     def add_frame(self, frame: Frame) -> None:
-        """Add lines that are never dropped."""
+        """Add lines that are never dropped. They are written within two turns of the loop, or by `flush`."""
         self._size += len(frame)
-        self._add(next(self._numbers), frame)
+        self._backlog[next(self._numbers)] = frame
+        if self._more is not None:
+            self._more.set()
+        elif self._starting is None:
+            self._starting = asyncio.get_running_loop().call_soon(self._start)
 
     def _add(self, key: object, data: bytes) -> Awaitable[None]:
         self._backlog.pop(key, None)
         self._backlog[key] = data
-        self._more.set()
+        self._start()
         return TURN
+
+    async def flush(self) -> None:
+        """Write what has been added, and wait for the client, unless the stream's own task does that."""
+        if self._writing is None and not self._is_flushing:
+            await self._flush()
 
     async def end(self, data: bytes) -> None:
         """Add the last event, and wait until all are written; without data, only wait."""
@@ -71,28 +81,70 @@ class EventStream:
             self._size += len(data)
             self._backlog[next(self._numbers)] = data
         self._ending = True
+        if self._writing is None:  # then the request itself writes, and needs no task
+            await self._flush()
+            return
+        assert self._more is not None  # noqa: S101  it is made with the task
         self._more.set()
         await self._writing
-        await self._writer.end()
 
     def abandon(self) -> None:
         """Drop what has not been written."""
-        self._writing.cancel()
+        self._backlog.clear()
+        self._stop_starting()
+        if self._writing is not None:
+            self._writing.cancel()
+
+    def _start(self) -> None:
+        """Begin the task that writes, unless it runs, or the request writes just now."""
+        self._stop_starting()
+        if self._is_flushing:
+            return
+        if self._more is None:
+            self._more = asyncio.Event()
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        self._more.set()
+
+    def _stop_starting(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+
+    async def _flush(self) -> None:
+        self._stop_starting()
+        self._is_flushing = True
+        try:
+            await self._write_backlog()
+        finally:
+            self._is_flushing = False
 
     async def _write(self) -> None:
-        await self._writer.start_stream()
+        assert self._more is not None  # noqa: S101  it is made with the task
         while True:
-            while self._backlog:
-                key = next(iter(self._backlog))
-                data = self._backlog.pop(key)
-                if type(data) is Frame:
-                    await self._writer.write(data)
-                else:
-                    await self._writer.write_event(data)
-                if key is not _PROGRESS:
-                    self._size -= len(data)
-                del data  # the next one may take its time
+            await self._write_backlog()
             if self._ending:
                 return
             await self._more.wait()
             self._more.clear()
+
+    async def _write_backlog(self) -> None:
+        """Write all that waits; if the stream is ending, also its end."""
+        writer = self._writer
+        if not self._has_started:
+            self._has_started = True
+            await writer.start_stream()
+        while self._backlog:
+            key = next(iter(self._backlog))
+            data = self._backlog.pop(key)
+            if type(data) is Frame:
+                is_last = self._ending and not self._backlog
+                await writer.write(data, is_last=is_last)
+                if is_last:
+                    return
+            else:
+                await writer.write_event(data)
+            if key is not _PROGRESS:
+                self._size -= len(data)
+            del data  # the next one may take its time
+        if self._ending:
+            await writer.end()

@@ -251,6 +251,10 @@ class OpenRequest(StdioRequest):
         if not self._is_over:
             self.peer.writer.add(self, data)
 
+    def flush(self) -> Awaitable[None]:
+        """Do nothing: one task writes for all requests."""
+        return NOTHING
+
     def waits(self, waiting: bool) -> None:
         """Note whether the call waits for a person, so that there is progress to be shown."""
         self.is_waiting = waiting
