@@ -182,9 +182,9 @@ def test_an_answer_is_not_moved_to_another_question() -> None:
     async def move() -> None:
         ours, other = parts(), Asked("round", "another", 2e9)
         await ours.answers.keep(ASK, {"result": {"action": "accept"}}, None)
-        kept = await ours.store.get(ours.answers._id(ASK))
+        kept = await ours.store.get(ours.answers.row_of(ASK))
         assert kept is not None
-        await ours.store.put(ours.answers._id(other), kept, keep=60)
+        await ours.store.put(ours.answers.row_of(other), kept, keep=60)
         assert await ours.answers.find(ASK) == {"result": {"action": "accept"}}
         with pytest.raises(Exception, match="can't be unsealed"):
             await ours.answers.find(other)
