@@ -5,12 +5,13 @@ import os
 from chaos_ledger import shared
 from pydantic import BaseModel
 
-from mrtr_server import Context, IdempotencyKey, MRTRServer
+from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer
 
 ANSWER_WITHIN = 20
 """How long a question waits, in seconds: for no longer does an answer that was lost keep its call open."""
 
-app = MRTRServer("chaos", lame_duck=0.3, database=os.environ["CHAOS_DATABASE"])
+# A round whose server was killed is taken up again when its lease has ended, and that must be before its state expires.
+app = MRTRServer("chaos", lame_duck=0.3, database=os.environ["CHAOS_DATABASE"], limits=Limits(lease_seconds=3))
 ledger = shared()
 
 

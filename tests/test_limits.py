@@ -36,6 +36,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "stored_bytes": 4 * 1024 * 1024 * 1024,
         "listeners": 1000,
         "caller_share": 0.1,
+        "open_requests": 1000,
         "max_concurrency": None,
         "shed_above": None,
     }

@@ -151,11 +151,6 @@ class SharedResources:
                 f"{self._name}: workers can't open what the servers have sealed without their keys. Set {KEYS} to the "
                 "same value for servers and workers; `mrtr-server keygen` makes a key"
             )
-        if self.store.is_new:
-            raise SetupError(
-                f"{self._name}: there are no tasks to run, since nobody has made the file of the database yet. Check "
-                f"{DATABASE}; start a server first, or make the file with `mrtr-server db upgrade`"
-            )
 
     def _given_store(self, store: Store | None, database: str | None) -> Store | None:
         given: Any = store

@@ -56,11 +56,6 @@ class Store(ABC):
     keeps_tasks: bool = False
     """Whether it keeps tasks; see `TaskStore`."""
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it is known without a connection that nothing was ever stored, so that no tasks wait."""
-        return False
-
     # Redeemed states
 
     @abstractmethod

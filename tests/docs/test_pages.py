@@ -73,7 +73,8 @@ def test_every_test_in_a_python_block_passes(code: str, tmp_path: Path) -> None:
         env=clean_environment(),
     )
     assert done.returncode == 0, done.stdout
-    assert f" {len(re.findall(r'^(?:async )?def test_', code, re.MULTILINE))} passed" in done.stdout
+    (passed,) = re.findall(r" (\d+) passed", done.stdout)
+    assert int(passed) >= len(re.findall(r"^(?:async )?def test_", code, re.MULTILINE))  # one may have several cases
 
 
 EVERY_PAGE = [

@@ -53,12 +53,12 @@ class TestRule9SingleUse:
         def pay(amount: int) -> str:
             return effect("paid")
 
+        flow = AsyncClient(app).flow("pay", amount=3)
+        assert (await flow.start()).needs_input
         assert (
             "a state of 'pay', as of every confirmation or single-use tool, is redeemed once in each process"
             in caplog.text
         )
-        flow = AsyncClient(app).flow("pay", amount=3)
-        assert (await flow.start()).needs_input
         state = flow.state
         assert (await flow.send({"confirm": yes})).text == "paid"
         flow.state = state

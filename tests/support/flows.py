@@ -1,9 +1,9 @@
 """Words of the tests that walk flows with `AsyncClient` of `mrtr_server.testing`."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from mrtr_server.testing import Flow, Reply
+from mrtr_server.testing import AsyncClient, Flow, Reply
 
 AsyncFlow = Flow[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]
 """A flow of an `AsyncClient`."""
@@ -12,3 +12,8 @@ AsyncFlow = Flow[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Reply]]]
 def is_state_only(reply: Reply) -> bool:
     """Return whether a round ended with a state and without a question."""
     return reply.needs_input and not reply.asks
+
+
+async def update(client: AsyncClient, flow: AsyncFlow, params: Mapping[str, Any]) -> Reply:
+    """Send a `tasks/update` for the task of a flow, as it is written here."""
+    return await client.request("tasks/update", {"taskId": flow.task, **params})

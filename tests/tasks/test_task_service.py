@@ -31,6 +31,7 @@ from mrtr_server.tasks import worker
 from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.flows import update
 from ..support.models import Login
 from ..support.wire import meta, modern
 
@@ -399,7 +400,7 @@ class TestAsks:
         flow = await started(client, "greet")
         await flow.wait()
         answers = [{"inputResponses": {"login": accept(name=name).raw}} for name in ("Ann", "Bob", "Cid")]
-        replies = await asyncio.gather(*(flow._about_task("tasks/update", each) for each in answers))
+        replies = await asyncio.gather(*(update(client, flow, each) for each in answers))
         assert all(reply.result["resultType"] == "complete" for reply in replies)
         assert (await flow.wait()).text == "Hello, Ann"
 
@@ -407,9 +408,7 @@ class TestAsks:
         flow = await started(client, "both")
         await flow.wait()
         parts = {"login": accept(name="Ann").raw, "size": accept(size=180).raw}
-        await asyncio.gather(
-            *(flow._about_task("tasks/update", {"inputResponses": {key: raw}}) for key, raw in parts.items())
-        )
+        await asyncio.gather(*(update(client, flow, {"inputResponses": {key: raw}}) for key, raw in parts.items()))
         assert (await flow.wait()).text == "Ann is 180 tall"
 
     async def test_that_are_declined_end_the_task_with_a_result(self, client: AsyncClient) -> None:
@@ -448,7 +447,7 @@ class TestAsks:
     async def test_need_answers_in_the_right_shape(self, client: AsyncClient, params: dict[str, Any]) -> None:
         flow = await started(client, "greet")
         await flow.wait()
-        assert (await flow._about_task("tasks/update", params)).error.code == -32602
+        assert (await update(client, flow, params)).error.code == -32602
 
     async def test_take_no_more_than_a_flow_may_keep(self, client: AsyncClient) -> None:
         flow = await started(client, "greet")
@@ -618,9 +617,7 @@ class TestEnds:
     async def test_take_no_answer_and_no_cancellation(self, client: AsyncClient) -> None:
         flow = await started(client, "add", one=1, other=2)
         await flow.wait()
-        assert (await flow._about_task("tasks/update", {"inputResponses": {"x": {}}})).result[
-            "resultType"
-        ] == "complete"
+        assert (await update(client, flow, {"inputResponses": {"x": {}}})).result["resultType"] == "complete"
         assert (await flow.cancel()).result["resultType"] == "complete"
         assert (await flow.look()).task.status == "completed"
 
@@ -665,7 +662,7 @@ class TestTime:
         assert (reply.task.status, reply.error.code) == ("failed", -32603)
         assert "did not come in time" in reply.error.message
         # A late yes is one to nothing, and the code behind the question does not run.
-        await flow._about_task("tasks/update", {"inputResponses": {"confirm": yes.raw}})
+        await update(client, flow, {"inputResponses": {"confirm": yes.raw}})
         assert (await flow.look()).task.status == "failed"
         assert ran == []
 
@@ -710,7 +707,7 @@ class TestCancellation:
         await flow.wait()
         assert (await flow.cancel()).result["resultType"] == "complete"
         assert (await flow.look()).task.status == "cancelled"
-        await flow._about_task("tasks/update", {"inputResponses": {"confirm": yes.raw}})
+        await update(client, flow, {"inputResponses": {"confirm": yes.raw}})
         assert (await flow.look()).task.status == "cancelled"
         assert ran == []
 

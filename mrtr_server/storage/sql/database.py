@@ -46,7 +46,7 @@ class Database(ABC):
 
     @property
     def is_new(self) -> bool:
-        """Whether it is known without a connection that nothing was ever stored; see `Store.is_new`."""
+        """Whether it is known without a connection that nothing was ever stored: there is no SQLite file."""
         return False
 
     @property

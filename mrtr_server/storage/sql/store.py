@@ -46,7 +46,6 @@ class SQLStore(SQLTasks):
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
     @property
-    @override
     def is_new(self) -> bool:
         """Whether nothing was ever stored, as far as that is known without a connection: there is no SQLite file."""
         return self.database.is_new
