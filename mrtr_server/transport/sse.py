@@ -131,8 +131,8 @@ class EventStream:
         """Write all that waits; if the stream is ending, also its end."""
         writer = self._writer
         if not self._has_started:
-            self._has_started = True
             await writer.start_stream()
+            self._has_started = True  # not before: a cancellation may come while that waits
         while self._backlog:
             key = next(iter(self._backlog))
             data = self._backlog.pop(key)
