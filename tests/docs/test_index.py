@@ -14,11 +14,6 @@ RULES = re.findall(r"^\| (\d+\. .+?) \| (`Test.+?) \| (.+) \|$", TEXT, re.MULTIL
 """Of each rule of a flow: the rule, the classes with their files, and where more of it is."""
 
 
-def test_the_rules_of_a_flow_are_those_of_the_page_about_the_architecture() -> None:
-    architecture = (TESTS.parent / "docs" / "architecture.md").read_text().partition("## The rules of a flow")[2]
-    assert [f"{rule}." for rule, _, _ in RULES] == re.findall(r"^\d+\. .+$", architecture, re.MULTILINE)
-
-
 def listed(section: str) -> list[str]:
     return re.findall(r"^\| `(\w+\.py)` \| .+ \|$", section, re.MULTILINE)
 
