@@ -1,5 +1,6 @@
 """The clients of `clients/clients.toml`: what they are, and an environment for each."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -70,11 +71,17 @@ class Client:
         return [str(self.folder / "venv" / "bin" / "python"), str(self.programs / program), *arguments]
 
     def install(self) -> None:
-        """Install its packages, unless they are there.
+        """Install its packages, unless they are there. Of several processes, one does, and the others wait.
 
         Raises:
             NotInstalled: they can't be installed.
         """
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with self.folder.with_name(f"{self.folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            self._install()
+
+    def _install(self) -> None:
         made_from = self.folder / "made-from"
         recipe = f"{self.pip} {self.npm} {self.as_of} {sys.version}"
         if not made_from.exists() or made_from.read_text() != recipe:
@@ -87,7 +94,9 @@ class Client:
             made_from.write_text(recipe)
         if self.npm:
             for program in self.programs.glob("js/*.mjs"):
-                shutil.copy(program, self.folder)
+                copy = self.folder / program.name
+                if not copy.exists() or copy.read_bytes() != program.read_bytes():  # another process may run it
+                    shutil.copy(program, copy)
 
     def _install_from_pypi(self) -> None:
         venv = self.folder / "venv"

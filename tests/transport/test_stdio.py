@@ -620,7 +620,7 @@ class TestHowMuchAtOnce:
                 target=lambda: [client.begin_call("long", {"padding": "x" * 50_000}) for _ in range(30)]
             )
             writing.start()
-            wait_until(lambda: len(served) >= 2, "the handlers to run")
+            wait_until(lambda: served, "a handler to run")
             threading.Event().wait(0.3)
             assert len(served) < 10
             client.read_on()
