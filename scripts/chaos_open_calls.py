@@ -67,6 +67,9 @@ class OpenCalls:
             try:
                 result = await wire.call("order", {"intent": intent})
             except (LookupError, ValueError) as error:
+                if isinstance(error, LookupError) and wire.not_acknowledged > before:
+                    self._answers_lost += 1  # it came back when the question had expired
+                    continue
                 self.problems.append(f"{type(error).__name__}: {error}")
                 continue
             text = result["content"][0]["text"]

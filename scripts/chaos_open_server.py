@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer
 
-ANSWER_WITHIN = 20
+ANSWER_WITHIN = 40
 """How long a question waits, in seconds: for no longer does an answer that was lost keep its call open."""
 
 # A round whose server was killed is taken up again when its lease has ended, and that must be before its state expires.
