@@ -1,36 +1,11 @@
-"""The same server with a store: each state is redeemed once, and the charge gets its idempotency key."""
+"""A server of scripts/chaos with a store: each state of the order is redeemed once."""
 
 import os
 
-from chaos_ledger import shared
-from pydantic import BaseModel
+from chaos_order import order
 
-from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer
+from mrtr_server import Limits, MRTRServer
 
 # What a server that was killed had begun is taken up again when its lease has ended.
 app = MRTRServer("chaos", lame_duck=0.3, database=os.environ["CHAOS_DATABASE"], limits=Limits(lease_seconds=3))
-ledger = shared()
-
-
-class Wish(BaseModel):
-    item: str
-
-
-def reserve(intent: str) -> str:
-    """Have an effect that nobody could know for a repetition."""
-    return ledger.write(intent, "reservation")
-
-
-def charge(intent: str, key: IdempotencyKey = IdempotencyKey()) -> str:
-    """Have an effect under the key of the step."""
-    return ledger.write(intent, "charge", key)
-
-
-@app.tool(single_use=True)
-async def order(intent: str, ctx: Context) -> str:
-    """Ask what is wished for, reserve it, have it confirmed, charge for it."""
-    wish = await ctx.elicit("What will it be?", Wish)
-    reserved = await ctx.step(reserve, intent)
-    await ctx.confirm(f"Pay for {wish.item}?")
-    charged = await ctx.step(charge, intent)
-    return f"{reserved}, {charged}"
+app.tool(single_use=True)(order)

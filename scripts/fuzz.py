@@ -90,7 +90,7 @@ class Exchange:
             self.body += message.get("body", b"")
 
     async def settle(self) -> bool:
-        """Let the application work; return whether it is done, and not a stream that stays open."""
+        """Run the application, and return whether it is done, and not a stream that stays open."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
             if self.task.done():

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
 from pydantic_core import to_json
 
 from ..errors import InvalidRequestState, MRTRError, SetupError, UnknownTarget
+from ..flow.inspection import utc_time
 from ..protocol.messages import JSON, TaskStatus
 from ..storage.tasks import TaskRow
 from .database import takes_database
@@ -127,14 +127,10 @@ def _describe(row: TaskRow) -> JSON:
         "status": row.status,
         "message": row.message,
         "caller": row.caller or None,
-        "created": _moment(row.created),
-        "updated": _moment(row.updated),
-        "deadline": _moment(row.deadline),
-        "expires": _moment(row.expires),
+        "created": utc_time(row.created),
+        "updated": utc_time(row.updated),
+        "deadline": utc_time(row.deadline),
+        "expires": utc_time(row.expires),
         "attempts": row.attempts,
-        "leased until": _moment(row.leased_until) if row.lease else None,
+        "leased until": utc_time(row.leased_until) if row.lease else None,
     }
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -35,8 +35,8 @@ def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
     described: JSON = {
         **dict(zip(BINDINGS, fields["b"], strict=True)),
         "flow": journal.flow,
-        "started": _moment(journal.started),
-        "expires": _moment(journal.expires),
+        "started": utc_time(journal.started),
+        "expires": utc_time(journal.expires),
         "rounds": journal.rounds,
         "handed over without a question": journal.state_only,
         "redeemed once": journal.single_use,
@@ -57,5 +57,6 @@ def _kind(question: str) -> str:
     return question.partition(".")[0]
 
 
-def _moment(seconds: float) -> str:
+def utc_time(seconds: float) -> str:
+    """Return a moment as an operator reads it: in UTC, by ISO 8601, to the second."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -10,7 +10,7 @@ from ..limits import Limits
 from ..protocol.messages import Call, Change
 from ..storage.sql.tasks import SQLTasks
 from ..storage.tasks import ENDED, TaskRow
-from .records import NOTHING_LEFT, binding_of
+from .records import CANCELLED, binding_of
 from .sealing import ID_BYTES, SealedTasks
 
 _HEX = frozenset("0123456789abcdef")
@@ -65,9 +65,7 @@ class TaskAdministration:
             row = await self.find(named)
             if row.status in ENDED:
                 return row
-            changed = await self._store.change_task(
-                row, status="cancelled", message="", updated=time.time(), **NOTHING_LEFT
-            )
+            changed = await self._store.change_task(row, updated=time.time(), **CANCELLED)
             if changed is not None:
                 self._fanout.publish(Change("task", changed.id))
                 self._fanout.publish(Change("run", changed.id))

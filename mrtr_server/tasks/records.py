@@ -23,6 +23,9 @@ logger = logging.getLogger("mrtr_server")
 NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""}
 """What a task that was completed or cancelled keeps of its flow."""
 
+CANCELLED: Mapping[str, Any] = {"status": "cancelled", "message": "", **NOTHING_LEFT}
+"""The changes that cancel a task. Its lease stays: its worker gives it back when nothing of it runs any more."""
+
 
 class TaskRecords:
     """Reads and writes the rows of tasks, for whoever runs them and for whoever answers their clients.

@@ -21,7 +21,7 @@ from ..storage.quotas import Quota
 from ..storage.tasks import ENDED, TaskRow
 from .notifications import Looked
 from .questions import Questions
-from .records import NOTHING_LEFT, TaskRecords, binding_of, visible_status
+from .records import CANCELLED, TaskRecords, binding_of, visible_status
 from .sealing import ID_BYTES, RowBinding
 from .waiting_requests import WaitingRequests
 from .worker import Worker
@@ -312,8 +312,7 @@ class Tasks:
         return self.view(row), had_ended
 
     async def _cancel(self, id: str, owner: str) -> tuple[TaskRow, bool]:
-        # Its worker gives the lease back when nothing of it runs any more.
-        return await self._end(id, owner, lambda row: {"status": "cancelled", "message": "", **NOTHING_LEFT})
+        return await self._end(id, owner, lambda row: CANCELLED)
 
     async def fail(self, call: Call, error: RequestError) -> None:
         """Fail a task, since its client can't answer what it asks; one that has ended stays as it is.
@@ -323,7 +322,7 @@ class Tasks:
         """
         await self._end(call.target, owner_of(call), lambda row: self._records.failed(row, error))
 
-    async def _end(self, id: str, owner: str, changes: Callable[[TaskRow], dict[str, Any]]) -> tuple[TaskRow, bool]:
+    async def _end(self, id: str, owner: str, changes: Callable[[TaskRow], Mapping[str, Any]]) -> tuple[TaskRow, bool]:
         """End a task, and return it; and whether it had ended before."""
         while True:
             row = await self._find(id, owner)

@@ -100,7 +100,7 @@ class HeldStream:
         return Response(stream.status, stream.headers, b"".join(event.raw for event in self_heard), seen)
 
     def _hear(self, event: Event) -> bool:
-        """Take an event in; return whether the server now waits for its client."""
+        """Note an event, and return whether the server now waits for its client."""
         if self.is_over:
             raise Unexpected(f"An event came after the response: {event.data[:300]}")
         self._heard.append(event)

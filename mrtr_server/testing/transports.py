@@ -181,7 +181,7 @@ class _Served:
         noticed.cancel()
 
     def disconnect(self) -> None:
-        """Let the application know that its client has left."""
+        """Notify the application that its client has left."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._gone.set)
 

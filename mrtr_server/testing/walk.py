@@ -83,7 +83,7 @@ class Position:
 
 
 class Walk(ABC):
-    """Takes a flow from one round to the next.
+    """Leads a flow from one round to the next.
 
     Args:
         position: where the flow is.

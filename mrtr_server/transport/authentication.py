@@ -1,4 +1,4 @@
-"""Lets requests through that are authenticated, and challenges all others."""
+"""Authentication of requests: those without good credentials are challenged."""
 
 from urllib.parse import parse_qsl
 
@@ -17,7 +17,7 @@ RETRY_AFTER = "5"
 
 
 class Authentication:
-    """Lets only authenticated requests through, with the scopes that every request needs.
+    """Serves only requests that are authenticated and have the scopes that every request needs.
 
     Args:
         app: what is behind it.

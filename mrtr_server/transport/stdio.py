@@ -30,6 +30,7 @@ from ..protocol.headers import SESSION_HEADER
 from ..protocol.messages import OPEN_METHODS, Call, Discovery, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
+from .connection import CLOSE_WITHIN
 from .in_flight import InFlight
 from .lines import Line, LineReader, LineWriter
 from .refusal_notes import named, note_refusal
@@ -42,9 +43,6 @@ T = TypeVar("T")
 
 CUT_WITHIN = 1.0
 """How long requests may take to end once they are cut off by a second request to end, in seconds."""
-
-CLOSE_WITHIN = 1.0
-"""How long a subscription may take to end when it is told to, in seconds."""
 
 _SETTING = frozenset({"initialize", "logging/setLevel"})
 """The requests that change how later ones are served, so that these wait for them."""
@@ -159,7 +157,7 @@ class StdioServer:
         return len(self._open) < most or sum(not each.is_waiting for each in self._open.values()) < most
 
     async def _take(self, line: Line) -> None:
-        """Take one line: what needs no time is done when this returns, and for all else there is a task."""
+        """Handle one line: what needs no time is done when this returns, and for all else there is a task."""
         if line is None:
             self._write(self._form.error(None, PayloadTooLarge(self._limits.body_bytes)).body)
         elif line[:100].lstrip()[:1] == b"[":
@@ -168,7 +166,7 @@ class StdioServer:
             await self._take_message(line, self._write)
 
     async def _take_batch(self, line: bytes) -> None:
-        """Take a batch, whose responses are one line. Its messages are served side by side."""
+        """Serve a batch, whose responses are one line. Its messages are served side by side."""
         form, messages = self._form, []
         with suppress(ValueError):
             messages = from_json(line)
@@ -193,7 +191,7 @@ class StdioServer:
     async def _take_message(
         self, line: bytes, write: Callable[[bytes], object], *, is_part: bool = False
     ) -> "asyncio.Task[Any] | None":
-        """Take one message.
+        """Handle one message.
 
         Args:
             line: its bytes.
@@ -239,7 +237,7 @@ class StdioServer:
         return serving
 
     async def _heed(self, envelope: Envelope) -> None:
-        """Take a notification. One that means nothing here is ignored."""
+        """Do what a notification asks for. One that means nothing here is ignored."""
         method = envelope.method
         if method == CANCELLED:
             await self._cancel(envelope.params.get("requestId"))
@@ -263,7 +261,7 @@ class StdioServer:
             request.task.cancel()
 
     async def _take_response(self, envelope: Envelope) -> "asyncio.Task[Any] | None":
-        """Take a response: the answer to a question, or to a task, which has this shape. Any other is ignored."""
+        """Pass a response on: the answer to a question or to a task. Any other is ignored."""
         handshake, principal = self._dialects.handshake, self._peer.principal
         if handshake is not None and isinstance(envelope.id, str):
             try:

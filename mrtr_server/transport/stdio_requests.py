@@ -25,12 +25,10 @@ from ..protocol.messages import (
 )
 from ..protocol.sessions import NO_SESSION, Session
 from .lines import LineWriter
+from .live_connection import STEP
 
 KEEP_ALIVE = 15.0
 """How often progress is sent while a call waits for a person, in seconds."""
-
-STEP = 1e-6
-"""By how much progress grows that only shows that the call is still open."""
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ from mrtr_server.testing import (
 )
 
 from ..conftest import Serve
+from ..support.effects import EFFECTS
 from ..support.handshake import NEWEST, OLDER, check
 from ..support.serving import wait_until
 
@@ -41,14 +42,6 @@ ERAS = ("2026-07-28", NEWEST, "2025-06-18")
 
 class Login(BaseModel):
     name: str
-
-
-EFFECTS: list[str] = []
-
-
-@pytest.fixture(autouse=True)
-def no_effects() -> None:
-    EFFECTS.clear()
 
 
 def build(service: str) -> str:
