@@ -285,10 +285,16 @@ class Journal:
         return payload
 
     @classmethod
-    def load(cls, payload: bytes, bound_to: list[str], now: float) -> "Journal":
+    def load(cls, payload: bytes, bound_to: list[str], now: float, grace: float = 0.0) -> "Journal":
         """Read a payload back, for a call that it belongs to.
 
         Only what a codec opened comes here, so it is what some version of this package sealed.
+
+        Args:
+            payload: what `dump` returned.
+            bound_to: what the state must belong to; see `binding`.
+            now: seconds since the epoch.
+            grace: how long after its expiry it still counts, in seconds.
 
         Raises:
             InvalidRequestState: it is of another version, has expired, or belongs to another call.
@@ -317,7 +323,7 @@ class Journal:
             journal.single_use = "c" in fields or (payload.find(_CONFIRMS) >= 0 and journal._has_confirmation())
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequestState("not a journal") from None
-        if expires <= now:
+        if expires + grace <= now:
             raise InvalidRequestState("expired")
         if started > now + CLOCK_SKEW_SECONDS:
             raise InvalidRequestState("from the future; the replicas' clocks differ")

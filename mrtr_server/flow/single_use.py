@@ -35,6 +35,10 @@ long in all, and for the attempt that is under way then."""
 RECORD_INTERVAL = 0.5
 """How often it is offered from then on, in seconds, until the state has expired."""
 
+REDEEMED_FOR = CLOCK_SKEW_SECONDS
+"""How long after its expiry a state is remembered that was redeemed in time, in seconds: its round may have to run
+again since its replica has died, and deliveries may ask for the outcome."""
+
 MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
 """How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
 
@@ -54,6 +58,7 @@ class _Delivery:
         call: the request.
         state, answers: their digests.
         expires: when the state expires, in seconds since the epoch.
+        is_late: whether it had expired when this delivery came.
         run: runs the handler.
         client_left: whether the client has gone.
         result: that of the round, once it has run here.
@@ -67,6 +72,7 @@ class _Delivery:
     state: str
     answers: str
     expires: float
+    is_late: bool
     run: Run
     client_left: bool = False
     result: RoundResult | None = None
@@ -112,7 +118,9 @@ class Redeemer:
     async def once(self, call: Call, expires: float, run: Run, purpose: bytes = b"") -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
 
-        A client that leaves does not end what has begun: it runs to its end, and is recorded.
+        A client that leaves does not end what has begun: it runs to its end, and is recorded. A delivery that comes
+        when the state has expired begins nothing. But what began before has its outcome, if need be by running again,
+        for `REDEEMED_FOR`.
 
         Args:
             call: the request; its state has been opened.
@@ -127,7 +135,7 @@ class Redeemer:
         state = purpose + str(call.state).encode()
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
         answers = digest_bytes(state + b" " + canonical(dict(call.answers or {})))
-        delivery = _Delivery(call, digest_bytes(state), answers, expires, run)
+        delivery = _Delivery(call, digest_bytes(state), answers, expires, expires <= self._clock(), run)
         result = self._kept_here(delivery) if self._unrecorded else None
         if result is None:
             task = asyncio.create_task(self._deliver(delivery))
@@ -207,7 +215,7 @@ class Redeemer:
                 assert delivery.result is not None  # noqa: S101  for the type checker
                 return delivery.result
             # Another delivery of it is running.
-            if self._clock() >= delivery.expires and (delivery.result is None or delivery.is_told):
+            if self._has_expired(delivery) and (delivery.result is None or delivery.is_told):
                 return delivery.result or _refused(delivery, "expired")
             pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             await asyncio.sleep(pause)
@@ -232,6 +240,9 @@ class Redeemer:
         if delivery.client_left and delivery.result is None:  # nothing has begun
             await self._release(delivery, redemption)
             return InvalidRequestState("its client left")
+        if redemption.verdict == "granted" and redemption.attempt == 1 and delivery.is_late and delivery.result is None:
+            await self._release(delivery, redemption)
+            return _refused(delivery, "expired")
         if redemption.verdict == "granted" and isinstance(delivery.result, NotExecuted):
             await self._release(delivery, redemption)
             return delivery.result
@@ -239,7 +250,7 @@ class Redeemer:
 
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
         # Kept for as long as any replica may take the state for good.
-        keep = max(delivery.expires - self._clock(), 0.0) + CLOCK_SKEW_SECONDS
+        keep = max(delivery.expires - self._clock(), 0.0) + REDEEMED_FOR
         return await self._store.redeem(
             delivery.state,
             delivery.answers,
@@ -251,7 +262,7 @@ class Redeemer:
 
     def _has_expired(self, delivery: _Delivery) -> bool:
         """Return whether no replica takes the state any more."""
-        return self._clock() >= delivery.expires + CLOCK_SKEW_SECONDS
+        return self._clock() >= delivery.expires + REDEEMED_FOR
 
     async def _release(self, delivery: _Delivery, redemption: Redemption) -> None:
         if redemption.verdict == "granted":

@@ -21,8 +21,9 @@ from ..storage.quotas import ANY, Quota, Quotas
 LONGEST_ID = 2_500
 """Characters of a sealed event id. nginx refuses headers of more than 8 KB, so what is longer goes to the store."""
 
-KEPT_AFTER = 60.0
-"""How long what belongs to a question is kept after it has expired, in seconds."""
+KEPT_AFTER = 300.0
+"""How long what belongs to a question is kept after it has expired, in seconds: for so long may the round run that its
+answer began, for a client that is away, or when replicas have died."""
 
 ENDED = "end."
 """How the id of a stream's last event begins: there is nothing after it."""
@@ -74,6 +75,11 @@ class Event:
     sent: int = 0
     is_lost: bool = False
     seen: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> float:
+        """When the round after the questions can run no more, though they were answered in time."""
+        return self.expires + KEPT_AFTER
 
     @property
     def round(self) -> str:

@@ -97,7 +97,7 @@ class FirstRounds:
         while True:
             began = loop.time()
             try:
-                return await self._redeemer.once(_named(call, event.run), event.expires, _runs_nowhere)
+                return await self._redeemer.once(_named(call, event.run), event.ends, _runs_nowhere)
             except NotExecuted as error:
                 if error.data != {"reference": _NOBODY}:
                     raise

@@ -13,9 +13,6 @@ from .questions import WITHDRAWN, no_answer
 RETRY = 250
 """When the client of a stream that closes is to come back, in milliseconds."""
 
-ANSWERED_BEFORE = 5.0
-"""How long before its expiry a question counts as not answered, in seconds; at most a tenth of the time it had."""
-
 
 class Hold:
     """The questions of one round, and the answers to them.
@@ -32,7 +29,7 @@ class Hold:
         cancelled: tells that the call may have been cancelled; None if it can't be.
     """
 
-    _has_sent = _is_too_late = False
+    _has_sent = False
     heard_of_cancellation = False
     """Whether the call may have been cancelled."""
 
@@ -63,7 +60,8 @@ class Hold:
         self._requests: list[str] = []
         """The ids of the requests that were sent."""
         left = event.expires - now
-        self._deadline = asyncio.get_running_loop().time() + left - min(ANSWERED_BEFORE, left / 10)
+        self._is_too_late = left <= 0.0
+        self._deadline = asyncio.get_running_loop().time() + left
 
     async def look(self) -> None:
         """Find what was answered while the client was away. Raises `StoreUnavailable`."""
@@ -81,6 +79,8 @@ class Hold:
             StoreUnavailable: an answer could not be found.
             MissingCapability: clients of this version can't be asked that.
         """
+        if self._is_too_late and not self._is_answered:
+            await self._give_up()
         if not self._is_answered:
             if not self._has_sent:
                 self._send()

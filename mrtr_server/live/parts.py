@@ -60,7 +60,7 @@ class LiveParts:
         self.cancellations = Allowance(clock)
         self.holds = Holds(limits)
         outcomes = row_codec(ring, LIVE_OUTCOME, in_memory=store.in_memory)
-        self.redeemer = Redeemer(store, outcomes, quotas, lease=LEASE, clock=clock)
+        self.redeemer = Redeemer(store, outcomes, quotas, lease=min(LEASE, limits.lease_seconds), clock=clock)
         self.quotas = quotas
         self.is_shared = is_shared
         self.store = store

@@ -137,6 +137,8 @@ class Call:
         session: names the client's session in the store; empty for none.
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
         journal: what the state holds, where this process has sealed it for this very call; empty otherwise.
+        grace: how long after its expiry the state counts, in seconds; more than none where its answers are known to
+            have come before.
     """
 
     method: str
@@ -159,6 +161,7 @@ class Call:
     session: str = ""
     mismatch: RequestError | None = None
     journal: bytes = field(default=b"", repr=False)
+    grace: float = 0.0
 
     @property
     def caller(self) -> Caller:
