@@ -86,7 +86,7 @@ class OpenWire:
         self.story.note(f"GET after {named(self._last)}" if self._last else "POST of the call")
         try:
             async with self._stream(http, message) as response:
-                self.story.note(f"HTTP {response.status_code}")
+                self.story.note(f"HTTP {response.status_code}{served(response)}")
                 if response.status_code >= 500 or response.status_code == 429:
                     return None
                 if response.status_code != 200:
@@ -132,8 +132,13 @@ class OpenWire:
             self.story.note(f"{name} was not acknowledged: {type(error).__name__}")
             self.not_acknowledged += 1
         else:
-            self.story.note(f"{name} got HTTP {response.status_code}")
+            self.story.note(f"{name} got HTTP {response.status_code}{served(response)}")
             self.not_acknowledged += response.status_code != 202
+
+
+def served(response: httpx.Response) -> str:
+    """Return who served a response, as the front says."""
+    return f" from {response.headers.get('x-served-by', 'nobody')}"
 
 
 _INFO = {"name": "chaos", "version": "1"}

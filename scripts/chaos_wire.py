@@ -121,11 +121,12 @@ async def _post(port: int, body: bytes, method: str, name: str) -> dict[str, Any
         raise NoResponse(type(error).__name__) from None
     start, _, content = received.partition(b"\r\n\r\n")
     lines = start.lower().split(b"\r\n")
+    served = next((line[13:].decode() for line in lines if line.startswith(b"x-served-by: ")), "nobody")
     length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), -1)
     if length != len(content):
-        raise NoResponse("cut off")
+        raise NoResponse(f"cut off after {received[:60]!r} from {served}")
     status = int(lines[0].split()[1])
     if status >= 500 or status == 429:
-        raise NoResponse(str(status))
+        raise NoResponse(f"{status} from {served}")
     reply: dict[str, Any] = json.loads(content)
     return reply
