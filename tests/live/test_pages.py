@@ -18,7 +18,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, SQLStore
-from mrtr_server.testing import EVERYTHING
+from mrtr_server.testing import EVERYTHING, Clock
 
 from ..support.effects import EFFECTS
 from ..support.handshake import Handshake, check
@@ -151,6 +151,19 @@ class TestInPlaceOfAResult:
             assert "close this page" in opened(page["url"])
             assert text(ann.call("meet", when="at noon").message) == "Ann at noon"
         assert EFFECTS == ["prepared", "met Ann at noon"], "a step runs once in the flow, however often it is called"
+
+    def test_a_page_that_has_reported_counts_though_the_flow_has_expired_meanwhile(self, tmp_path: Path) -> None:
+        clock = Clock()
+        store = SQLStore(f"sqlite:///{tmp_path}/live.db")
+        with serving(store=lambda: store, clock=lambda: clock) as urls, client(urls) as ann:
+            ann.headers |= JSON_ONLY
+            (page,) = pages(ann.call("meet", when="later"))
+            opened(page["url"])
+            (other,) = pages(ann.call("meet", when="never"))
+            clock.advance(3600)
+            assert ann.call("meet", when="later").result["content"][0]["text"] == "Ann later"
+            assert EFFECTS == ["prepared", "prepared", "met Ann later"], "what had run did not run again"
+            assert pages(ann.call("meet", when="never")) != [other], "nobody had opened that one in time"
 
     def test_a_call_after_that_begins_anew(self, urls: list[str]) -> None:
         with client(urls) as ann:
