@@ -21,6 +21,9 @@ UNSET: Any = object()
 _FORMAT = 1
 CLOCK_SKEW_SECONDS = 60.0
 """How far the replicas' clocks may be apart, in seconds."""
+REDEEMED_FOR = CLOCK_SKEW_SECONDS
+"""How long after its expiry a state is remembered that was redeemed in time, in seconds: its round may have to run
+again since its replica has died, and deliveries may ask for the outcome."""
 _FRAME_BYTES = 1024
 """Bytes reserved for the fields of a payload besides answers, steps and state; enough where nothing is asked."""
 
@@ -108,7 +111,7 @@ class Journal:
         state: the handler's own state as JSON; `UNSET` if there is none.
         handed_over: whether the last round was state-only, and what the journal held then.
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
-        expires: when the state that it came in expires, in seconds since the epoch.
+        expires: when the state that it came in expires, in seconds since the epoch, with its grace.
     """
 
     started: float
@@ -285,7 +288,9 @@ class Journal:
         return payload
 
     @classmethod
-    def load(cls, payload: bytes, bound_to: list[str], now: float, grace: float = 0.0) -> "Journal":
+    def load(
+        cls, payload: bytes, bound_to: list[str], now: float, grace: float = 0.0, *, single_use: bool = False
+    ) -> "Journal":
         """Read a payload back, for a call that it belongs to.
 
         Only what a codec opened comes here, so it is what some version of this package sealed.
@@ -294,7 +299,9 @@ class Journal:
             payload: what `dump` returned.
             bound_to: what the state must belong to; see `binding`.
             now: seconds since the epoch.
-            grace: how long after its expiry it still counts, in seconds.
+            grace: by how much its expiry is put off, in seconds.
+            single_use: whether its handler's states are redeemed once. Such a state has `REDEEMED_FOR` besides, in
+                which `Redeemer` begins nothing new.
 
         Raises:
             InvalidRequestState: it is of another version, has expired, or belongs to another call.
@@ -304,7 +311,7 @@ class Journal:
             if fields["v"] != _FORMAT:
                 raise InvalidRequestState("sealed by another version of the format")
             _check_binding(fields["b"], bound_to)
-            expires, started = fields["x"], fields["t"]
+            expires, started = fields["x"] + grace, fields["t"]
             newest, earlier, steps = fields["a"], fields.get("e", {}), fields["s"]
             # Passed by position, since names would take as long again.
             journal = cls(
@@ -323,7 +330,7 @@ class Journal:
             journal.single_use = "c" in fields or (payload.find(_CONFIRMS) >= 0 and journal._has_confirmation())
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequestState("not a journal") from None
-        if expires + grace <= now:
+        if expires <= now and not ((single_use or journal.single_use) and now < expires + REDEEMED_FOR):
             raise InvalidRequestState("expired")
         if started > now + CLOCK_SKEW_SECONDS:
             raise InvalidRequestState("from the future; the replicas' clocks differ")

@@ -34,7 +34,7 @@ from .journal import Journal, binding
 from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
-from .single_use import REDEEMED_FOR, Redeemer
+from .single_use import Redeemer
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
@@ -106,15 +106,11 @@ class RoundService:
         """
         if call.state is None:
             return run(None, None)
-        # What does not open is not redeemed. What has expired may be, if it was before.
-        opened = self.open_state(handler, call, grace=call.grace + REDEEMED_FOR)
+        opened = self.open_state(handler, call)  # what does not open is not redeemed
         journal, _ = opened
-        expires = journal.expires + call.grace
-        if handler.single_use or journal.single_use:
-            return self._redeemer.once(call, expires, lambda lease: run(opened, lease))
-        if expires <= self._clock():
-            raise _refused(handler, call, InvalidRequestState("expired"))
-        return run(opened, None)
+        if not (handler.single_use or journal.single_use):
+            return run(opened, None)
+        return self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
 
     async def run(
         self,
@@ -158,7 +154,7 @@ class RoundService:
             end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
-            journal, bound_to = opened or self.open_state(handler, call, grace=call.grace)
+            journal, bound_to = opened or self.open_state(handler, call)
             unsealed = handler.single_use and call.state is None
             if is_open and not unsealed and not (journal.answers and self._callbacks.known):  # nothing to wait for
                 end = await self._begin(handler, arguments, call, journal, outlet, lease, NO_REPORTS, may_become_task)
@@ -268,13 +264,8 @@ class RoundService:
                 journal.forget(key, question)
         return reports
 
-    def open_state(self, handler: Handler, call: Call, *, grace: float = 0.0) -> Opened:
+    def open_state(self, handler: Handler, call: Call) -> Opened:
         """Open the flow that a call belongs to: that of its state, or a new one.
-
-        Args:
-            handler: what the call is of.
-            call: the request.
-            grace: how long after its expiry the state still counts, in seconds.
 
         Raises:
             RequestError: the state does not open, the call has too many answers, or it can neither be served now nor go
@@ -293,9 +284,11 @@ class RoundService:
                 raise InvalidRequestState("not a string")
             if len(call.state) > self._longest_state:
                 raise InvalidRequestState("too large")
-            journal = Journal.load(call.journal or self._codec.unseal(call.state), bound_to, self._clock(), grace)
+            payload, once = call.journal or self._codec.unseal(call.state), handler.single_use
+            journal = Journal.load(payload, bound_to, self._clock(), call.grace, single_use=once)
         except InvalidRequestState as refused:
-            raise _refused(handler, call, refused) from None
+            logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
+            raise
         journal.deliver(call.answers or {})
         return journal, bound_to
 
@@ -406,8 +399,3 @@ class RoundService:
             self._require_shared_store(handler.name)
         expires = min(now + seconds, journal.started + self._limits.flow_seconds)
         return NeedsInput(questions, self._codec.seal(payload), expires, payload)
-
-
-def _refused(handler: Handler, call: Call, error: InvalidRequestState) -> InvalidRequestState:
-    logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, error.reason)
-    return error

@@ -19,7 +19,7 @@ from ..storage.base import Redemption, Store
 from ..storage.lease import GRACE_SECONDS, Lease
 from ..storage.quotas import Quotas
 from ..storage.watched import not_executed
-from .journal import CLOCK_SKEW_SECONDS
+from .journal import REDEEMED_FOR
 from .outcomes import dump_outcome, load_outcome
 
 logger = logging.getLogger("mrtr_server")
@@ -34,10 +34,6 @@ long in all, and for the attempt that is under way then."""
 
 RECORD_INTERVAL = 0.5
 """How often it is offered from then on, in seconds, until the state has expired."""
-
-REDEEMED_FOR = CLOCK_SKEW_SECONDS
-"""How long after its expiry a state is remembered that was redeemed in time, in seconds: its round may have to run
-again since its replica has died, and deliveries may ask for the outcome."""
 
 MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
 """How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
@@ -233,6 +229,9 @@ class Redeemer:
 
     async def _known_by(self, delivery: _Delivery, redemption: Redemption) -> RoundResult | None:
         """Return the result that a redemption gives without running anything; None if it gives none."""
+        if redemption.verdict == "granted" and redemption.attempt == 1 and delivery.is_late and delivery.result is None:
+            await self._release(delivery, redemption)
+            return _refused(delivery, "expired")
         if redemption.verdict == "recorded":
             return self._unseal(delivery, redemption.outcome)
         if redemption.verdict == "spent":
@@ -240,9 +239,6 @@ class Redeemer:
         if delivery.client_left and delivery.result is None:  # nothing has begun
             await self._release(delivery, redemption)
             return InvalidRequestState("its client left")
-        if redemption.verdict == "granted" and redemption.attempt == 1 and delivery.is_late and delivery.result is None:
-            await self._release(delivery, redemption)
-            return _refused(delivery, "expired")
         if redemption.verdict == "granted" and isinstance(delivery.result, NotExecuted):
             await self._release(delivery, redemption)
             return delivery.result

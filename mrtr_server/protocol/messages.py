@@ -132,13 +132,13 @@ class Call:
         headers: the HTTP headers, by lower-case name.
         task: whether the client takes a task; None if it must not get one.
         can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
+        grace: by how much the expiry of the state is put off, in seconds, since its answers are known to have come
+            before.
         root: the path that the application is mounted at; empty where it is not.
         scopes: what the credentials are good for.
         session: names the client's session in the store; empty for none.
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
         journal: what the state holds, where this process has sealed it for this very call; empty otherwise.
-        grace: how long after its expiry the state counts, in seconds; more than none where its answers are known to
-            have come before.
     """
 
     method: str
@@ -156,12 +156,12 @@ class Call:
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
     task: TaskOffer | None = None
     can_retry: bool = True
+    grace: float = 0.0
     root: str = ""
     scopes: frozenset[str] = NO_SCOPES
     session: str = ""
     mismatch: RequestError | None = None
     journal: bytes = field(default=b"", repr=False)
-    grace: float = 0.0
 
     @property
     def caller(self) -> Caller:
