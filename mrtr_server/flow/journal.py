@@ -111,7 +111,7 @@ class Journal:
         state: the handler's own state as JSON; `UNSET` if there is none.
         handed_over: whether the last round was state-only, and what the journal held then.
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
-        expires: when the state that it came in expires, in seconds since the epoch, with its grace.
+        expires: when the state that it came in expires, in seconds since the epoch.
     """
 
     started: float
