@@ -12,6 +12,7 @@ from ..crypto.codec import Codec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported, Question
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
@@ -87,6 +88,7 @@ class RoundService:
         self._audience = audience
         self._clock = clock
         self._warned: set[str] = set()
+        self._refusals = RefusalLog()
 
     def deliver(
         self, handler: Handler, call: Call, run: Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
@@ -286,7 +288,7 @@ class RoundService:
                 raise InvalidRequestState("too large")
             journal = Journal.load(call.journal or self._codec.unseal(call.state), bound_to, self._clock())
         except InvalidRequestState as refused:
-            logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
+            self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
         journal.deliver(call.answers or {})
         return journal, bound_to
@@ -392,7 +394,7 @@ class RoundService:
             now = self._clock()
             payload = journal.dump(bound_to, now, seconds, self._limits)
         except OverBudget as error:
-            logger.warning("%s %r: %s", bound_to[2], handler.name, error.message)
+            self._refusals.note("%s %r: %s", bound_to[2], handler.name, error.message)
             raise
         if journal.single_use:
             self._require_shared_store(handler.name)
