@@ -97,6 +97,7 @@ class Request:
         what: names how it was made.
         call: the method and parameters, for what comes of it.
         check: returns what is wrong with the reply: its status, and its body; empty for nothing.
+        waits: whether its reply is waited for, since it may take a while and is never a stream.
     """
 
     server: str
@@ -107,6 +108,7 @@ class Request:
     what: str = ""
     call: Call = ("", {})
     check: Callable[[int, bytes], str] = lambda status, body: ""
+    waits: bool = False
 
     def listed(self) -> list[tuple[bytes, bytes]]:
         """Return the headers as an ASGI server has them."""
@@ -135,6 +137,9 @@ class Requests:
             (self._resume, 6),
             (self._own, 8),
             (self._wrong_id, 16),
+            (self._task, 4),
+            (self._wrong_task, 4),
+            (self._wrong_cursor, 3),
             (self._listen_or_end, 3),
             (self._batch, 4),
             (self._noise, 5),
@@ -247,6 +252,30 @@ class Requests:
         headers = {"last-event-id": id, "accept": "text/event-stream", "mcp-protocol-version": HANDSHAKES[0]}
         return Request(server, user, "GET", headers, what="resume")
 
+    def _task(self) -> Request:
+        """Return a request about a task, by whom it belongs to: what its client would send, in one of the forms."""
+        task = self._any("task")
+        return self._right() if task is None else self._about(task.id, task.user, task.server)
+
+    def _about(self, id: str, user: str, server: str) -> Request:
+        random, answer = self._random, self._random.choice(ANSWERS)
+        modern, _ = self._servers[server]
+        forms = [*([MODERN, MODERN, ""] if modern else []), *([] if server == "modern" else HANDSHAKES[:1])]
+        form, params = random.choice(forms), {"taskId": id}
+        method = random.choice(("tasks/get", "tasks/cancel", "tasks/result", "tasks/update", "tasks/input_response"))
+        if method in ("tasks/update", "tasks/input_response"):
+            params["inputResponses"] = dict.fromkeys(("login", "confirm", "x"), answer)
+        elif random.random() < 0.2:
+            params["_meta"] = {"modelcontextprotocol.io/related-task": {"taskId": id}, "elicitation": answer}
+        message = self._message(method, params)
+        request = Request(server, user, what=f"{form or 'draft'} {method}", call=(method, params))
+        if form == MODERN:
+            self._make_modern(message, request)
+        elif form:
+            request.headers["mcp-protocol-version"] = form
+        request.body = _dump(message)
+        return request
+
     def _listen_or_end(self) -> Request:
         random = self._random
         server, user = self._caller()
@@ -306,6 +335,37 @@ class Requests:
             request.headers = {"mcp-session-id": id, "mcp-protocol-version": HANDSHAKES[0]}
             request.check = _expects(-32602, "the session")
         request.what = what
+        return request
+
+    def _wrong_task(self) -> Request:
+        """Return a request about a task that is another user's, or none."""
+        task = self._any("task")
+        if task is None:
+            return self._right()
+        id, user = task.id, task.user
+        if task.server != OPEN and self._random.random() < 0.7:
+            user = self._random.choice([each for each in USERS if each != user])
+        else:
+            id = self._forged(id)
+        request = self._about(id, user, task.server)
+        request.what, request.call = f"{request.what}, of another user or forged", ("", {})
+        request.check = lambda status, body: "" if b'"result"' not in body else f"a task was shown: {body[:200]!r}"
+        return request
+
+    def _wrong_cursor(self) -> Request:
+        """Return a request for a page that follows a cursor that is forged, or that is of another list."""
+        random, cursor = self._random, self._any("cursor")
+        if cursor is None or not self._servers[cursor.server][0]:
+            return self._right()
+        lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
+        if random.random() < 0.5:
+            method, id = cursor.call[0], self._forged(cursor.id)
+        else:
+            method, id = random.choice([each for each in lists if each != cursor.call[0]]), cursor.id
+        request = Request(cursor.server, cursor.user, what=f"cursor, forged or of another list, for {method}")
+        message = self._message(method, {"cursor": id})
+        self._make_modern(message, request)
+        request.body, request.check = _dump(message), _expects(-32602, "the cursor")
         return request
 
     def _forged(self, id: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import Receive, Send
 
 from ..callbacks.callback_service import Callbacks
+from ..concurrency.loop_watch import watch_loop
 from ..concurrency.threads import Threads
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
@@ -108,6 +109,7 @@ class Lifecycle:
                 stack.push_async_exit(
                     lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self._name}: lifespan=", LIFESPAN)
                 )
+                watch_loop()
                 if run_tasks:
                     self._worker.start()
                 try:
@@ -128,6 +130,7 @@ class Lifecycle:
         """Begin to drain on SIGTERM; see `drain_on_sigterm`. From now on, clients come by a network."""
         self.hears_sigterm = True
         self._shared.serve_many()
+        watch_loop()  # a mounted server has had no startup
         drain_on_sigterm(self._admission, self._lame_duck)
 
     def drain(self) -> None:

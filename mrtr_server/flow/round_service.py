@@ -12,6 +12,7 @@ from ..crypto.codec import Codec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported, Question
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
@@ -87,6 +88,7 @@ class RoundService:
         self._audience = audience
         self._clock = clock
         self._warned: set[str] = set()
+        self._refusals = RefusalLog()
 
     def deliver(
         self, handler: Handler, call: Call, run: Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
@@ -113,7 +115,7 @@ class RoundService:
         if handler.single_use or journal.single_use:
             return self._redeemer.once(call, expires, lambda lease: run(opened, lease))
         if expires <= self._clock():
-            raise _refused(handler, call, InvalidRequestState("expired"))
+            raise self._refused(handler, call, InvalidRequestState("expired"))
         return run(opened, None)
 
     async def run(
@@ -295,9 +297,13 @@ class RoundService:
                 raise InvalidRequestState("too large")
             journal = Journal.load(call.journal or self._codec.unseal(call.state), bound_to, self._clock(), grace)
         except InvalidRequestState as refused:
-            raise _refused(handler, call, refused) from None
+            raise self._refused(handler, call, refused) from None
         journal.deliver(call.answers or {})
         return journal, bound_to
+
+    def _refused(self, handler: Handler, call: Call, error: InvalidRequestState) -> InvalidRequestState:
+        self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, error.reason)
+        return error
 
     def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
@@ -400,14 +406,9 @@ class RoundService:
             now = self._clock()
             payload = journal.dump(bound_to, now, seconds, self._limits)
         except OverBudget as error:
-            logger.warning("%s %r: %s", bound_to[2], handler.name, error.message)
+            self._refusals.note("%s %r: %s", bound_to[2], handler.name, error.message)
             raise
         if journal.single_use:
             self._require_shared_store(handler.name)
         expires = min(now + seconds, journal.started + self._limits.flow_seconds)
         return NeedsInput(questions, self._codec.seal(payload), expires, payload)
-
-
-def _refused(handler: Handler, call: Call, error: InvalidRequestState) -> InvalidRequestState:
-    logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, error.reason)
-    return error

@@ -14,6 +14,7 @@ from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_bytes
 from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestError, StoreUnavailable
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.lease import GRACE_SECONDS, Lease
@@ -111,6 +112,7 @@ class Redeemer:
         self._codec = codec
         self._lease = lease
         self._clock = clock
+        self._refusals = RefusalLog()
         self._under_way: set[asyncio.Task[None]] = set()
         self._unrecorded: dict[str, _Delivery] = {}
         """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
@@ -155,7 +157,7 @@ class Redeemer:
         earlier = self._unrecorded.get(delivery.state)
         if earlier is not None:
             same = earlier.answers == delivery.answers
-            return earlier.result if same else _refused(delivery, "redeemed already, with other answers")
+            return earlier.result if same else self._refused(delivery, "redeemed already, with other answers")
         if sum(len(each.sealed) for each in self._unrecorded.values()) < MOST_UNRECORDED_BYTES:
             return None
         error = StoreUnavailable(f"{len(self._unrecorded)} outcomes of other rounds wait to be recorded")
@@ -216,7 +218,7 @@ class Redeemer:
                 return delivery.result
             # Another delivery of it is running.
             if self._has_expired(delivery) and (delivery.result is None or delivery.is_told):
-                return delivery.result or _refused(delivery, "expired")
+                return delivery.result or self._refused(delivery, "expired")
             pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             await asyncio.sleep(pause)
             waited += pause
@@ -236,13 +238,13 @@ class Redeemer:
         if redemption.verdict == "recorded":
             return self._unseal(delivery, redemption.outcome)
         if redemption.verdict == "spent":
-            return _refused(delivery, "redeemed already, with other answers")
+            return self._refused(delivery, "redeemed already, with other answers")
         if delivery.client_left and delivery.result is None:  # nothing has begun
             await self._release(delivery, redemption)
             return InvalidRequestState("its client left")
         if redemption.verdict == "granted" and redemption.attempt == 1 and delivery.is_late and delivery.result is None:
             await self._release(delivery, redemption)
-            return _refused(delivery, "expired")
+            return self._refused(delivery, "expired")
         if redemption.verdict == "granted" and isinstance(delivery.result, NotExecuted):
             await self._release(delivery, redemption)
             return delivery.result
@@ -367,6 +369,11 @@ class Redeemer:
                 report_failure("%r: a recorded outcome can't be unsealed", delivery.call.target, why=why)
             )
 
+    def _refused(self, delivery: _Delivery, reason: str) -> InvalidRequestState:
+        call = delivery.call
+        self._refusals.note("%s %r: refused a requestState: %s", call.method, call.target, reason)
+        return InvalidRequestState(reason)
+
 
 class _Renewal:
     """Work that begins after a while, unless it is not needed by then, as nearly always.
@@ -394,11 +401,6 @@ class _Renewal:
 
 def _place(delivery: _Delivery) -> bytes:
     return f"{delivery.state} {delivery.answers} ".encode()
-
-
-def _refused(delivery: _Delivery, reason: str) -> InvalidRequestState:
-    logger.warning("%s %r: refused a requestState: %s", delivery.call.method, delivery.call.target, reason)
-    return InvalidRequestState(reason)
 
 
 def _warn(delivery: _Delivery, what: str, error: Exception | None = None) -> None:

@@ -1,9 +1,9 @@
 """The table of methods: one function serves each."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from ..errors import InvalidRequestState, UnknownMethod
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
 from .completion import Completions
 from .discovery import Discoverer
@@ -14,8 +14,6 @@ from .sessions import SessionRequests
 from .subscriptions import Subscriptions
 from .tasks import TaskRequests
 from .tools import Tools
-
-logger = logging.getLogger("mrtr_server")
 
 Method = Callable[[Call, Outlet], Awaitable[Outcome]]
 """Serves a call. The outlet takes the notes that its handler sends on its way."""
@@ -40,6 +38,7 @@ class Dispatcher:
         tasks: TaskRequests,
         sessions: SessionRequests,
     ) -> None:
+        self._refusals = RefusalLog()
         self._methods: Mapping[str, Method] = {
             "tools/call": tools.call,
             "prompts/get": prompts.get,
@@ -83,6 +82,6 @@ class Dispatcher:
         if method is None:
             raise UnknownMethod(call.method)
         if call.state is not None and call.method not in STATE_METHODS:
-            logger.warning("%s: refused a requestState: this method issues none", call.method)
+            self._refusals.note("%s: refused a requestState: this method issues none", call.method)
             raise InvalidRequestState("this method issues none")
         return method(call, outlet)

@@ -57,6 +57,8 @@ class Tools:
         """
         tool = self._registry.tools.get(call.target)
         if tool is None:
+            if call.state is not None:
+                self._errors.note_gone(call.target)
             raise UnknownTarget("tool", call.target)
         if self._authorizer.guards(tool.authorize):
             return self._call_if_allowed(tool, call, outlet)
@@ -74,6 +76,8 @@ class Tools:
             # A flow that has begun may have been begun by a version that took more.
             arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
+            if call.state is not None:
+                self._errors.note_changed(tool.handler.name)
             return _done(_misfit(call, problems(call.target, misfit)))
         _check_offer(call, tool.handler.task)
         if call.state is None:
