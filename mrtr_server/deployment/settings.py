@@ -14,6 +14,7 @@ from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
 from ..flow.authorization import Authorize
+from ..given import KnowsGiven
 from ..limits import Limits
 from ..methods.discovery import Registered
 from ..registration.option_types import SETTING_TYPES, check_types
@@ -26,7 +27,7 @@ Server = TypeVar("Server")
 
 
 @dataclass(frozen=True)
-class Settings(Generic[Server]):
+class Settings(KnowsGiven, Generic[Server]):
     """The settings of a server, checked.
 
     Raises:
@@ -62,6 +63,7 @@ class Settings(Generic[Server]):
     list_scope: Literal["public", "private"] | None = None
     allowed_origins: Sequence[str] = ()
     allowed_hosts: Sequence[str] | None = None
+    cors_origins: Sequence[str] = ()
     middleware: Sequence[Middleware] = ()
     lifespan: Callable[[Server], AbstractAsyncContextManager[Any]] | None = None
     lame_duck: float = 1.0
@@ -79,7 +81,7 @@ class Settings(Generic[Server]):
             raise SetupError(f"path={self.path!r} must start with a slash")
         if self.page_size < 1:
             raise SetupError("page_size must be at least 1")
-        for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts"):
+        for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts", "cors_origins"):
             texts = getattr(self, option)
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")

@@ -49,12 +49,14 @@ from ..tasks.worker import Worker
 from ..transport.authentication import Authentication
 from ..transport.callback_pages import CallbackPages
 from ..transport.challenges import Challenges
+from ..transport.cors import check_cors_origins, share_with_origins
 from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
 from ..transport.resource_metadata import ResourceMetadata
 from ..transport.routing import Metadata, Router
 from ..transport.stdio import StdioServer
+from .environment import warn_of_unknown_variables, with_environment
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
@@ -73,6 +75,7 @@ class ServerParts:
     """
 
     def __init__(self, settings: Settings[Any], registry: Registry, server: ASGIApp) -> None:
+        settings, wrong = with_environment(settings)
         limits, clock = settings.limits or Limits(), settings.clock
         audience, path = settings.audience or settings.name, settings.path.rstrip("/")
         self.limits = limits
@@ -81,6 +84,9 @@ class ServerParts:
         self.shared = SharedResources(
             settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock
         )
+        warn_of_unknown_variables()
+        if wrong is not None:
+            self.shared.refuse(wrong)
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
@@ -169,6 +175,7 @@ class ServerParts:
         calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
         """Makes what serves the client that started this process."""
+        cors = check_cors_origins(settings.cors_origins)
         endpoint = Endpoint(
             dispatcher,
             dialects,
@@ -176,7 +183,7 @@ class ServerParts:
             live,
             limits,
             self.admission,
-            allowed_origins=settings.allowed_origins,
+            allowed_origins=(*settings.allowed_origins, *cors),
             allowed_hosts=settings.allowed_hosts,
             challenges=challenges,
             refusals=refusals,
@@ -197,6 +204,8 @@ class ServerParts:
             served = Authentication(served, auth, challenges, refusals)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
             served = build_middleware_stack(served, middleware, refusals)
+        if cors:
+            served = share_with_origins(served, cors)
         self.resource_metadata = public = None
         if metadata is not None:
             self.resource_metadata = build_middleware_stack(metadata, middleware, refusals)
