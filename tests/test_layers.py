@@ -28,6 +28,7 @@ PACKAGES = {
     "tasks": "background flows",
     "registration": "a decorated function becomes a record",
     "flow": "one round against a journal",
+    "rates": "how often callers may call",
     "callbacks": "signed links back from a browser",
     "storage": "what replicas share",
     "schema": "types to JSON Schema and back",
@@ -92,6 +93,8 @@ ONLY_IMPORTERS = {
     "uvicorn": {"transport.one_write"},
     "http": {"testing.transports"},
     "jwt": {"auth.jwt_keys"},
+    "limits": {"rates.counters"},
+    "redis": {"rates.counters"},
     "httpx": {"auth.fetching"},
 }
 

@@ -13,6 +13,7 @@ from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal
 from ..limits import Limits
 from ..logs.failures import report_failure
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported, Question
+from ..rates.rate_limiter import RateLimiter
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from .admission import Admission
@@ -46,6 +47,9 @@ RETRY_AFTER = 1.0
 Opened = tuple[Journal, list[str]]
 """The flow that a call belongs to, and what its states are bound to."""
 
+RunRound = Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
+"""Runs a round of a call whose state is open, or that has none."""
+
 
 class RoundService:
     """Runs rounds: opens the state, runs the handler, seals what it leaves.
@@ -57,6 +61,7 @@ class RoundService:
         limits: what a flow may use.
         admission: says what runs here and now.
         callbacks: knows what pages have reported.
+        rates: counts rounds, where calls have a rate.
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: returns the time in seconds since the epoch.
@@ -70,6 +75,7 @@ class RoundService:
         limits: Limits,
         admission: Admission,
         callbacks: Callbacks,
+        rates: RateLimiter,
         *,
         audience: str,
         require_shared_store: Callable[[str], None],
@@ -82,15 +88,14 @@ class RoundService:
         self._limits = limits
         self._admission = admission
         self._callbacks = callbacks
+        self._rates = rates
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
         self._clock = clock
         self._warned: set[str] = set()
 
-    def deliver(
-        self, handler: Handler, call: Call, run: Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
-    ) -> Awaitable[Outcome]:
+    def deliver(self, handler: Handler, call: Call, run: RunRound) -> Awaitable[Outcome]:
         """Run a delivery of a call, or return the outcome of an earlier one if its state is redeemed once.
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
@@ -105,8 +110,27 @@ class RoundService:
                 answers.
         """
         if call.state is None:
-            return run(None, None)
+            return self._deliver_first(call, run) if self._rates.is_on else run(None, None)
         opened = self.open_state(handler, call)  # what does not open is not redeemed
+        if self._rates.is_on:
+            return self._deliver_counted(handler, call, run, opened)
+        return self._deliver(handler, call, run, opened)
+
+    async def _deliver_first(self, call: Call, run: RunRound) -> Outcome:
+        """Run a first round, unless the same request was answered with questions too often."""
+        bound_to = binding(self._audience, call)  # now, since the handler may change the arguments
+        await self._rates.admit_repetition(call, bound_to)
+        outcome = await run(None, None)
+        if isinstance(outcome, NeedsInput) and outcome.questions:
+            await self._rates.count_question(call, bound_to)
+        return outcome
+
+    async def _deliver_counted(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Outcome:
+        """Run a round that carries a state, unless its flow has had too many."""
+        await self._rates.admit_round(opened[0].flow)
+        return await self._deliver(handler, call, run, opened)
+
+    def _deliver(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Awaitable[Outcome]:
         journal, _ = opened
         if not (handler.single_use or journal.single_use):
             return run(opened, None)
