@@ -193,7 +193,7 @@ class RoundService:
                 return self._seal(handler, journal, bound_to, questions)
             case Yielded(why):
                 self._refuse_in_doubt(handler, journal, why)
-                return self._seal(handler, journal, bound_to, {}, keeps_state=why is YieldReason.OWN_STATE)
+                return self._seal(handler, journal, bound_to, {}, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
                 return self._seal(handler, journal, bound_to, {}) if unsealed else end
@@ -225,8 +225,12 @@ class RoundService:
         begin = partial(self._begin, handler, arguments, call, journal, outlet, lease, reports, may_become_task)
         if self._admission.is_open:
             return await begin()
-        if not await self._admission.enter(lambda: self._may_leave(call, journal)):
-            return Yielded(YieldReason.BUSY)
+        if not await self._admission.enter(
+            lambda: self._may_leave(call, journal),
+            was_shed=journal.shed,
+            has_answers=call.state is not None and bool(journal.answers),
+        ):
+            return Yielded(self._why_leave())
         try:
             return await begin()
         finally:
@@ -266,14 +270,17 @@ class RoundService:
             return YieldReason.STATE_FIRST
         if lease is not None and lease.in_doubt:  # better over budget than twice
             return YieldReason.LEASE_IN_DOUBT
-        return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
+        return self._why_leave() if self._admission.should_yield and self._may_leave(call, journal) else None
+
+    def _why_leave(self) -> YieldReason:
+        return YieldReason.DRAINING if self._admission.draining else YieldReason.FULL
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)
 
     async def _reports(self, call: Call, journal: Journal) -> Reports[YieldReason]:
         def should_yield() -> YieldReason | None:
-            return YieldReason.BUSY if self._admission.draining and self._may_leave(call, journal) else None
+            return YieldReason.DRAINING if self._admission.draining and self._may_leave(call, journal) else None
 
         try:
             return await self._reported(journal, should_yield)
@@ -404,14 +411,14 @@ class RoundService:
         journal: Journal,
         bound_to: list[str],
         questions: dict[str, Question],
-        *,
-        keeps_state: bool = False,
+        why: YieldReason | None = None,
     ) -> NeedsInput:
+        journal.shed = why is YieldReason.FULL
         try:
             digests: dict[str, str] = {}
             for key, question in questions.items():
                 digests[key] = question.digest
-            journal.count_round(digests, self._limits, keeps_state=keeps_state)
+            journal.count_round(digests, self._limits, keeps_state=why is YieldReason.OWN_STATE)
             seconds = self._limits.state_seconds if handler.answer_within is None else handler.answer_within
             now = self._clock()
             payload = journal.dump(bound_to, now, seconds, self._limits)

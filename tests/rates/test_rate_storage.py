@@ -12,7 +12,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Bas
 from starlette.requests import HTTPConnection
 
 from mrtr_server import MRTRServer, RateLimits
-from mrtr_server.rates import rate_limiter
+from mrtr_server.rates import counters, rate_limiter
 from mrtr_server.testing import AsyncClient, Reply
 
 from ..support.rate_storage import SERVERS, RateStorage, running
@@ -38,6 +38,12 @@ def storage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def empty(storage: RateStorage) -> None:
     with redis_client.Redis(port=storage.port) as client:
         client.flushall()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is very busy is no outage."""
+    monkeypatch.setattr(counters, "PATIENCE", 30.0)
 
 
 def replica(storage: RateStorage, name: str = "site", **limits: Any) -> MRTRServer:
@@ -155,9 +161,9 @@ class TestWhileItIsAway:
         self, storage: RateStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(rate_limiter, "LOOK_AGAIN", 60.0)
+        monkeypatch.setattr(counters, "PATIENCE", 1.0)
         app = replica(storage, per_principal="50/hour")
         async with started(app):
-            assert (await call(app)).status == 200
             with storage.frozen():
                 async with asyncio.timeout(30):  # 41 seconds, if each waited
                     assert {(await call(app)).status for _ in range(41)} == {200}
