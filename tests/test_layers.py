@@ -28,6 +28,7 @@ PACKAGES = {
     "tasks": "background flows",
     "registration": "a decorated function becomes a record",
     "flow": "one round against a journal",
+    "rates": "how often callers may call",
     "callbacks": "signed links back from a browser",
     "storage": "what replicas share",
     "schema": "types to JSON Schema and back",
@@ -97,6 +98,8 @@ ONLY_IMPORTERS = {
     "pydantic_settings": {"deployment.environment"},
     "http": {"testing.transports"},
     "jwt": {"auth.jwt_keys"},
+    "limits": {"rates.counters"},
+    "redis": {"rates.counters"},
     "httpx": {"auth.fetching"},
 }
 

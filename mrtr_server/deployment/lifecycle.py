@@ -14,6 +14,7 @@ from ..concurrency.threads import Threads
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
 from ..logs.text import plain
+from ..rates.rate_limiter import RateLimiter
 from ..tasks.worker import Worker
 from ..transport.signals import drain_on_sigterm, forget_sigterm
 from .shared_resources import SharedResources
@@ -36,6 +37,7 @@ class Lifecycle:
         redeemers: finish the rounds whose clients have gone.
         callbacks: wakes the calls that it holds.
         worker: hands back its tasks.
+        rates: closes its connections.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds.
     """
 
@@ -49,6 +51,7 @@ class Lifecycle:
         redeemers: Sequence[Redeemer],
         callbacks: Callbacks,
         worker: Worker,
+        rates: RateLimiter,
         *,
         lame_duck: float,
     ) -> None:
@@ -60,6 +63,7 @@ class Lifecycle:
         self._redeemers = redeemers
         self._callbacks = callbacks
         self._worker = worker
+        self._rates = rates
         self._lame_duck = lame_duck
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
@@ -120,6 +124,7 @@ class Lifecycle:
                     finishing = [redeemer.finish(shutdown) for redeemer in self._redeemers]
                     await asyncio.gather(self._worker.close(), *finishing)  # in the same seconds
             await shutdown.in_time(self._shared.watched.close(), f"{self._name}: the store")
+            await shutdown.in_time(self._rates.close(), f"{self._name}: the storage of the rate limits")
         finally:
             if busy := self._threads.busy:
                 logger.warning("%s: %d plain functions still run, and end with the process", self._name, busy)

@@ -17,6 +17,7 @@ from ..flow.authorization import Authorize
 from ..given import KnowsGiven
 from ..limits import Limits
 from ..methods.discovery import Registered
+from ..rates.rate_limits import RateLimits
 from ..registration.option_types import SETTING_TYPES, check_types
 from ..registration.options import Icons
 from ..storage.base import Store
@@ -55,6 +56,7 @@ class Settings(KnowsGiven, Generic[Server]):
     store: Store | None = None
     database: str | None = field(default=None, repr=False)
     limits: Limits | None = None
+    rate_limits: RateLimits | None = None
     dialects: Sequence[str] | None = None
     unknown_arguments: Literal["refuse", "ignore"] = "refuse"
     registers_later: Collection[Registered] = ()

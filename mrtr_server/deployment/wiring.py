@@ -40,6 +40,7 @@ from ..methods.tools import Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
 from ..protocol.served_dialects import ServedDialects
+from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
@@ -91,6 +92,9 @@ class ServerParts:
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
         self.admission = Admission(limits, Shutdown(self._shutdown_seconds()))
+        self.rates = RateLimiter(settings.rate_limits, audience, clock)
+        if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
+            self.rates.turn_on()
         self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
         base, refusals = BaseUrl(settings.base_url), RefusalLog()
         self.callbacks = Callbacks(
@@ -119,6 +123,7 @@ class ServerParts:
             limits,
             self.admission,
             self.callbacks,
+            self.rates,
             audience=audience,
             require_shared_store=self.shared.require_shared_store,
             clock=clock,
@@ -151,7 +156,7 @@ class ServerParts:
         )
         cursors = Cursors(ring)
         dispatcher = Dispatcher(
-            Tools(registry, flows, self.tasks, errors, authorizer),
+            Tools(registry, flows, self.tasks, errors, authorizer, self.rates),
             Prompts(registry, rounds, authorizer),
             Resources(registry, rounds, authorizer),
             Lists(registry, authorizer, cursors, page_size=settings.page_size, ttl=ttl, scope=scope),
@@ -160,6 +165,7 @@ class ServerParts:
             subscriptions,
             TaskRequests(self.tasks, errors, cursors, settings.page_size),
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
+            self.rates,
         )
         metadata = _resource_metadata(settings, path)
         challenges = Challenges(metadata, settings.scopes)
@@ -229,6 +235,7 @@ class ServerParts:
             (self.redeemer, live.redeemer),
             self.callbacks,
             self.worker,
+            self.rates,
             lame_duck=settings.lame_duck,
         )
 

@@ -108,6 +108,7 @@ class Journal:
         state: the handler's own state as JSON; `UNSET` if there is none.
         handed_over: whether the last round was state-only, and what the journal held then.
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
+        shed: whether the last round was handed over by a replica that had too much to do.
         expires: when the state that it came in expires, in seconds since the epoch.
     """
 
@@ -121,6 +122,7 @@ class Journal:
     state: Any = UNSET
     handed_over: str = ""
     single_use: bool = False
+    shed: bool = False
     expires: float = field(default=math.inf, compare=False)
 
     @property
@@ -250,7 +252,8 @@ class Journal:
         """
         # Single letters, since the client carries them back and forth: version, binding, expires ("x"), flow id,
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
-        # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers.
+        # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
+        # handed over for too much load ("l").
         fields: JSON = {
             "v": _FORMAT,
             "b": bound_to,
@@ -269,6 +272,8 @@ class Journal:
             fields["d"] = self.handed_over
         if self.single_use:
             fields["c"] = True
+        if self.shed:
+            fields["l"] = True
         earlier: JSON = {}
         for key, kept in self.answers.items():
             if len(kept) > 1:
@@ -319,6 +324,7 @@ class Journal:
                 fields.get("d", ""),
             )
             journal.expires = expires
+            journal.shed = "l" in fields
             # What an earlier release sealed has no such mark.
             journal.single_use = "c" in fields or (payload.find(_CONFIRMS) >= 0 and journal._has_confirmation())
         except (ValueError, KeyError, TypeError, AttributeError):

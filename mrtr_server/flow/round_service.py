@@ -14,6 +14,7 @@ from ..limits import Limits
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported, Question
+from ..rates.rate_limiter import RateLimiter
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from .admission import Admission
@@ -47,6 +48,9 @@ RETRY_AFTER = 1.0
 Opened = tuple[Journal, list[str]]
 """The flow that a call belongs to, and what its states are bound to."""
 
+RunRound = Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
+"""Runs a round of a call whose state is open, or that has none."""
+
 
 class RoundService:
     """Runs rounds: opens the state, runs the handler, seals what it leaves.
@@ -58,6 +62,7 @@ class RoundService:
         limits: what a flow may use.
         admission: says what runs here and now.
         callbacks: knows what pages have reported.
+        rates: counts rounds, where calls have a rate.
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: returns the time in seconds since the epoch.
@@ -71,6 +76,7 @@ class RoundService:
         limits: Limits,
         admission: Admission,
         callbacks: Callbacks,
+        rates: RateLimiter,
         *,
         audience: str,
         require_shared_store: Callable[[str], None],
@@ -83,6 +89,7 @@ class RoundService:
         self._limits = limits
         self._admission = admission
         self._callbacks = callbacks
+        self._rates = rates
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
@@ -90,9 +97,7 @@ class RoundService:
         self._warned: set[str] = set()
         self._refusals = RefusalLog()
 
-    def deliver(
-        self, handler: Handler, call: Call, run: Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
-    ) -> Awaitable[Outcome]:
+    def deliver(self, handler: Handler, call: Call, run: RunRound) -> Awaitable[Outcome]:
         """Run a delivery of a call, or return the outcome of an earlier one if its state is redeemed once.
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
@@ -107,9 +112,28 @@ class RoundService:
                 answers.
         """
         if call.state is None:
-            return run(None, None)
+            return self._deliver_first(call, run) if self._rates.is_on else run(None, None)
         # What does not open is not redeemed. What has expired may be, if it was before.
         opened = self.open_state(handler, call, grace=call.grace + REDEEMED_FOR)
+        if self._rates.is_on:
+            return self._deliver_counted(handler, call, run, opened)
+        return self._deliver(handler, call, run, opened)
+
+    async def _deliver_first(self, call: Call, run: RunRound) -> Outcome:
+        """Run a first round, unless the same request was answered with questions too often."""
+        bound_to = binding(self._audience, call)  # now, since the handler may change the arguments
+        await self._rates.admit_repetition(call, bound_to)
+        outcome = await run(None, None)
+        if isinstance(outcome, NeedsInput) and outcome.questions:
+            await self._rates.count_question(call, bound_to)
+        return outcome
+
+    async def _deliver_counted(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Outcome:
+        """Run a round that carries a state, unless its flow has had too many."""
+        await self._rates.admit_round(opened[0].flow)
+        return await self._deliver(handler, call, run, opened)
+
+    def _deliver(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Awaitable[Outcome]:
         journal, _ = opened
         expires = journal.expires + call.grace
         if handler.single_use or journal.single_use:
@@ -175,7 +199,7 @@ class RoundService:
                 return self._seal(handler, journal, bound_to, questions)
             case Yielded(why):
                 self._refuse_in_doubt(handler, journal, why)
-                return self._seal(handler, journal, bound_to, {}, keeps_state=why is YieldReason.OWN_STATE)
+                return self._seal(handler, journal, bound_to, {}, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
                 return self._seal(handler, journal, bound_to, {}) if unsealed else end
@@ -207,8 +231,12 @@ class RoundService:
         begin = partial(self._begin, handler, arguments, call, journal, outlet, lease, reports, may_become_task)
         if self._admission.is_open:
             return await begin()
-        if not await self._admission.enter(lambda: self._may_leave(call, journal)):
-            return Yielded(YieldReason.BUSY)
+        if not await self._admission.enter(
+            lambda: self._may_leave(call, journal),
+            was_shed=journal.shed,
+            has_answers=call.state is not None and bool(journal.answers),
+        ):
+            return Yielded(self._why_leave())
         try:
             return await begin()
         finally:
@@ -248,14 +276,17 @@ class RoundService:
             return YieldReason.STATE_FIRST
         if lease is not None and lease.in_doubt:  # better over budget than twice
             return YieldReason.LEASE_IN_DOUBT
-        return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
+        return self._why_leave() if self._admission.should_yield and self._may_leave(call, journal) else None
+
+    def _why_leave(self) -> YieldReason:
+        return YieldReason.DRAINING if self._admission.draining else YieldReason.FULL
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)
 
     async def _reports(self, call: Call, journal: Journal) -> Reports[YieldReason]:
         def should_yield() -> YieldReason | None:
-            return YieldReason.BUSY if self._admission.draining and self._may_leave(call, journal) else None
+            return YieldReason.DRAINING if self._admission.draining and self._may_leave(call, journal) else None
 
         try:
             return await self._reported(journal, should_yield)
@@ -394,14 +425,14 @@ class RoundService:
         journal: Journal,
         bound_to: list[str],
         questions: dict[str, Question],
-        *,
-        keeps_state: bool = False,
+        why: YieldReason | None = None,
     ) -> NeedsInput:
+        journal.shed = why is YieldReason.FULL
         try:
             digests: dict[str, str] = {}
             for key, question in questions.items():
                 digests[key] = question.digest
-            journal.count_round(digests, self._limits, keeps_state=keeps_state)
+            journal.count_round(digests, self._limits, keeps_state=why is YieldReason.OWN_STATE)
             seconds = self._limits.state_seconds if handler.answer_within is None else handler.answer_within
             now = self._clock()
             payload = journal.dump(bound_to, now, seconds, self._limits)

@@ -12,7 +12,7 @@ from typing import Any
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_bytes
-from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestError, StoreUnavailable
+from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StoreUnavailable
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
@@ -227,7 +227,7 @@ class Redeemer:
         """Return what a delivery gets that the store does not answer; None if it is to ask again."""
         if delivery.result is None:
             return not_executed(error, f"{delivery.call.target!r} was not run without its store")
-        if isinstance(delivery.result, NotExecuted) or self._has_expired(delivery):
+        if _was_not_run(delivery.result) or self._has_expired(delivery):
             return delivery.result
         self._keep(delivery, error, patient=False)
         await asyncio.sleep(RECORD_INTERVAL)
@@ -245,7 +245,7 @@ class Redeemer:
         if redemption.verdict == "granted" and redemption.attempt == 1 and delivery.is_late and delivery.result is None:
             await self._release(delivery, redemption)
             return self._refused(delivery, "expired")
-        if redemption.verdict == "granted" and isinstance(delivery.result, NotExecuted):
+        if redemption.verdict == "granted" and _was_not_run(delivery.result):
             await self._release(delivery, redemption)
             return delivery.result
         return None
@@ -285,7 +285,7 @@ class Redeemer:
                         "longer, or could not reach the store; the round runs again",
                     )
                 delivery.result, delivery.sealed = await self._outcome(delivery, lease)
-            if isinstance(delivery.result, NotExecuted):  # which is no outcome; another replica may have a better one
+            if _was_not_run(delivery.result):  # which is no outcome; another replica may have a better one
                 await self._release(delivery, granted)
                 return False
             return await self._record(delivery, granted.token, lease)
@@ -397,6 +397,11 @@ class _Renewal:
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
+
+
+def _was_not_run(result: RoundResult | None) -> bool:
+    """Return whether a round was refused before anything was done, so that the same state may come again."""
+    return isinstance(result, Busy) and result.nothing_was_done
 
 
 def _place(delivery: _Delivery) -> bytes:

@@ -167,7 +167,7 @@ class LiveCalls:
             is_new, journal = event is None, outcome.journal
             if event is None:
                 event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
-            if self._admission.draining if event.questions else self._admission.is_full and channel.can_move:
+            if self._is_to_move(event, channel, is_new=is_new):
                 await self._move(event, running, channel)
                 return None
             answers: dict[str, JSON] = {}
@@ -182,6 +182,14 @@ class LiveCalls:
             outcome = await self._redeem(call, event, running, channel)
             event = None
         return outcome
+
+    def _is_to_move(self, event: Event, channel: Channel, *, is_new: bool) -> bool:
+        """Return whether a call continues at another replica."""
+        draining = self._admission.draining
+        if event.questions:
+            return draining
+        # One that has come from another replica goes no further for want of room, or it would go round for ever.
+        return channel.can_move and (draining or (is_new and self._admission.has_no_room))
 
     async def _redeem(self, call: Call, event: Event, running: "_Running", channel: Channel) -> Outcome:
         """Run the round after an answer, once in the fleet."""

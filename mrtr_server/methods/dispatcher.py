@@ -1,22 +1,21 @@
 """The table of methods: one function serves each."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 
 from ..errors import InvalidRequestState, UnknownMethod
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
+from ..rates.rate_limiter import RateLimiter
 from .completion import Completions
 from .discovery import Discoverer
 from .lists import Lists
 from .prompts import Prompts
+from .rated import Method, rated
 from .resources import Resources
 from .sessions import SessionRequests
 from .subscriptions import Subscriptions
 from .tasks import TaskRequests
 from .tools import Tools
-
-Method = Callable[[Call, Outlet], Awaitable[Outcome]]
-"""Serves a call. The outlet takes the notes that its handler sends on its way."""
 
 
 class Dispatcher:
@@ -24,6 +23,7 @@ class Dispatcher:
 
     Args:
         tools, prompts, resources, lists, completions, discoverer, subscriptions, tasks, sessions: have the methods.
+        rates: counts requests.
     """
 
     def __init__(
@@ -37,9 +37,10 @@ class Dispatcher:
         subscriptions: Subscriptions,
         tasks: TaskRequests,
         sessions: SessionRequests,
+        rates: RateLimiter,
     ) -> None:
         self._refusals = RefusalLog()
-        self._methods: Mapping[str, Method] = {
+        methods: Mapping[str, Method] = {
             "tools/call": tools.call,
             "prompts/get": prompts.get,
             "resources/read": resources.read,
@@ -64,6 +65,7 @@ class Dispatcher:
             "tasks/respond": tasks.respond,
             "tasks/cancel": tasks.cancel,
         }
+        self._methods = {name: rated(name, method, rates) for name, method in methods.items()}
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.

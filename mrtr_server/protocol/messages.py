@@ -135,6 +135,7 @@ class Call:
         root: the path that the application is mounted at; empty where it is not.
         scopes: what the credentials are good for.
         session: names the client's session in the store; empty for none.
+        peer: the address and port that it came from, as the web server names them; None where there is none.
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
         journal: what the state holds, where this process has sealed it for this very call; empty otherwise.
         grace: how long after its expiry the state counts, in seconds; more than none where its answers are known to
@@ -159,6 +160,7 @@ class Call:
     root: str = ""
     scopes: frozenset[str] = NO_SCOPES
     session: str = ""
+    peer: tuple[str, int] | None = None
     mismatch: RequestError | None = None
     journal: bytes = field(default=b"", repr=False)
     grace: float = 0.0

@@ -201,6 +201,7 @@ class Endpoint:
             user = scope.get("user")
             call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")
+            call.peer = scope.get("client")
             call.scopes = NO_SCOPES if (credentials := scope.get("auth")) is None else scopes_of(credentials)
             del envelope
             self._watch.enter(connection)

@@ -111,6 +111,7 @@ class LiveConnection(Connection):
     def _load(self, envelope: Envelope, session: Session) -> Call:
         call = self.form.load_call_of(envelope, self.principal, self._user, session)
         call.root = self.scope.get("root_path", "")
+        call.peer = self.scope.get("client")
         call.can_retry = self.can_move
         if (credentials := self.scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)

@@ -1,6 +1,6 @@
 """What the log says of a request that was refused: the setting to change, or what the client lacks."""
 
-from ..errors import AnswerNotShared, Full, MissingCapability, OverShare, RequestError
+from ..errors import AnswerNotShared, Full, MissingCapability, OverShare, RateLimited, RequestError
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call
 
@@ -26,6 +26,8 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
         one = isinstance(error, OverShare)
         whose = "a caller has used up its share" if one else "all callers together have used up all"
         refusals.note("%s was refused: %s of Limits(%s=...)", named(call), whose, error.limit)
+    elif isinstance(error, RateLimited):
+        refusals.note("%s was refused: its rate limit is used up: %s, %s", named(call), error.limit, error.rate)
 
 
 def named(call: Call | None) -> str:

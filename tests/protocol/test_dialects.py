@@ -28,11 +28,13 @@ from mrtr_server.errors import (
     NotAsTask,
     NotExecuted,
     OverBudget,
+    Overloaded,
     OverShare,
     PagesRequired,
     ParseError,
     PayloadTooLarge,
     ProtocolError,
+    RateLimited,
     RequestError,
     SessionEnded,
     Unavailable,
@@ -223,6 +225,13 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (Declined("x", {"action": "decline"}), 200, -31001, {"action": "decline"}),
     (Busy(1.5), 503, -31002, None),
     (Full("stored_tasks", 5), 503, -31002, {"limit": "stored_tasks", "value": 5}),
+    (Overloaded(1.5), 503, -31002, {"retryAfter": 2}),
+    (
+        RateLimited("per_tool", "5/minute", 1.5),
+        429,
+        -31002,
+        {"limit": "per_tool", "value": "5/minute", "retryAfter": 2},
+    ),
     (OverShare("listeners", 5), 429, -31002, {"limit": "listeners", "value": 5}),
     (InsufficientScope("a", "b"), 403, -31003, {"requiredScopes": ["a", "b"]}),
     (CutOff(), 503, -32603, None),
@@ -266,7 +275,7 @@ def test_every_error_has_a_status_and_a_code_in_every_dialect(
     if (
         dialect.name == OLD
         and not isinstance(error, AS_EVERYWHERE)
-        and type(error) not in (Busy, Full, OverShare, InsufficientScope)
+        and type(error) not in (Busy, Full, Overloaded, OverShare, RateLimited, InsufficientScope)
     ):
         status, code = 200, -32002 if data == {"uri": "a://y"} else code
     if dialect.name == OLD and isinstance(error, PagesRequired):  # the one dialect that has them
