@@ -23,6 +23,7 @@ PACKAGES = {
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI; and standard input and output",
     "auth": "who calls, by their tokens",
+    "telemetry": "spans, metrics and the log line of a call",
     "methods": "one function for each method",
     "live": "calls that stay open while the client answers",
     "tasks": "background flows",
@@ -35,6 +36,7 @@ PACKAGES = {
     "crypto": "keys, sealing, signing",
     "concurrency": "threads, deadlines and batches",
     "logs": "what goes to the log",
+    "tally": "what is counted",
     "limits": "what requests and flows may use",
     "hints": "words of other frameworks",
     "extras": "optional libraries, and how to install them",
@@ -93,6 +95,8 @@ ONLY_IMPORTERS = {
     "http": {"testing.transports"},
     "jwt": {"auth.jwt_keys"},
     "httpx": {"auth.fetching"},
+    "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "prometheus", "spans")},
+    "prometheus_client": {"telemetry.prometheus"},
 }
 
 

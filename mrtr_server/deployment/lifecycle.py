@@ -35,6 +35,7 @@ class Lifecycle:
         redeemers: finish the rounds whose clients have gone.
         callbacks: wakes the calls that it holds.
         worker: hands back its tasks.
+        observe: lets calls be observed from now on, where that is wanted.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds.
     """
 
@@ -49,6 +50,7 @@ class Lifecycle:
         callbacks: Callbacks,
         worker: Worker,
         *,
+        observe: Callable[[], None],
         lame_duck: float,
     ) -> None:
         self._name = name
@@ -59,6 +61,7 @@ class Lifecycle:
         self._redeemers = redeemers
         self._callbacks = callbacks
         self._worker = worker
+        self._observe = observe
         self._lame_duck = lame_duck
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
@@ -108,6 +111,7 @@ class Lifecycle:
                 stack.push_async_exit(
                     lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self._name}: lifespan=", LIFESPAN)
                 )
+                self._observe()
                 if run_tasks:
                     self._worker.start()
                 try:

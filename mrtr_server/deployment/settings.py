@@ -20,6 +20,8 @@ from ..registration.option_types import SETTING_TYPES, check_types
 from ..registration.options import Icons
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
+from ..telemetry.choice import OpenTelemetry
+from ..telemetry.choice import check as check_telemetry
 from ..transport.callback_pages import Identify
 
 Server = TypeVar("Server")
@@ -63,6 +65,8 @@ class Settings(Generic[Server]):
     allowed_origins: Sequence[str] = ()
     allowed_hosts: Sequence[str] | None = None
     middleware: Sequence[Middleware] = ()
+    telemetry: OpenTelemetry | bool | None = None
+    metrics: str | None = None
     lifespan: Callable[[Server], AbstractAsyncContextManager[Any]] | None = None
     lame_duck: float = 1.0
     shutdown_seconds: float | None = None
@@ -77,6 +81,9 @@ class Settings(Generic[Server]):
             raise SetupError("MRTRServer needs a name")
         if not self.path.startswith("/"):
             raise SetupError(f"path={self.path!r} must start with a slash")
+        if self.metrics is not None and not self.metrics.startswith("/"):
+            raise SetupError(f"metrics={self.metrics!r} must start with a slash")
+        check_telemetry(self.telemetry, self.metrics)
         if self.page_size < 1:
             raise SetupError("page_size must be at least 1")
         for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts"):

@@ -43,6 +43,7 @@ from ..protocol.served_dialects import ServedDialects
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from ..tally import Tally
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
 from ..tasks.worker import Worker
@@ -58,6 +59,7 @@ from ..transport.stdio import StdioServer
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
+from .telemetry import ServerTelemetry
 
 
 class ServerParts:
@@ -78,15 +80,16 @@ class ServerParts:
         self.limits = limits
         self.registry = registry
         self.threads = Threads(limits.threads)
+        self.tally = Tally()
         self.shared = SharedResources(
-            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock
+            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock, self.tally
         )
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
         self.admission = Admission(limits, Shutdown(self._shutdown_seconds()))
         self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
-        base, refusals = BaseUrl(settings.base_url), RefusalLog()
+        base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
         self.callbacks = Callbacks(
             registry.callbacks,
             ring,
@@ -118,7 +121,7 @@ class ServerParts:
             clock=clock,
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        records = TaskRecords(self.shared.watched, ring, self.fanout, limits, clock=clock)
+        records = TaskRecords(self.shared.watched, ring, self.fanout, limits, clock=clock, tally=self.tally)
         background = BackgroundTools(registry, flows, errors, authorizer)
         self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
         self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
@@ -155,6 +158,11 @@ class ServerParts:
             TaskRequests(self.tasks, errors, cursors, settings.page_size),
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
         )
+        self.telemetry = ServerTelemetry(
+            settings, self.tally, registry, quotas, self.admission, self.shared.watched, dispatcher, background
+        )
+        self.observe = self.telemetry.start
+        """Lets calls be observed from now on, where that is wanted."""
         metadata = _resource_metadata(settings, path)
         challenges = Challenges(metadata, settings.scopes)
         dialects = ServedDialects(
@@ -210,6 +218,7 @@ class ServerParts:
             callbacks=registry.callbacks,
             metadata=public,
             probes=probes,
+            metrics=self.telemetry.page(refusals),
         )
         self.lifecycle = Lifecycle(
             settings.name,
@@ -220,6 +229,7 @@ class ServerParts:
             (self.redeemer, live.redeemer),
             self.callbacks,
             self.worker,
+            observe=self.observe,
             lame_duck=settings.lame_duck,
         )
 

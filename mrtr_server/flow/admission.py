@@ -39,6 +39,11 @@ class Admission:
         """Whether running calls are to continue elsewhere, from their next boundary."""
         return self.draining or self._in_flight > self._shed_above
 
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their turn."""
+        return len(self._waiting)
+
     # Draining
 
     def drain(self) -> None:

@@ -109,6 +109,7 @@ class Journal:
         handed_over: whether the last round was state-only, and what the journal held then.
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
         expires: when the state that it came in expires, in seconds since the epoch.
+        origin: where the first round was traced; empty if it was not.
     """
 
     started: float
@@ -122,6 +123,7 @@ class Journal:
     handed_over: str = ""
     single_use: bool = False
     expires: float = field(default=math.inf, compare=False)
+    origin: str = ""
 
     @property
     def flow(self) -> str:
@@ -250,7 +252,8 @@ class Journal:
         """
         # Single letters, since the client carries them back and forth: version, binding, expires ("x"), flow id,
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
-        # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers.
+        # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
+        # where the first round was traced ("w"). Of these, releases ignore what they do not know.
         fields: JSON = {
             "v": _FORMAT,
             "b": bound_to,
@@ -269,6 +272,8 @@ class Journal:
             fields["d"] = self.handed_over
         if self.single_use:
             fields["c"] = True
+        if self.origin:
+            fields["w"] = self.origin
         earlier: JSON = {}
         for key, kept in self.answers.items():
             if len(kept) > 1:
@@ -313,6 +318,7 @@ class Journal:
                 fields.get("d", ""),
             )
             journal.expires = expires
+            journal.origin = fields.get("w", "")
             # What an earlier release sealed has no such mark.
             journal.single_use = "c" in fields or (payload.find(_CONFIRMS) >= 0 and journal._has_confirmation())
         except (ValueError, KeyError, TypeError, AttributeError):

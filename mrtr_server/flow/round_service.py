@@ -150,7 +150,7 @@ class RoundService:
                 return Refused(error) if isinstance(error, Refusal) else Failed(error)
             if not isinstance(result, InputRequired):
                 return Completed(result)
-            journal, bound_to = Journal(self._clock()), binding(self._audience, call)
+            journal, bound_to = self._begin_flow(call), binding(self._audience, call)
             end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
@@ -168,7 +168,7 @@ class RoundService:
             case Asking(questions):
                 return self._seal(handler, journal, bound_to, questions)
             case Yielded(why):
-                self._refuse_in_doubt(handler, journal, why)
+                self._take_yield(handler, call, journal, why)
                 return self._seal(handler, journal, bound_to, {}, keeps_state=why is YieldReason.OWN_STATE)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
@@ -278,7 +278,7 @@ class RoundService:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
-            return Journal(self._clock()), bound_to
+            return self._begin_flow(call), bound_to
         try:
             if not isinstance(call.state, str):
                 raise InvalidRequestState("not a string")
@@ -288,8 +288,16 @@ class RoundService:
         except InvalidRequestState as refused:
             logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
+        if call.facts is not None:
+            call.facts.resume(journal)
         journal.deliver(call.answers or {})
         return journal, bound_to
+
+    def _begin_flow(self, call: Call) -> Journal:
+        journal = Journal(self._clock())
+        if call.facts is not None:
+            call.facts.begin(journal)
+        return journal
 
     def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
@@ -361,7 +369,10 @@ class RoundService:
             journal.hand_over(self._limits)
         return end
 
-    def _refuse_in_doubt(self, handler: Handler, journal: Journal, why: YieldReason) -> None:
+    def _take_yield(self, handler: Handler, call: Call, journal: Journal, why: YieldReason) -> None:
+        """Note why a round is to be continued elsewhere. Raises `NotExecuted` if it never began."""
+        if call.facts is not None:
+            call.facts.yielded = why
         if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
             raise NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from ..errors import InvalidRequestState, UnknownMethod
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
@@ -19,6 +20,10 @@ logger = logging.getLogger("mrtr_server")
 
 Method = Callable[[Call, Outlet], Awaitable[Outcome]]
 """Serves a call. The outlet takes the notes that its handler sends on its way."""
+
+
+_NO_REQUESTS = frozenset({"sessions/listen"})
+"""Methods of ours that no message names."""
 
 
 class Dispatcher:
@@ -64,6 +69,16 @@ class Dispatcher:
             "tasks/answer": tasks.answer,
             "tasks/respond": tasks.respond,
             "tasks/cancel": tasks.cancel,
+        }
+
+    def observe(self, serve: Callable[[Method, Call, Outlet], Awaitable[Outcome]]) -> None:
+        """Let every request be observed from now on.
+
+        Args:
+            serve: serves a call by its method.
+        """
+        self._methods = {
+            name: method if name in _NO_REQUESTS else partial(serve, method) for name, method in self._methods.items()
         }
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:

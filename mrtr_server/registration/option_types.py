@@ -75,7 +75,7 @@ RESOURCE: Kinds = {
 }
 SETTING_TYPES: Kinds = {
     **dict.fromkeys(("name", "version", "title", "description", "instructions", "website_url", "path"), _TEXT),
-    **dict.fromkeys(("audience", "base_url"), _TEXT),
+    **dict.fromkeys(("audience", "base_url", "metrics"), _TEXT),
     "icons": _ICONS,
     "list_scope": _SCOPE,
     "limits": _Kind(lambda value: isinstance(value, Limits), "Limits(...), such as Limits(rounds=5)"),

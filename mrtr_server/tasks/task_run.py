@@ -13,6 +13,7 @@ from ..flow.journal import Journal
 from ..protocol.messages import NOTHING, Note, Progress, Question
 from ..storage.lease import Lease
 from ..storage.tasks import ENDED, TaskRow
+from ..tally import DROPPED
 from .questions import Questions
 from .records import TaskRecords
 
@@ -309,6 +310,7 @@ class TaskRun:
         if self._told_dropped:
             return
         self._told_dropped = True
+        self._records.tally.add(DROPPED, "task")
         if not self.lost:
             why = "this worker has handed the task back, so that another one continues it from what was recorded"
         else:
