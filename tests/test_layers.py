@@ -76,6 +76,7 @@ ONLY_IMPORTERS = {
                 "endpoint",
                 "gate",
                 "health",
+                "metrics_page",
                 "resource_metadata",
                 "response_writer",
                 "routing",

@@ -63,6 +63,7 @@ class Lifecycle:
         self._worker = worker
         self._observe = observe
         self._lame_duck = lame_duck
+        self._told_draining = False
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
 
@@ -104,6 +105,7 @@ class Lifecycle:
         """
         shutdown = self._admission.shutdown
         self._admission.reopen()
+        self._told_draining = False
         try:
             async with AsyncExitStack() as stack:
                 entered = self._enter()
@@ -115,7 +117,8 @@ class Lifecycle:
                 if run_tasks:
                     self._worker.start()
                 try:
-                    yield
+                    with self._admission.on_drain(self._say_draining):
+                        yield
                 finally:
                     self._admission.shut_down()
                     self.drain()
@@ -133,6 +136,15 @@ class Lifecycle:
         self.hears_sigterm = True
         self._shared.serve_many()
         drain_on_sigterm(self._admission, self._lame_duck)
+
+    def _say_draining(self) -> None:
+        """Log that the server drains since it was told to, unless that is a shutdown, of which the signal tells."""
+        if self._admission.draining and self._admission.shutdown.began is None and not self._told_draining:
+            self._told_draining = True
+            logger.info(
+                "Draining: calls continue in other replicas",
+                extra={"fields": {"event": "drain"}},
+            )
 
     def drain(self) -> None:
         """Begin to drain. May be called from any thread, from a signal handler, and again."""

@@ -81,9 +81,7 @@ class Settings(Generic[Server]):
             raise SetupError("MRTRServer needs a name")
         if not self.path.startswith("/"):
             raise SetupError(f"path={self.path!r} must start with a slash")
-        if self.metrics is not None and not self.metrics.startswith("/"):
-            raise SetupError(f"metrics={self.metrics!r} must start with a slash")
-        check_telemetry(self.telemetry, self.metrics)
+        self._check_metrics()
         if self.page_size < 1:
             raise SetupError("page_size must be at least 1")
         for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts"):
@@ -97,3 +95,12 @@ class Settings(Generic[Server]):
             raise SetupError(f"registers_later={unknown}: choose from {', '.join(get_args(Registered))}")
         if isasyncgenfunction(self.lifespan):
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
+
+    def _check_metrics(self) -> None:
+        path = self.metrics
+        if path is not None and (not path.startswith("/") or path.endswith("/")):
+            raise SetupError(f"metrics={path!r} must start with a slash, and end without one")
+        folder = self.path.rstrip("/").rpartition("/")[0]
+        if path in (self.path.rstrip("/"), f"{folder}/health", f"{folder}/ready"):
+            raise SetupError(f"metrics={path!r} is the path of something else")
+        check_telemetry(self.telemetry, path)

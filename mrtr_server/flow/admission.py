@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, suppress
 
 from ..concurrency.shutdown import Shutdown
 from ..limits import Limits
+from .overload import Overload
 
 
 class Admission:
@@ -28,6 +29,7 @@ class Admission:
         self._running = 0
         self._waiting: dict[asyncio.Future[bool], None] = {}
         self._watching: set[_Watching] = set()
+        self._overload = Overload()
 
     @property
     def is_full(self) -> bool:
@@ -87,6 +89,7 @@ class Admission:
             True if it runs here, and then `leave` must be called when it has; False if it is to be handed back.
         """
         if self.is_full and may_leave():
+            self.note_turned_away()
             return False
         self._in_flight += 1
         if self._running < self._most:
@@ -103,7 +106,13 @@ class Admission:
     def leave(self) -> None:
         """Note that a call that was let in is over; let the next one run."""
         self._in_flight -= 1
+        self._overload.look()
         self._pass_on()
+
+    def note_turned_away(self) -> None:
+        """Note that a call is not to run here; the log says once that there is too much to do."""
+        if not self.draining:
+            self._overload.note(self._running, len(self._waiting))
 
     async def _turn(self, may_leave: Callable[[], bool]) -> bool:
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -272,6 +272,7 @@ class RoundService:
                 on elsewhere.
         """
         if not self._admission.is_open and self._admission.is_full and not call.can_retry:
+            self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)
         bound_to = binding(self._audience, call)
         if call.answers is not None and len(call.answers) > self._limits.answers:

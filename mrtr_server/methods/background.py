@@ -88,6 +88,8 @@ class BackgroundTools:
                 except Exception as error:
                     return tool_failure(call, error, self._errors)
             case Refused(refusal):
+                if call.facts is not None:
+                    call.facts.declined = True
                 return Complete(failed(refused(refusal)))
             case Failed(error):
                 return tool_failure(call, error, self._errors)

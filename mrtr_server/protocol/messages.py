@@ -66,6 +66,22 @@ def _message_digest(message: str) -> str:
     return digest_bytes(message.encode())  # most messages of a tool are always the same
 
 
+_ACTIONS = frozenset({"accept", "decline", "cancel"})
+
+
+def kind_of(question: str) -> str:
+    """Return the kind of a question, by its digest."""
+    return question.partition(".")[0]
+
+
+def action_of(answer: JSON | None) -> str:
+    """Return what came of a question, in a word."""
+    if answer is None:
+        return "missing"
+    action = answer.get("action")
+    return action if type(action) is str and action in _ACTIONS else "answered"
+
+
 @dataclass(slots=True)
 class Question:
     """An ask as it goes to the client.

@@ -89,6 +89,10 @@ SETTING_TYPES: Kinds = {
     "middleware": _Kind(_several(Middleware), "a list of Starlette's Middleware(Class, option=...)"),
     "page_size": _Kind(_is_count, "a number of entries"),
     **dict.fromkeys(("list_ttl", "lame_duck"), _SECONDS),
+    "telemetry": _Kind(
+        lambda value: isinstance(value, bool) or (hasattr(value, "meter_provider") and not isinstance(value, type)),
+        "True, False, or OpenTelemetry(tracer_provider=...)",
+    ),
     **dict.fromkeys(("run_tasks", "debug", "ready_needs_store"), _FLAG),
 }
 

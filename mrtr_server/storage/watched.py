@@ -67,7 +67,9 @@ class Outage:
         if not self._failing:
             self._since, self._failures = time.monotonic(), 0
             why = f"{error}. Requests that need it are refused until it is back"
-            self._reference = report_failure("%s: the store can't be used", self._name, why=why)
+            self._reference = report_failure(
+                "%s: the store can't be used", self._name, why=why, fields={"event": "store_away"}
+            )
         self._failing[method] = time.monotonic()
         self._failures += 1
         error.reference = self._reference
@@ -93,6 +95,7 @@ class Outage:
                 self._reference,
                 time.monotonic() - self._since,
                 self._failures,
+                extra={"fields": {"event": "store_back", "reference": self._reference, "failures": self._failures}},
             )
 
 

@@ -144,6 +144,7 @@ class RoundExecutor:
                 row.name,
                 row.reference,
                 limits.lease_seconds,
+                extra={"fields": {"event": "takeover", "work": "task", "tool": row.name, "task": row.reference}},
             )
 
         def run_should_yield() -> YieldReason | None:

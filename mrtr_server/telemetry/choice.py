@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import SetupError
 from ..extras import lacking
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Chosen(NamedTuple):
 
 
 def check(telemetry: OpenTelemetry | bool | None, metrics: str | None) -> None:
-    """Check that the libraries are there which the settings need. Raises `SetupError`."""
+    """Check that two settings fit together, and that the libraries are there which they need. Raises `SetupError`."""
+    if metrics is not None and isinstance(telemetry, OpenTelemetry) and telemetry.meter_provider is not None:
+        raise SetupError("metrics= shows the metrics of a provider of its own; leave out meter_provider=, or metrics=")
     if telemetry:
         try:
             import opentelemetry.metrics

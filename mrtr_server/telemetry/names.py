@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from ..tally import ABANDONED_TASKS, DROPPED, REFUSALS, TAKEOVERS, TASKS
+from ..tally import ABANDONED_TASKS, ANSWERS, DROPPED, REFUSALS, TAKEOVERS, TASKS
 
 METHOD = "mcp.method.name"
 TOOL = "gen_ai.tool.name"
@@ -79,7 +79,7 @@ RESUMES = Metric(
     (METHOD, TOOL, PROMPT, ROUND),
 )
 ASKS = Metric("mrtr.server.asks", "counter", "{ask}", "Questions that were asked", (KIND,))
-ANSWERS = Metric("mrtr.server.answers", "counter", "{answer}", "What came of questions", (KIND, ACTION))
+ANSWERED = Metric(ANSWERS, "counter", "{answer}", "What came of questions", (KIND, ACTION))
 SHED = Metric("mrtr.server.shed", "counter", "{call}", "Calls that were not run here, for lack of room", (OUTCOME,))
 STATE_SIZE = Metric("mrtr.server.state.size", "histogram", "By", "Size of sealed states", (METHOD, TOOL, PROMPT))
 STORE = Metric(
@@ -109,7 +109,7 @@ METRICS = (
     WAITS,
     RESUMES,
     ASKS,
-    ANSWERS,
+    ANSWERED,
     STATE_SIZE,
     Metric(REFUSALS, "counter", "{request}", "Refused requests", ("mrtr.refusal.reason", "mrtr.limit")),
     SHED,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Container
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..crypto.digests import digest
-from ..errors import Busy, Declined, Full, InternalFault, OverBudget, ProtocolError, RequestError, Unavailable
+from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
 from ..flow.endings import Asking, YieldReason
 from ..flow.journal import Journal
 from ..protocol.callers import Principal
@@ -21,9 +21,11 @@ from ..protocol.messages import (
     NeedsInput,
     Outlet,
     TaskCreated,
+    action_of,
+    kind_of,
 )
 from ..storage.tasks import TaskRow
-from ..tally import Tally
+from ..tally import ANSWERS, Tally
 from . import names
 from .names import CODE, ERROR, LOG_FIELDS, METHOD, OUTCOME, PROMPT, ROUND, TOOL, reason_of
 
@@ -42,7 +44,9 @@ ID_DIGITS = 16
 MOST_ROUNDS = 100
 """The highest number of a round that is a label of a metric."""
 
-_ACTIONS = frozenset({"accept", "decline", "cancel"})
+_TURNED_AWAY = frozenset({"busy", "overloaded"})
+"""The errors of calls for which there is no room, and no other replica that the client could be sent to."""
+
 _ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
 
 T = TypeVar("T")
@@ -228,7 +232,7 @@ class ObservedCalls:
         if facts.rounds:
             add(names.RESUMES.name, *tallied, _number(facts.rounds))
             for key, question in facts.asked.items():
-                add(names.ANSWERS.name, question.partition(".")[0], _action((call.answers or {}).get(key)))
+                add(ANSWERS, kind_of(question), action_of((call.answers or {}).get(key)))
         if isinstance(outcome, NeedsInput):
             add(names.WAITS.name, *tallied, _number(facts.rounds + 1))
             for asked in outcome.questions.values():
@@ -237,7 +241,7 @@ class ObservedCalls:
                 add(names.SHED.name, end.outcome)
         elif end.ends_flow:
             add(names.FLOWS.name, *tallied, end.outcome, _number(facts.rounds + 1))
-        elif isinstance(error, Busy) and not isinstance(error, Full | Unavailable):
+        elif error is not None and reason_of(error) in _TURNED_AWAY:
             add(names.SHED.name, "refused")
 
     # Tasks
@@ -261,7 +265,7 @@ class ObservedCalls:
             for key, question in outcome.questions.items():
                 if begun.facts.asked.get(key) != question.digest:
                     self._tally.add(names.ASKS.name, question.kind)
-        self._end_task(begun, call, journal, row, _end_of_task(outcome))
+        self._end_task(begun, call, journal, row, _end_of_task(outcome, begun.facts))
         return outcome
 
     def _begin_task(self, call: Call, journal: Journal, row: TaskRow) -> _Begun:
@@ -310,7 +314,9 @@ class ObservedCalls:
         if span is not None and self._spans is not None:
             given["trace_id"], given["span_id"] = self._spans.ids(span)
         fields = {name: given[name] for name in LOG_FIELDS if given.get(name, "") != ""}
-        logger.info("%s", " ".join(f"{name}={value}" for name, value in fields.items()), extra={"fields": fields})
+        what = f"{given['method']} {given.get('tool') or given.get('prompt') or ''}".rstrip()
+        reference = f" (reference {given['reference']})" if given["reference"] else ""
+        logger.info("%s: %s in %s ms%s", what, given["outcome"], given["ms"], reference, extra={"fields": fields})
 
 
 def _labels(method: str, tool: str, prompt: str, version: str, http: str) -> _Labels:
@@ -389,9 +395,11 @@ def _end_of_error(error: BaseException, facts: CallFacts, form: Any) -> _End:
     return _End("declined" if isinstance(error, Declined) else "error", code or reason_of(known), code, ends)
 
 
-def _end_of_task(outcome: object) -> _End:
+def _end_of_task(outcome: object, facts: CallFacts) -> _End:
     if isinstance(outcome, Complete):
-        return _End("tool_error", "tool_error") if outcome.body.get("isError") else _End("completed")
+        if not outcome.body.get("isError"):
+            return _End("completed")
+        return _End("declined" if facts.declined else "tool_error", "tool_error")
     if isinstance(outcome, RequestError):
         return _End("error", reason_of(outcome))
     return _End("asked" if isinstance(outcome, Asking) else "handed_over")
@@ -401,14 +409,6 @@ def _end_of_task_error(error: BaseException) -> _End:
     if isinstance(error, asyncio.CancelledError):
         return _End("cancelled", "cancelled")
     return _End("error", reason_of(error))
-
-
-def _action(answer: JSON | None) -> str:
-    """Return what came of a question, in a word."""
-    if answer is None:
-        return "missing"
-    action = answer.get("action")
-    return action if action in _ACTIONS else "answered"
 
 
 def _number(rounds: int) -> str:

@@ -2,6 +2,7 @@
 
 from ..errors import (
     AnswerNotShared,
+    Busy,
     CutOff,
     Declined,
     Full,
@@ -58,7 +59,7 @@ def _counted(error: RequestError) -> tuple[str, str]:
     if isinstance(error, InvalidRequestState):
         found = (word for begins, word in _STATES.items() if error.reason.startswith(begins))
         return next(found, "state_unreadable"), ""
-    limited = isinstance(error, OverBudget | Full | PayloadTooLarge)
+    limited = isinstance(error, OverBudget | Busy | PayloadTooLarge)
     return reason_of(error), str((error.data or {}).get("limit", "")) if limited else ""
 
 
