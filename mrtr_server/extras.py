@@ -6,7 +6,7 @@ EXTRAS = {
     "schemas": ("jsonschema-rs>=0.60",),
     "postgres": ("asyncpg>=0.30",),
     "otel": ("opentelemetry-api>=1.30",),
-    "prometheus": ("opentelemetry-exporter-prometheus>=0.60b0",),
+    "prometheus": ("prometheus-client>=0.21",),
     "auth": ("PyJWT[crypto]>=2.10", "httpx>=0.28"),
 }
 """What each extra installs, as `pyproject.toml` has it.

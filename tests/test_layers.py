@@ -96,7 +96,7 @@ ONLY_IMPORTERS = {
     "http": {"testing.transports"},
     "jwt": {"auth.jwt_keys"},
     "httpx": {"auth.fetching"},
-    "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "prometheus", "spans")},
+    "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "spans")},
     "prometheus_client": {"telemetry.prometheus"},
 }
 

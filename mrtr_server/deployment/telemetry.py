@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ..flow.admission import Admission
@@ -14,7 +15,8 @@ from ..storage.watched import WatchedStore
 from ..tally import Tally
 from ..telemetry.choice import choose
 from ..telemetry.lag import measure_lag
-from ..telemetry.names import DRAINING, IN_FLIGHT, QUEUE, STORE_AWAY
+from ..telemetry.meters import Gauges
+from ..telemetry.names import DRAINING, IN_FLIGHT, LAG, QUEUE, STORE_AWAY
 from ..telemetry.observed_calls import ObservedCalls, Offered
 from ..telemetry.observed_store import observed
 from ..transport.metrics_page import MetricsPage
@@ -59,18 +61,19 @@ class ServerTelemetry:
         self._dispatcher = dispatcher
         self._background = background
         self._calls: ObservedCalls | None = None
-        self._gauges: object = None
+        self._is_measured = False
+        self._gauges = Gauges(tally, self._read)
 
     def start(self) -> None:
         """Begin to observe calls on this event loop, if the settings, the process or its log want that.
 
         The log does where lines of the level INFO are not dropped.
         """
-        spans, instruments = choose(self._settings.telemetry, self._settings.metrics)
-        if instruments is not None:
-            measure_lag(instruments.loop_lagged)
-        is_wanted = spans is not None or instruments is not None or logger.isEnabledFor(logging.INFO)
-        if self._calls is not None or not is_wanted:
+        if self._calls is not None:
+            self._measure_lag()
+            return
+        spans, meters = choose(self._settings.telemetry, self._settings.metrics)
+        if spans is None and not meters and not logger.isEnabledFor(logging.INFO):
             return
         registry = self._registry
         self._calls = calls = ObservedCalls(
@@ -78,17 +81,21 @@ class ServerTelemetry:
             Offered(registry.tools, registry.prompts, registry.resources),
             lambda principal: self._quotas.of(principal).caller,
             spans,
-            instruments,
+            meters,
             self._settings.clock,
         )
         self._dispatcher.observe(calls.serve)
         self._background.observe(calls.serve_task)
-        if instruments is not None:
-            from ..telemetry.instruments import Gauges
+        self._is_measured = bool(meters)
+        if meters:
+            for each in meters:
+                each.add(self._gauges)
+            self._store.observe(lambda store: observed(store, self._tally, calls.record))
+            self._measure_lag()
 
-            gauges = self._gauges = Gauges(self._tally, self._read)
-            instruments.add(gauges)
-            self._store.observe(lambda store: observed(store, self._tally, instruments))
+    def _measure_lag(self) -> None:
+        if self._calls is not None and self._is_measured:
+            measure_lag(partial(self._calls.record, LAG))
 
     def _read(self) -> Mapping[str, float]:
         return {

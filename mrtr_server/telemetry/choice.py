@@ -1,14 +1,14 @@
 """Which telemetry a server has: what is asked for, or what the process has set up."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import SetupError
 from ..extras import lacking
+from .meters import Meters
 
 if TYPE_CHECKING:
-    from .instruments import Instruments
     from .spans import Spans
 
 
@@ -32,17 +32,15 @@ class Chosen(NamedTuple):
 
     Args:
         spans: for traces; None for none.
-        instruments: for metrics; None for none.
+        meters: for metrics.
     """
 
-    spans: "Spans | None" = None
-    instruments: "Instruments | None" = None
+    spans: "Spans | None"
+    meters: Sequence[Meters]
 
 
 def check(telemetry: OpenTelemetry | bool | None, metrics: str | None) -> None:
-    """Check that two settings fit together, and that the libraries are there which they need. Raises `SetupError`."""
-    if metrics is not None and isinstance(telemetry, OpenTelemetry) and telemetry.meter_provider is not None:
-        raise SetupError("metrics= shows the metrics of a provider of its own; leave out meter_provider=, or metrics=")
+    """Check that the libraries are there which the settings need. Raises `SetupError`."""
     if telemetry:
         try:
             import opentelemetry.metrics
@@ -63,9 +61,14 @@ def choose(telemetry: OpenTelemetry | bool | None, metrics: str | None) -> Chose
         telemetry: the setting; None for what is set up in this process by now.
         metrics: the path where the metrics are shown; None for none.
     """
+    meters: list[Meters] = []
+    if metrics is not None:
+        from .prometheus import metrics as of_prometheus
+
+        meters.append(of_prometheus())
     # What nobody has imported, nobody has set up.
-    if telemetry is False or (telemetry is None and "opentelemetry.sdk" not in sys.modules and metrics is None):
-        return Chosen()
+    if telemetry is False or (telemetry is None and "opentelemetry.sdk" not in sys.modules):
+        return Chosen(None, meters)
     from opentelemetry.metrics import get_meter_provider
     from opentelemetry.trace import get_tracer_provider
 
@@ -73,18 +76,11 @@ def choose(telemetry: OpenTelemetry | bool | None, metrics: str | None) -> Chose
     from .spans import Spans
 
     given = telemetry if isinstance(telemetry, OpenTelemetry) else OpenTelemetry()
-    tracers = given.tracer_provider or get_tracer_provider()
-    meters: Any = given.meter_provider
-    if metrics is not None and meters is None:
-        from .prometheus import meter_provider
-
-        meters = meter_provider()
-    meters = meters or get_meter_provider()
-    wanted = telemetry is True
-    return Chosen(
-        Spans(tracers) if wanted or _is_set_up(tracers) else None,
-        instruments_of(meters) if wanted or _is_set_up(meters) else None,
-    )
+    tracer_provider = given.tracer_provider or get_tracer_provider()
+    meter_provider = given.meter_provider or get_meter_provider()
+    if telemetry is True or _is_set_up(meter_provider):
+        meters.append(instruments_of(meter_provider))
+    return Chosen(Spans(tracer_provider) if telemetry is True or _is_set_up(tracer_provider) else None, meters)
 
 
 def _is_set_up(provider: Any) -> bool:

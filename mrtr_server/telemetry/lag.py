@@ -10,11 +10,11 @@ INTERVAL = 0.5
 _measured: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
-def measure_lag(record: Callable[[float], object]) -> None:
+def measure_lag(record: Callable[[float, dict[str, str]], object]) -> None:
     """Measure how late the running event loop is until it is closed, unless that is done already.
 
     Args:
-        record: takes each measurement, in seconds.
+        record: takes each measurement, in seconds, and its labels, which are none.
     """
     loop = asyncio.get_running_loop()
     if loop in _measured:
@@ -25,7 +25,7 @@ def measure_lag(record: Callable[[float], object]) -> None:
     def look() -> None:
         nonlocal due
         now = loop.time()
-        record(max(0.0, now - due))
+        record(max(0.0, now - due), {})
         due = now + INTERVAL
         loop.call_at(due, look)
 

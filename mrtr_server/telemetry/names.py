@@ -4,7 +4,7 @@ What the semantic conventions of OpenTelemetry for MCP name begins with `mcp.`, 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from ..tally import ABANDONED_TASKS, ANSWERS, DROPPED, REFUSALS, TAKEOVERS, TASKS
@@ -125,6 +125,15 @@ METRICS = (
     STORE_AWAY,
     LAG,
 )
+
+BUCKETS: Mapping[str, Sequence[float]] = {
+    DURATION.name: SECONDS,
+    STATE_SIZE.name: (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144),
+    STORE.name: (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10),
+    TASK_TIME.name: (0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
+    LAG.name: (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10),
+}
+"""The upper bounds of the buckets of each histogram, in its unit."""
 
 SPAN_ATTRIBUTES = (
     METHOD,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..crypto.digests import digest
@@ -27,10 +27,10 @@ from ..protocol.messages import (
 from ..storage.tasks import TaskRow
 from ..tally import ANSWERS, Tally
 from . import names
-from .names import CODE, ERROR, LOG_FIELDS, METHOD, OUTCOME, PROMPT, ROUND, TOOL, reason_of
+from .meters import Meters
+from .names import CODE, ERROR, LOG_FIELDS, METHOD, OUTCOME, PROMPT, ROUND, TOOL, Metric, reason_of
 
 if TYPE_CHECKING:  # so that OpenTelemetry is loaded only where it is used
-    from .instruments import Instruments
     from .spans import Spans, Started
 
 logger = logging.getLogger("mrtr_server")
@@ -110,7 +110,7 @@ class ObservedCalls:
         offered: what the server offers.
         caller_of: returns the keyed digest of who calls; empty for nobody in particular.
         spans: begins and ends their spans; None for no spans.
-        instruments: takes the metrics; None for no metrics.
+        meters: take the metrics; none where nobody reads them.
         clock: returns the time in seconds since the epoch.
     """
 
@@ -120,7 +120,7 @@ class ObservedCalls:
         offered: Offered,
         caller_of: Callable[[Principal | None], str],
         spans: "Spans | None",
-        instruments: "Instruments | None",
+        meters: Sequence[Meters],
         clock: Callable[[], float],
     ) -> None:
         self.in_flight = 0
@@ -129,9 +129,17 @@ class ObservedCalls:
         self._offered = offered
         self._caller_of = caller_of
         self._spans = spans
-        self._instruments = instruments
+        self._meters = meters
+        self.record: Callable[[Metric, float, Mapping[str, Any]], None] = (
+            meters[0].record if len(meters) == 1 else self._record_all
+        )
+        """Takes a measurement of a histogram."""
         self._clock = clock
         self._labels: dict[tuple[str, str, str, str], _Labels] = {}
+
+    def _record_all(self, metric: Metric, value: float, attributes: Mapping[str, Any]) -> None:
+        for each in self._meters:
+            each.record(metric, value, attributes)
 
     # Calls
 
@@ -157,12 +165,7 @@ class ObservedCalls:
         facts = call.facts = CallFacts()
         span = None
         if self._spans is not None:
-            from_client = {"jsonrpc.request.id": str(call.request_id)[:LONGEST_TEXT]}
-            if call.session:
-                from_client["mcp.session.id"] = digest(call.session)[:ID_DIGITS]
-            if call.method in _ABOUT_RESOURCES and call.target in self._offered.resources:
-                from_client["mcp.resource.uri"] = call.target
-            span = self._spans.begin_call(labels.span, {**labels.of_span, **from_client, **_address_of(outlet)}, call)
+            span = self._spans.begin_call(labels.span, labels.of_span, call)
             facts.origin = self._spans.place(span)
         self.in_flight += 1
         return _Begun(labels, facts, time.perf_counter(), span)
@@ -174,17 +177,12 @@ class ObservedCalls:
         self.in_flight -= 1
         facts, form = begun.facts, getattr(outlet, "dialect", None)
         end = _end_of(outcome, facts, call) if error is None else _end_of_error(error, facts, form)
-        if self._instruments is not None:
+        if self._meters:
             self._count(begun.labels, call, facts, outcome, error, end)
-            self._instruments.call_took(seconds, _with_error(begun.labels.of_metrics, end))
-            if isinstance(outcome, NeedsInput):
-                method, tool, prompt = begun.labels.of_tally
-                self._instruments.state_size(
-                    len(outcome.state), names.attributes_of(names.STATE_SIZE, (method, tool, prompt))
-                )
+            self.record(names.DURATION, seconds, _with_error(begun.labels.of_metrics, end))
         if begun.span is not None and self._spans is not None:
             self._spans.end(
-                begun.span, lambda: _span_end(call, facts, outcome, end), end.error, _why(facts), facts.first
+                begun.span, lambda: self._about(call, facts, outcome, outlet, end), end.error, _why(facts), facts.first
             )
         if logger.isEnabledFor(logging.INFO):
             method, tool, prompt = begun.labels.of_tally
@@ -202,6 +200,32 @@ class ObservedCalls:
                 reference=facts.reference,
                 ms=round(seconds * 1000, 2),
             )
+
+    def _about(self, call: Call, facts: CallFacts, outcome: object, outlet: Outlet, end: _End) -> dict[str, Any]:
+        """Return the attributes that a span has at its end, and that are not those of all calls of its kind."""
+        scope = getattr(outlet, "scope", None)
+        client = scope.get("client") if scope is not None else None
+        about: JSON = {OUTCOME: end.outcome, "jsonrpc.request.id": str(call.request_id)[:LONGEST_TEXT]}
+        if client:
+            about |= {"client.address": str(client[0]), "client.port": int(client[1] or 0)}
+        if call.session:
+            about["mcp.session.id"] = digest(call.session)[:ID_DIGITS]
+        if call.method in ASKING_METHODS:
+            about[ROUND] = facts.rounds + 1
+            if facts.flow:
+                about["mrtr.flow.id"] = facts.flow[:ID_DIGITS]
+        if call.method in _ABOUT_RESOURCES and call.target in self._offered.resources:
+            about["mcp.resource.uri"] = call.target
+        if isinstance(outcome, NeedsInput):
+            about["mrtr.state.size"] = len(outcome.state)
+            if outcome.questions:
+                about["mrtr.asks"] = [question.kind for question in outcome.questions.values()]
+        elif isinstance(outcome, TaskCreated):
+            about["mrtr.task.reference"] = outcome.task.reference
+        if end.error:
+            about |= {ERROR: end.error, CODE: end.code, "mrtr.reference": facts.reference}
+            return _filled(about)
+        return about
 
     def _labels_of(self, call: Call, outlet: Outlet) -> _Labels:
         method, target, offered = call.method, call.target, self._offered
@@ -234,6 +258,7 @@ class ObservedCalls:
             for key, question in facts.asked.items():
                 add(ANSWERS, kind_of(question), action_of((call.answers or {}).get(key)))
         if isinstance(outcome, NeedsInput):
+            self.record(names.STATE_SIZE, len(outcome.state), names.attributes_of(names.STATE_SIZE, tallied))
             add(names.WAITS.name, *tallied, _number(facts.rounds + 1))
             for asked in outcome.questions.values():
                 add(names.ASKS.name, asked.kind)
@@ -261,7 +286,7 @@ class ObservedCalls:
         except BaseException as error:
             self._end_task(begun, call, journal, row, _end_of_task_error(error))
             raise
-        if isinstance(outcome, Asking) and self._instruments is not None:
+        if isinstance(outcome, Asking) and self._meters:
             for key, question in outcome.questions.items():
                 if begun.facts.asked.get(key) != question.digest:
                     self._tally.add(names.ASKS.name, question.kind)
@@ -273,9 +298,9 @@ class ObservedCalls:
         labels = _labels("task", tool, "", "", "")
         facts = call.facts = CallFacts()
         facts.resume(journal)
-        if self._instruments is not None:
+        if self._meters:
             queued = max(0.0, self._clock() - row.updated)
-            self._instruments.task_was(queued, names.attributes_of(names.TASK_TIME, (tool, "queued")))
+            self.record(names.TASK_TIME, queued, names.attributes_of(names.TASK_TIME, (tool, "queued")))
         span = None
         if self._spans is not None:
             about = {"mrtr.task.reference": row.reference, "mrtr.task.attempt": row.attempts}
@@ -287,8 +312,8 @@ class ObservedCalls:
         seconds = time.perf_counter() - begun.at
         _, tool, _ = begun.labels.of_tally
         flow, reference = journal.flow[:ID_DIGITS], begun.facts.reference
-        if self._instruments is not None:
-            self._instruments.task_was(seconds, names.attributes_of(names.TASK_TIME, (tool, "working")))
+        if self._meters:
+            self.record(names.TASK_TIME, seconds, names.attributes_of(names.TASK_TIME, (tool, "working")))
         if begun.span is not None and self._spans is not None:
             about = {OUTCOME: end.outcome, "mrtr.flow.id": flow, ERROR: end.error, "mrtr.reference": reference}
             self._spans.end(begun.span, lambda: _filled(about), end.error, _why(begun.facts), "")
@@ -340,31 +365,6 @@ def _with_error(attributes: dict[str, Any], end: _End) -> dict[str, Any]:
 
 def _filled(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value != ""}
-
-
-def _address_of(outlet: Outlet) -> dict[str, Any]:
-    scope = getattr(outlet, "scope", None)
-    client = None if scope is None else scope.get("client")
-    return {} if not client else {"client.address": str(client[0]), "client.port": int(client[1] or 0)}
-
-
-def _span_end(call: Call, facts: CallFacts, outcome: object, end: _End) -> dict[str, Any]:
-    """Return the attributes that a span has at its end."""
-    about: JSON = {OUTCOME: end.outcome}
-    if call.method in ASKING_METHODS:
-        about[ROUND] = facts.rounds + 1
-        if facts.flow:
-            about["mrtr.flow.id"] = facts.flow[:ID_DIGITS]
-    if isinstance(outcome, NeedsInput):
-        about["mrtr.state.size"] = len(outcome.state)
-        if outcome.questions:
-            about["mrtr.asks"] = [question.kind for question in outcome.questions.values()]
-    elif isinstance(outcome, TaskCreated):
-        about["mrtr.task.reference"] = outcome.task.reference
-    if end.error:
-        about |= {ERROR: end.error, CODE: end.code, "mrtr.reference": facts.reference}
-        return _filled(about)
-    return about
 
 
 def _why(facts: CallFacts) -> str:

@@ -1,17 +1,17 @@
 """A store whose operations are timed, and whose tasks are counted as they come to a status."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..storage.base import Store
 from ..storage.tasks import TaskRow
 from ..tally import TASKS, Tally
 from . import names
 
-if TYPE_CHECKING:
-    from .instruments import Instruments
+Record = Callable[[names.Metric, float, Mapping[str, str]], None]
+"""Takes a measurement: the metric, the value and the labels."""
 
 OPERATIONS = (
     *("redeem", "renew", "record", "release", "put", "replace", "get"),
@@ -27,13 +27,13 @@ class ObservedStore:
     Args:
         store: the store.
         tally: counts tasks by their status.
-        instruments: takes the times.
+        record: takes the times.
     """
 
-    def __init__(self, store: Store, tally: Tally, instruments: "Instruments") -> None:
+    def __init__(self, store: Store, tally: Tally, record: Record) -> None:
         self._store = store
         self._tally = tally
-        self._took, self._task_was = instruments.store_took, instruments.task_was
+        self._record = record
         for name in OPERATIONS:
             setattr(self, name, partial(self._timed, name, getattr(store, name)))
         self.add_task: Callable[..., Awaitable[bool]] = partial(self._add_task, self.add_task)
@@ -51,7 +51,7 @@ class ObservedStore:
             error = names.reason_of(raised)
             raise
         finally:
-            self._took(time.perf_counter() - began, names.attributes_of(names.STORE, (name, error)))
+            self._record(names.STORE, time.perf_counter() - began, names.attributes_of(names.STORE, (name, error)))
 
     async def _add_task(self, add: Callable[..., Awaitable[bool]], row: TaskRow, **options: Any) -> bool:
         added = await add(row, **options)
@@ -67,10 +67,10 @@ class ObservedStore:
             self._tally.add(TASKS, row.name, changed.status)
             if row.status == "input_required":
                 waited = max(0.0, changed.updated - row.updated)
-                self._task_was(waited, names.attributes_of(names.TASK_TIME, (row.name, row.status)))
+                self._record(names.TASK_TIME, waited, names.attributes_of(names.TASK_TIME, (row.name, row.status)))
         return changed
 
 
-def observed(store: Store, tally: Tally, instruments: "Instruments") -> Store:
+def observed(store: Store, tally: Tally, record: Record) -> Store:
     """Return what stands for a store, and observes it."""
-    return cast(Store, ObservedStore(store, tally, instruments))
+    return cast(Store, ObservedStore(store, tally, record))

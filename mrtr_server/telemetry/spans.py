@@ -5,9 +5,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from opentelemetry import context, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TracerProvider
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TracerProvider,
+    TraceState,
+)
 
 from .._version import __version__
 from ..protocol.messages import Call
@@ -17,8 +29,11 @@ LONGEST: Mapping[str, int] = {"traceparent": 256, "tracestate": 512, "baggage": 
 """What is taken of the context that a client sends, and how long each of it may be, in characters."""
 
 _LONGEST_HEADER = 8192
+_BAGGAGE = W3CBaggagePropagator()
 _PRINTABLE = re.compile(r"[\t\x20-\x7e]*")
-_TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_TRACEPARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+    "00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})|(?!ff|00)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
+)
 
 Started = tuple[Span, Any]
 """A span, and what restores the context that was there before it."""
@@ -99,9 +114,9 @@ class Spans:
 def read(first: str) -> SpanContext | None:
     """Return the span that `Spans.place` wrote; None if it is anything else."""
     found = _TRACEPARENT.fullmatch(first)
-    if found is None:
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):  # later versions may add to it
         return None
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    trace_id, span_id, flags = (int(part, 16) for part in found.group(2, 3, 4))
     at = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
     return at if at.is_valid else None
 
@@ -115,13 +130,29 @@ def _parent_of(call: Call) -> tuple[Context | None, list[Link] | None]:
     ambient = trace.get_current_span().get_span_context()
     meta = call.params.get("_meta")
     if type(meta) is dict and "traceparent" in meta:
-        carrier = {name: value for name in LONGEST if _is_fit(name, value := meta.get(name))}
-        found = propagate.extract(carrier, Context())
-        if trace.get_current_span(found).get_span_context().is_valid:
+        found = _from_meta(meta)
+        if found is not None:
             return found, [Link(ambient)] if ambient.is_valid else None
     if ambient.is_valid or not call.headers:
         return None, None
     return _from_headers(call.headers), None
+
+
+def _from_meta(meta: Mapping[str, Any]) -> Context | None:
+    """Return the context that `_meta` carries (W3C Trace Context, W3C Baggage); None for none, or a malformed one."""
+    fields = propagate.get_global_textmap().fields
+    given = meta["traceparent"]
+    at = read(given) if type(given) is str and len(given) <= LONGEST["traceparent"] else None
+    if at is None or "traceparent" not in fields:
+        return None
+    state: Any = meta.get("tracestate")
+    baggage: Any = meta.get("baggage")
+    if _is_fit("tracestate", state):
+        at = SpanContext(at.trace_id, at.span_id, True, at.trace_flags, TraceState.from_header([state]))
+    found = trace.set_span_in_context(NonRecordingSpan(at), Context())
+    if _is_fit("baggage", baggage) and "baggage" in fields:
+        return _BAGGAGE.extract({"baggage": baggage}, found)
+    return found
 
 
 def _from_headers(headers: Mapping[bytes, bytes]) -> Context | None:
