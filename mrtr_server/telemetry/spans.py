@@ -32,8 +32,6 @@ _LONGEST_HEADER = 8192
 _BAGGAGE = W3CBaggagePropagator()
 _PRINTABLE = re.compile(r"[\t\x20-\x7e]*")
 _TRACEPARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-    "00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})|(?!ff|00)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
-)
 
 Started = tuple[Span, Any]
 """A span, and what restores the context that was there before it."""
