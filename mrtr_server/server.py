@@ -88,6 +88,10 @@ class MRTRServer:
         cors_origins: from where pages may call and read the answers: their browsers are told so (CORS). The same as
             for `allowed_origins`, which these need not be in, too.
         middleware: Starlette middleware around the application.
+        telemetry: whether calls are traced and measured with OpenTelemetry (extra `otel`). Default: where its SDK is
+            set up for the process when the server starts. An `OpenTelemetry` says where to.
+        metrics: the path that shows the metrics in the form of Prometheus, such as `"/metrics"` (extra `prometheus`).
+            Default: nowhere. They are those of this process alone.
         lifespan: a function of the server that returns an asynchronous context manager, such as one with
             `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
             server is mounted: there the outer application starts and ends.
@@ -143,6 +147,7 @@ class MRTRServer:
         if scope["type"] == "http":
             if not parts.lifecycle.hears_sigterm:  # mounted, so no startup has come
                 parts.lifecycle.hear_sigterm()
+                parts.observe()
             if parts.admission.draining:
                 send = closing(scope, send)
             await parts.router.find(scope, parts.shared.refusal)(scope, receive, send)

@@ -23,6 +23,7 @@ PACKAGES = {
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI; and standard input and output",
     "auth": "who calls, by their tokens",
+    "telemetry": "spans, metrics and the log line of a call",
     "methods": "one function for each method",
     "live": "calls that stay open while the client answers",
     "tasks": "background flows",
@@ -36,6 +37,7 @@ PACKAGES = {
     "crypto": "keys, sealing, signing",
     "concurrency": "threads, deadlines and batches",
     "logs": "what goes to the log",
+    "tally": "what is counted",
     "limits": "what requests and flows may use",
     "hints": "words of other frameworks",
     "extras": "optional libraries, and how to install them",
@@ -78,6 +80,7 @@ ONLY_IMPORTERS = {
                 "endpoint",
                 "gate",
                 "health",
+                "metrics_page",
                 "resource_metadata",
                 "response_writer",
                 "routing",
@@ -101,6 +104,8 @@ ONLY_IMPORTERS = {
     "limits": {"rates.counters"},
     "redis": {"rates.counters"},
     "httpx": {"auth.fetching"},
+    "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "spans")},
+    "prometheus_client": {"telemetry.prometheus"},
 }
 
 

@@ -44,6 +44,7 @@ from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from ..tally import Tally
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
 from ..tasks.worker import Worker
@@ -61,6 +62,7 @@ from .environment import warn_of_unknown_variables, with_environment
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
+from .telemetry import ServerTelemetry
 
 
 class ServerParts:
@@ -82,8 +84,9 @@ class ServerParts:
         self.limits = limits
         self.registry = registry
         self.threads = Threads(limits.threads)
+        self.tally = Tally()
         self.shared = SharedResources(
-            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock
+            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock, self.tally
         )
         warn_of_unknown_variables()
         if wrong is not None:
@@ -96,7 +99,7 @@ class ServerParts:
         if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
             self.rates.turn_on()
         self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
-        base, refusals = BaseUrl(settings.base_url), RefusalLog()
+        base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
         self.callbacks = Callbacks(
             registry.callbacks,
             ring,
@@ -129,7 +132,7 @@ class ServerParts:
             clock=clock,
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        records = TaskRecords(self.shared.watched, ring, self.fanout, limits, clock=clock)
+        records = TaskRecords(self.shared.watched, ring, self.fanout, limits, clock=clock, tally=self.tally)
         background = BackgroundTools(registry, flows, errors, authorizer)
         self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
         self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
@@ -167,6 +170,11 @@ class ServerParts:
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
             self.rates,
         )
+        self.telemetry = ServerTelemetry(
+            settings, self.tally, registry, quotas, self.admission, self.shared.watched, dispatcher, background
+        )
+        self.observe = self.telemetry.start
+        """Lets calls be observed from now on, where that is wanted."""
         metadata = _resource_metadata(settings, path)
         challenges = Challenges(metadata, settings.scopes)
         dialects = ServedDialects(
@@ -225,6 +233,7 @@ class ServerParts:
             callbacks=registry.callbacks,
             metadata=public,
             probes=probes,
+            metrics=self.telemetry.page(refusals),
         )
         self.lifecycle = Lifecycle(
             settings.name,
@@ -236,6 +245,7 @@ class ServerParts:
             self.callbacks,
             self.worker,
             self.rates,
+            observe=self.observe,
             lame_duck=settings.lame_duck,
         )
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from ..concurrency.shutdown import Shutdown
 from ..errors import Overloaded
 from ..limits import Limits
+from .overload import Overload
 from .waiting_line import WaitingLine
 
 OTHERS_FULL_SECONDS = 1.0
@@ -35,6 +36,7 @@ class Admission:
         self._line = WaitingLine(limits)
         self._others_full_until = 0.0
         self._watching: set[_Watching] = set()
+        self._overload = Overload()
 
     @property
     def is_full(self) -> bool:
@@ -50,6 +52,11 @@ class Admission:
     def should_yield(self) -> bool:
         """Whether running calls are to continue elsewhere, from their next boundary."""
         return self.draining or (self._in_flight > self._shed_above and not self._others_are_full)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their turn."""
+        return len(self._line)
 
     # Draining
 
@@ -105,8 +112,10 @@ class Admission:
             if was_shed:
                 self._others_full_until = time.monotonic() + OTHERS_FULL_SECONDS
             if (self.draining or not self._others_are_full) and may_leave():
+                self.note_turned_away()
                 return False
             if is_refused:
+                self.note_turned_away()
                 raise Overloaded(self._line.retry_after)
         self._in_flight += 1
         runs = False
@@ -120,7 +129,13 @@ class Admission:
     def leave(self) -> None:
         """Note that a call that was let in is over; let the next one run."""
         self._in_flight -= 1
+        self._overload.look()
         self._pass_on()
+
+    def note_turned_away(self) -> None:
+        """Note that a call is not to run here; the log says once that there is too much to do."""
+        if not self.draining:
+            self._overload.note(self._running, len(self._line))
 
     def _is_refused(self, share: int) -> bool:
         return self._running >= self._most and self._line.refuses(share)
@@ -151,6 +166,7 @@ class Admission:
         finally:
             self._line.leave(turn)
         if runs is None:
+            self.note_turned_away()
             raise Overloaded(self._line.retry_after)
         return runs
 

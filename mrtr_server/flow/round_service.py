@@ -180,7 +180,7 @@ class RoundService:
                 return Refused(error) if isinstance(error, Refusal) else Failed(error)
             if not isinstance(result, InputRequired):
                 return Completed(result)
-            journal, bound_to = Journal(self._clock()), binding(self._audience, call)
+            journal, bound_to = self._begin_flow(call), binding(self._audience, call)
             end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
@@ -198,7 +198,7 @@ class RoundService:
             case Asking(questions):
                 return self._seal(handler, journal, bound_to, questions)
             case Yielded(why):
-                self._refuse_in_doubt(handler, journal, why)
+                self._take_yield(handler, call, journal, why)
                 return self._seal(handler, journal, bound_to, {}, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
@@ -314,13 +314,14 @@ class RoundService:
                 on elsewhere.
         """
         if not self._admission.is_open and self._admission.is_full and not call.can_retry:
+            self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)
         bound_to = binding(self._audience, call)
         if call.answers is not None and len(call.answers) > self._limits.answers:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
-            return Journal(self._clock()), bound_to
+            return self._begin_flow(call), bound_to
         try:
             if not isinstance(call.state, str):
                 raise InvalidRequestState("not a string")
@@ -329,8 +330,16 @@ class RoundService:
             journal = Journal.load(call.journal or self._codec.unseal(call.state), bound_to, self._clock(), grace)
         except InvalidRequestState as refused:
             raise self._refused(handler, call, refused) from None
+        if call.facts is not None:
+            call.facts.resume(journal)
         journal.deliver(call.answers or {})
         return journal, bound_to
+
+    def _begin_flow(self, call: Call) -> Journal:
+        journal = Journal(self._clock())
+        if call.facts is not None:
+            call.facts.begin(journal)
+        return journal
 
     def _refused(self, handler: Handler, call: Call, error: InvalidRequestState) -> InvalidRequestState:
         self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, error.reason)
@@ -406,7 +415,10 @@ class RoundService:
             journal.hand_over(self._limits)
         return end
 
-    def _refuse_in_doubt(self, handler: Handler, journal: Journal, why: YieldReason) -> None:
+    def _take_yield(self, handler: Handler, call: Call, journal: Journal, why: YieldReason) -> None:
+        """Note why a round is to be continued elsewhere. Raises `NotExecuted` if it never began."""
+        if call.facts is not None:
+            call.facts.yielded = why
         if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
             raise NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
 

@@ -281,6 +281,7 @@ class Redeemer:
                 if granted.attempt > 1:
                     _warn(
                         delivery,
+                        "takeover",
                         "the lease of this round ended without an outcome, so its replica has ended, was silent for "
                         "longer, or could not reach the store; the round runs again",
                     )
@@ -324,19 +325,27 @@ class Redeemer:
             except StoreUnavailable as error:
                 self._keep(delivery, error, patient=time.monotonic() < end_of_patience)
                 if self._has_expired(delivery):
-                    _warn(delivery, "its outcome was never recorded, and its state has expired")
+                    _warn(delivery, "unrecorded", "its outcome was never recorded, and its state has expired")
                     return True
                 await asyncio.sleep(pause)
             else:
                 if delivery.is_told and delivery.unrecorded_since is not None:
                     seconds = time.monotonic() - delivery.unrecorded_since
-                    _warn(delivery, f"its outcome has been recorded, {seconds:.0f} s after the store failed")
+                    _warn(
+                        delivery,
+                        "recorded_late",
+                        f"its outcome has been recorded, {seconds:.0f} s after the store failed",
+                    )
                 return True
         if delivery.unrecorded_since is None:
             why = f"this replica was silent for longer than its lease of {lease.seconds:g} s"
         else:
             why = "its lease ended while the outcome could not be recorded"
-        _warn(delivery, f"{why}, so another replica may have run the same round; deliveries get what is recorded first")
+        _warn(
+            delivery,
+            "result_dropped",
+            f"{why}, so another replica may have run the same round; deliveries get what is recorded first",
+        )
         return False
 
     def _keep(self, delivery: _Delivery, error: StoreUnavailable, *, patient: bool) -> None:
@@ -349,6 +358,7 @@ class Redeemer:
             delivery.tell(delivery.result)
             _warn(
                 delivery,
+                "unrecorded",
                 "its outcome could not be recorded. This replica keeps it, answers repetitions with it, and tries on "
                 "until the state expires. Until then, at another replica a repetition may run the round again",
                 error,
@@ -408,5 +418,9 @@ def _place(delivery: _Delivery) -> bytes:
     return f"{delivery.state} {delivery.answers} ".encode()
 
 
-def _warn(delivery: _Delivery, what: str, error: Exception | None = None) -> None:
-    logger.warning("%s %r: %s%s", delivery.call.method, delivery.call.target, what, f": {error}" if error else "")
+def _warn(delivery: _Delivery, event: str, what: str, error: Exception | None = None) -> None:
+    call = delivery.call
+    fields = {"event": event, "work": "round", "method": call.method}
+    logger.warning(
+        "%s %r: %s%s", call.method, call.target, what, f": {error}" if error else "", extra={"fields": fields}
+    )

@@ -1,6 +1,7 @@
 """The table of methods: one function serves each."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from ..errors import InvalidRequestState, UnknownMethod
 from ..logs.refusals import RefusalLog
@@ -16,6 +17,9 @@ from .sessions import SessionRequests
 from .subscriptions import Subscriptions
 from .tasks import TaskRequests
 from .tools import Tools
+
+_NO_REQUESTS = frozenset({"sessions/listen"})
+"""Methods of ours that no message names."""
 
 
 class Dispatcher:
@@ -66,6 +70,16 @@ class Dispatcher:
             "tasks/cancel": tasks.cancel,
         }
         self._methods = {name: rated(name, method, rates) for name, method in methods.items()}
+
+    def observe(self, serve: Callable[[Method, Call, Outlet], Awaitable[Outcome]]) -> None:
+        """Let every request be observed from now on.
+
+        Args:
+            serve: serves a call by its method.
+        """
+        self._methods = {
+            name: method if name in _NO_REQUESTS else partial(serve, method) for name, method in self._methods.items()
+        }
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.

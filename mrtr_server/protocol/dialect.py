@@ -169,6 +169,11 @@ class Dialect(ABC):
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
 
+    @property
+    def spoken(self) -> str:
+        """The version of what it writes; empty where that has none."""
+        return self.version
+
     @abstractmethod
     def claims(self, envelope: Envelope) -> bool:
         """Return whether a message is of this dialect."""

@@ -143,6 +143,11 @@ class HandshakeDialect(Dialect):
         if not self.form.structures:
             self._info.pop("title", None)
 
+    @property
+    def spoken(self) -> str:
+        """The version of what it writes."""
+        return self.form.name
+
     # Which requests are of this era, and of which of its versions
 
     def claims(self, envelope: Envelope) -> bool:

@@ -66,6 +66,22 @@ def _message_digest(message: str) -> str:
     return digest_bytes(message.encode())  # most messages of a tool are always the same
 
 
+_ACTIONS = frozenset({"accept", "decline", "cancel"})
+
+
+def kind_of(question: str) -> str:
+    """Return the kind of a question, by its digest."""
+    return question.partition(".")[0]
+
+
+def action_of(answer: JSON | None) -> str:
+    """Return what came of a question, in a word."""
+    if answer is None:
+        return "missing"
+    action = answer.get("action")
+    return action if type(action) is str and action in _ACTIONS else "answered"
+
+
 @dataclass(slots=True)
 class Question:
     """An ask as it goes to the client.
@@ -112,6 +128,56 @@ class Question:
         return again
 
 
+class Remembered(Protocol):
+    """A journal, as far as it is of interest to those who observe a call."""
+
+    flow_id: str
+    rounds: int
+    asked: dict[str, str]
+    origin: str
+
+
+class CallFacts:
+    """What comes to be known of a call while it is served, for those who observe it.
+
+    All that it holds is ours: no answer, no argument and no state.
+    """
+
+    __slots__ = ("asked", "declined", "first", "journal", "origin", "reference", "rounds", "yielded")
+
+    def __init__(self) -> None:
+        self.origin = ""
+        """Where it is traced, for the rounds that follow; empty if it is not."""
+        self.first = ""
+        """Where the first round of its flow was traced."""
+        self.journal: Remembered | None = None
+        self.rounds = 0
+        """How many rounds of its flow had ended before it."""
+        self.asked: dict[str, str] = {}
+        """The digests of the questions that it may answer, by key."""
+        self.yielded: object = None
+        """Why the flow was handed over."""
+        self.declined = False
+        """Whether the person said no to what it could not do without."""
+        self.reference = ""
+        """Names what went wrong in the log; its client has it, too."""
+
+    def begin(self, journal: Remembered) -> None:
+        """Note that a flow begins."""
+        self.journal = journal
+        journal.origin = self.origin
+
+    def resume(self, journal: Remembered) -> None:
+        """Note that a flow continues, before the answers are taken."""
+        self.journal = journal
+        self.rounds, self.first, self.asked = journal.rounds, journal.origin, dict(journal.asked)
+
+    @property
+    def flow(self) -> str:
+        """The id of the flow; empty as long as it needs none."""
+        return "" if self.journal is None else self.journal.flow_id
+
+
 @dataclass(slots=True)
 class Call:
     """One request, read and checked by its dialect.
@@ -140,6 +206,7 @@ class Call:
         journal: what the state holds, where this process has sealed it for this very call; empty otherwise.
         grace: how long after its expiry the state counts, in seconds; more than none where its answers are known to
             have come before.
+        facts: takes what comes to be known of it; None where nobody observes it.
     """
 
     method: str
@@ -164,6 +231,7 @@ class Call:
     mismatch: RequestError | None = None
     journal: bytes = field(default=b"", repr=False)
     grace: float = 0.0
+    facts: CallFacts | None = field(default=None, repr=False, compare=False)
 
     @property
     def caller(self) -> Caller:
@@ -250,6 +318,7 @@ class Task:
         outcome: the result, or the error, once it is completed or failed.
         first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
         tool: the tool that it is a call of.
+        reference: what the log calls it; never sent.
     """
 
     id: str
@@ -264,6 +333,7 @@ class Task:
     outcome: Complete | RequestError | None = None
     first_ask: bool = False
     tool: str = ""
+    reference: str = ""
 
 
 @dataclass(slots=True)

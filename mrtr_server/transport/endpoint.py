@@ -125,12 +125,14 @@ class Endpoint:
     def _refuse(self, headers: Mapping[bytes, bytes], method: str) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
+            self._refusals.count("origin")
             self._refusals.note(
                 "Refused the origin %r: to let browsers call from there, add it to allowed_origins=",
                 origin.decode("latin-1"),
             )
             return 403, b'{"error":"Origin not allowed"}'
         if self._hosts is not None and not self._host_allowed(headers.get(b"host", b"").decode("latin-1")):
+            self._refusals.count("host")
             self._refusals.note(
                 "Refused the host %r: if clients reach this server by that name, add it to allowed_hosts=",
                 headers.get(b"host", b"").decode("latin-1"),
@@ -284,6 +286,7 @@ class Endpoint:
             logger.warning("%s was cut off, since the server shuts down", named(call))
             return dialect.error(request_id, CutOff())
         if isinstance(error, PayloadTooLarge):
+            note_refusal(self._refusals, None, error)
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, RequestError):
