@@ -359,9 +359,15 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class PageReported:
-    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications)."""
+    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications).
+
+    Args:
+        page: its name.
+        task: the task that asked for it, where its client is to know; empty otherwise.
+    """
 
     page: str
+    task: str = ""
 
 
 Note = Progress | LogMessage | PageReported
