@@ -1,6 +1,6 @@
 """Ids of what goes out on the stream of an open call: any replica can continue from one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any
@@ -62,7 +62,8 @@ class Event:
         expires: when they expire, in seconds since the epoch.
         progress: the progress that was sent last.
         sent: how many of the questions were sent before.
-        seen: of a request for the result of a task, the open questions that were sent before, by their keys.
+        seen: of a request for the result of a task, the questions that were sent before and are open, or whose page has
+            not reported yet: the name of that page, or nothing, by their keys.
         is_lost: whether the store has it no more, so that only the method, the id and the version are known.
     """
 
@@ -74,7 +75,7 @@ class Event:
     progress: float = 0.0
     sent: int = 0
     is_lost: bool = False
-    seen: tuple[str, ...] = ()
+    seen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ends(self) -> float:
@@ -227,4 +228,4 @@ def load_event(parts: list[Any]) -> Event:
     (method, params, request_id), (version, client, issued, key), run, state, asked, expires, progress, seen = parts
     origin = Origin(method, params, request_id, Session(version, Client(*client), issued, key))
     questions = {key: Question(*rest) for key, *rest in asked}
-    return Event(origin, run, state, questions, expires, progress, seen=tuple(seen))
+    return Event(origin, run, state, questions, expires, progress, seen=seen)

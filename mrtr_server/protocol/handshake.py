@@ -292,7 +292,7 @@ class HandshakeDialect(Dialect):
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this version has none."""
         if isinstance(note, PageReported) and self.form.enriches:
-            return _completion(note.page)
+            return _completion(note.page, note.task)
         if not isinstance(note, Progress):
             return super().note(note)
         if note.message is not None and not self.form.annotates:
@@ -380,9 +380,10 @@ class _NotificationWriter(ListenWriter):
         return b""
 
 
-def _completion(page: str) -> bytes:
+def _completion(page: str, task: str = "") -> bytes:
     """Return the notification that a page has reported (Elicitation, Completion Notifications)."""
-    return notification("notifications/elicitation/complete", {"elicitationId": page})
+    params = {"elicitationId": page}
+    return notification("notifications/elicitation/complete", with_related(params, task) if task else params)
 
 
 def _negotiated(params: Mapping[str, Any]) -> str:

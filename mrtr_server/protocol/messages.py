@@ -434,9 +434,15 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class PageReported:
-    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications)."""
+    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications).
+
+    Args:
+        page: its name.
+        task: the task that asked for it, where its client is to know; empty otherwise.
+    """
 
     page: str
+    task: str = ""
 
 
 Note = Progress | LogMessage | PageReported
@@ -449,15 +455,26 @@ class Change:
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
             task, `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how
-            far a task has come; for open calls `"answer"` and `"cancelled"`, for sessions `"session"`, and `"page"` for
-            a page that has reported back.
+            far a task has come; for open calls `"answer"` and `"cancelled"`, for sessions `"session"` and `"stream"`,
+            and `"page"` for a page that has reported back.
         uri: the resource, or the id of what has changed.
         task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
         note: what saves its listener a look in the store, sealed. A fan-out need not carry it.
     """
 
     kind: Literal[
-        "tools", "prompts", "resources", "resource", "task", "run", "progress", "answer", "cancelled", "session", "page"
+        "tools",
+        "prompts",
+        "resources",
+        "resource",
+        "task",
+        "run",
+        "progress",
+        "answer",
+        "cancelled",
+        "session",
+        "stream",
+        "page",
     ]
     uri: str = ""
     task: Task | None = field(default=None, compare=False)
