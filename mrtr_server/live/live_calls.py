@@ -163,7 +163,7 @@ class LiveCalls:
             event: where the client left, if it has come back.
         """
         while isinstance(outcome, NeedsInput):
-            is_new, journal = event is None, outcome.journal
+            is_new = event is None
             if event is None:
                 event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
             if self._admission.draining if event.questions else self._admission.is_full and channel.can_move:
@@ -177,7 +177,7 @@ class LiveCalls:
                     return None
                 answers = read_answers(event.questions, found)
             call = channel.load(event.origin)
-            call.state, call.journal, call.answers = event.state, journal, answers
+            call.state, call.answers = event.state, answers
             outcome = await self._redeem(call, event.expires, running, channel)
             event = None
         return outcome

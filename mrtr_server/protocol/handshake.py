@@ -209,6 +209,7 @@ class HandshakeDialect(Dialect):
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             can_retry=False,  # the connection knows
+            stays_open=True,
             session=session.key,
             mismatch=mismatch,
         )
