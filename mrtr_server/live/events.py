@@ -34,7 +34,7 @@ _MOST_DIGITS = 4
 """Digits of either number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Origin:
     """The request that opened a call, so that another replica can load it.
 
@@ -49,7 +49,7 @@ class Origin:
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """Where a stream stands.
 
@@ -81,7 +81,7 @@ class Event:
         return digest_bytes(self.state.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SealedEvent:
     """An event's id, still without the number of questions that were sent.
 

@@ -10,7 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..crypto.digests import digest
+from pydantic_core import to_json
+
+from ..crypto.digests import digest_bytes
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
 from ..logs.failures import report_outage
 from ..protocol.callers import Principal
@@ -356,4 +358,4 @@ class store_needed:
 
 
 def _cancellation(session: str, request_id: str | int) -> Change:
-    return Change("cancelled", digest(["live cancellation", session, request_id]))
+    return Change("cancelled", digest_bytes(to_json(["live cancellation", session, request_id])))

@@ -110,6 +110,7 @@ class TaskResults:
             What has happened; None if the stream is to end.
         """
         await stream.ask(task)
+        await stream.channel.flush()
         while True:
             try:
                 async with asyncio.timeout(LOOK):
