@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
+from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..limits import Limits
 
@@ -65,7 +66,7 @@ class Admission:
         Args:
             callback: what to call; at once if the server is draining already. It may be called twice.
         """
-        watching = _Watching(self._watching, asyncio.get_running_loop(), callback)
+        watching = _Watching(self._watching, running_loop(), callback)
         if self.draining:
             watching.notify()
         return watching

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
+from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_bytes
@@ -395,7 +396,7 @@ class _Renewal:
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
         self._begin = begin
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+        self._timer = running_loop().call_later(seconds, self._start)
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._begin())

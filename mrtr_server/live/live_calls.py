@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
+from ..concurrency.running import running_task
 from ..crypto.digests import digest_bytes
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
 from ..logs.failures import report_outage
@@ -188,7 +189,7 @@ class LiveCalls:
         """Run the round after an answer, once in the fleet."""
 
         async def run(lease: Lease) -> Outcome:
-            return await running.within(asyncio.current_task(), self._dispatch(call, channel))
+            return await running.within(running_task(), self._dispatch(call, channel))
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
         return await self._parts.redeemer.once(call, expires, run, b"live ")
@@ -319,7 +320,7 @@ class _Running:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.is_cancelled = False
-        self._own: asyncio.Task[Any] | None = asyncio.current_task()
+        self._own: asyncio.Task[Any] | None = running_task()
         self._task = self._own
 
     def cancel(self) -> None:

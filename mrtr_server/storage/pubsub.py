@@ -6,6 +6,7 @@ from contextlib import suppress
 from threading import RLock
 from typing import Protocol
 
+from ..concurrency.running import running_loop
 from ..crypto.digests import digest_bytes
 from ..protocol.messages import Change, Subscription
 
@@ -100,7 +101,7 @@ class Listener:
     def __init__(self, wanted: frozenset[Change], forget: "Callable[[Listener], object]") -> None:
         self.wanted = wanted
         self._forget = forget
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._changes: dict[Change, None] = {}
         self._waiter: asyncio.Future[None] | None = None
         """Made when there is nothing to return yet; who listens waits in one place at a time."""
@@ -147,6 +148,6 @@ class Listener:
     def _is_on_loop(self) -> bool:
         """Return whether this thread runs the loop, which then needs no wake-up through the kernel."""
         try:
-            return asyncio.get_running_loop() is self._loop
+            return running_loop() is self._loop
         except RuntimeError:
             return False
