@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
+from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..errors import Overloaded
 from ..limits import Limits
@@ -84,7 +85,7 @@ class Admission:
         Args:
             callback: what to call; at once if the server is draining already. It may be called twice.
         """
-        watching = _Watching(self._watching, asyncio.get_running_loop(), callback)
+        watching = _Watching(self._watching, running_loop(), callback)
         if self.draining:
             watching.notify()
         return watching

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
-from ..crypto.codec import Codec
+from ..crypto.codec import Codec, SealedCodec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
@@ -83,6 +83,7 @@ class RoundService:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._codec = codec
+        self._is_own_codec = isinstance(codec, SealedCodec)
         self._redeemer = redeemer
         self._require_shared_store = require_shared_store
         self._threads = threads
@@ -196,13 +197,13 @@ class RoundService:
                     self._warn_unsealed(handler)
                 return end
             case Asking(questions):
-                return self._seal(handler, journal, bound_to, questions)
+                return self._seal(handler, call, journal, bound_to, questions)
             case Yielded(why):
                 self._take_yield(handler, call, journal, why)
-                return self._seal(handler, journal, bound_to, {}, why)
+                return self._seal(handler, call, journal, bound_to, {}, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
-                return self._seal(handler, journal, bound_to, {}) if unsealed else end
+                return self._seal(handler, call, journal, bound_to, {}) if unsealed else end
             case unknown:
                 assert_never(unknown)
 
@@ -327,7 +328,8 @@ class RoundService:
                 raise InvalidRequestState("not a string")
             if len(call.state) > self._longest_state:
                 raise InvalidRequestState("too large")
-            journal = Journal.load(call.journal or self._codec.unseal(call.state), bound_to, self._clock(), grace)
+            payload = call.state.encode() if self._is_plain(call) else self._codec.unseal(call.state)
+            journal = Journal.load(payload, bound_to, self._clock(), grace)
         except InvalidRequestState as refused:
             raise self._refused(handler, call, refused) from None
         if call.facts is not None:
@@ -348,7 +350,7 @@ class RoundService:
     def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
         journal, bound_to = self.open_state(handler, call)
-        return self._seal(handler, journal, bound_to, {})
+        return self._seal(handler, call, journal, bound_to, {})
 
     def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> NeedsInput | None:
         """End a round with a state that holds what it has done.
@@ -362,7 +364,7 @@ class RoundService:
             The state; None where the client can't come again with one, or the flow's budget has none left.
         """
         journal, bound_to = opened
-        return self._seal(handler, journal, bound_to, {}) if self._may_leave(call, journal) else None
+        return self._seal(handler, call, journal, bound_to, {}) if self._may_leave(call, journal) else None
 
     async def run_task(
         self,
@@ -431,9 +433,14 @@ class RoundService:
                 handler.name,
             )
 
+    def _is_plain(self, call: Call) -> bool:
+        """Return whether the state of a call is the journal as it is, since what leaves the server is sealed anyway."""
+        return call.stays_open and self._is_own_codec  # another codec may keep what our keys do not
+
     def _seal(
         self,
         handler: Handler,
+        call: Call,
         journal: Journal,
         bound_to: list[str],
         questions: dict[str, Question],
@@ -454,4 +461,4 @@ class RoundService:
         if journal.single_use:
             self._require_shared_store(handler.name)
         expires = min(now + seconds, journal.started + self._limits.flow_seconds)
-        return NeedsInput(questions, self._codec.seal(payload), expires, payload)
+        return NeedsInput(questions, payload.decode() if self._is_plain(call) else self._codec.seal(payload), expires)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, assert_never
 
+from ..concurrency.running import running_loop, running_task
 from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, Refusal, ToolError
 from ..protocol.messages import JSON, Outlet
@@ -121,8 +122,7 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
         case Stop.CANCELLED:
             raise asyncio.CancelledError("the round has ended")
         case Stop.PARKED:
-            if (task := asyncio.current_task()) is not None:
-                task.uncancel()
+            running_task().uncancel()
             return round_.conclude(Completed(None))
         case Stop.RETURNED:
             return (
@@ -185,8 +185,7 @@ async def _leave_dependencies(round_: WaitingRound, teardown: Teardown, error: B
 
 async def _run_as_asyncio_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
     """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
-    task = asyncio.create_task(coroutine)
-    round_.main = task
+    round_.main = task = running_loop().create_task(coroutine)
     task.add_done_callback(round_.wake)
     try:
         while not task.done():
@@ -221,7 +220,7 @@ async def _publish(round_: WaitingRound) -> None:
 
 async def _settled(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> bool:
     """Wait for branches that are about to ask or to start a step; return whether none did."""
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     waited: asyncio.Future[None] = loop.create_future()
     seen = round_.activity
 

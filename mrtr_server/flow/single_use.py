@@ -5,10 +5,11 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
+from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_bytes
@@ -65,7 +66,7 @@ class _Delivery:
         result: that of the round, once it has run here.
         sealed: the same, sealed for the store.
         unrecorded_since: when the store first failed to take it, by the monotonic clock; None if it never did.
-        waiter: what the client's request waits for.
+        waiter: what the client's request waits for, where it does not run the delivery itself.
         is_told: whether there is a reply for the client, which may have left.
     """
 
@@ -79,14 +80,14 @@ class _Delivery:
     result: RoundResult | None = None
     sealed: bytes = b""
     unrecorded_since: float | None = None
-    waiter: "asyncio.Future[RoundResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    waiter: "asyncio.Future[RoundResult] | None" = None
     is_told: bool = False
 
     def tell(self, result: RoundResult) -> None:
         """Return the result to the client, unless it has been returned."""
         if not self.is_told:
             self.is_told = True
-            if not self.waiter.done():
+            if self.waiter is not None and not self.waiter.done():
                 self.waiter.set_result(result)
 
 
@@ -102,10 +103,18 @@ class Redeemer:
         quotas: how many states a caller may redeem while they are remembered.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
         clock: returns the time, in seconds since the epoch.
+        outlives: whether what has begun outlives its request, where that is cancelled.
     """
 
     def __init__(
-        self, store: Store, codec: RowCodec, quotas: Quotas, *, lease: float, clock: Callable[[], float]
+        self,
+        store: Store,
+        codec: RowCodec,
+        quotas: Quotas,
+        *,
+        lease: float,
+        clock: Callable[[], float],
+        outlives: bool = True,
     ) -> None:
         self._store = store
         self._quotas = quotas
@@ -113,6 +122,7 @@ class Redeemer:
         self._lease = lease
         self._clock = clock
         self._refusals = RefusalLog()
+        self._outlives = outlives
         self._under_way: set[asyncio.Task[None]] = set()
         self._unrecorded: dict[str, _Delivery] = {}
         """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
@@ -120,9 +130,9 @@ class Redeemer:
     async def once(self, call: Call, expires: float, run: Run, purpose: bytes = b"") -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
 
-        A client that leaves does not end what has begun: it runs to its end, and is recorded. A delivery that comes
-        when the state has expired begins nothing. But what began before has its outcome, if need be by running again,
-        for `REDEEMED_FOR`.
+        A client that leaves does not end what has begun: it runs to its end, and is recorded, if it `outlives` its
+        request. A delivery that comes when the state has expired begins nothing. But what began before has its outcome,
+        if need be by running again, for `REDEEMED_FOR`.
 
         Args:
             call: the request; its state has been opened.
@@ -140,17 +150,30 @@ class Redeemer:
         delivery = _Delivery(call, digest_bytes(state), answers, expires, expires <= self._clock(), run)
         result = self._kept_here(delivery) if self._unrecorded else None
         if result is None:
-            task = asyncio.create_task(self._deliver(delivery))
-            self._under_way.add(task)  # the loop itself holds tasks weakly
-            task.add_done_callback(self._under_way.discard)
-            try:
-                result = await delivery.waiter
-            except asyncio.CancelledError:
-                delivery.client_left = True
-                raise
+            result = await (self._wait_for(delivery) if self._outlives else self._settled(delivery))
         if isinstance(result, RequestError):
             raise result
         return result
+
+    async def _settled(self, delivery: _Delivery) -> RoundResult:
+        """Run a delivery as part of its request."""
+        try:
+            return await self._settle(delivery)
+        finally:
+            self._forget(delivery)
+
+    async def _wait_for(self, delivery: _Delivery) -> RoundResult:
+        """Run a delivery in a task of its own."""
+        waiter: asyncio.Future[RoundResult] = asyncio.get_running_loop().create_future()
+        delivery.waiter = waiter
+        task = asyncio.create_task(self._deliver(delivery, waiter))
+        self._under_way.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._under_way.discard)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            delivery.client_left = True
+            raise
 
     def _kept_here(self, delivery: _Delivery) -> RoundResult | None:
         """Return what a delivery gets while outcomes wait to be recorded; None if it is to ask the store."""
@@ -177,24 +200,29 @@ class Redeemer:
                     "The server ends while single-use rounds still run, or their outcomes could not be recorded (%d of "
                     "them, of which %d have run); if their requests are repeated, these rounds run again",
                     len(left),
-                    sum(each.waiter.get_loop() is loop for each in self._unrecorded.values()),
+                    sum(
+                        each.waiter is not None and each.waiter.get_loop() is loop for each in self._unrecorded.values()
+                    ),
                 )
 
-    async def _deliver(self, delivery: _Delivery) -> None:
+    async def _deliver(self, delivery: _Delivery, waiter: "asyncio.Future[RoundResult]") -> None:
         """Redeem until the outcome of the state is known, and recorded if it was run here."""
         try:
             delivery.tell(await self._settle(delivery))
         except asyncio.CancelledError:
-            delivery.waiter.cancel()
+            waiter.cancel()
             raise
         except Exception as error:
-            if delivery.is_told or delivery.waiter.done():
+            if delivery.is_told or waiter.done():
                 logger.error("%s %r: its outcome is lost", delivery.call.method, delivery.call.target, exc_info=error)
             else:
-                delivery.waiter.set_exception(error)
+                waiter.set_exception(error)
         finally:
-            if self._unrecorded.get(delivery.state) is delivery:
-                del self._unrecorded[delivery.state]
+            self._forget(delivery)
+
+    def _forget(self, delivery: _Delivery) -> None:
+        if self._unrecorded.get(delivery.state) is delivery:
+            del self._unrecorded[delivery.state]
 
     async def _settle(self, delivery: _Delivery) -> RoundResult:
         waited = 0.0
@@ -397,7 +425,7 @@ class _Renewal:
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
         self._begin = begin
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+        self._timer = running_loop().call_later(seconds, self._start)
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._begin())

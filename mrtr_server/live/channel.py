@@ -40,7 +40,7 @@ class Channel(Outlet, Protocol):
         ...
 
     def load(self, origin: Origin) -> Call:
-        """Return the call of a request. Raises `RequestError`."""
+        """Return the call of a request, as it was before any round of it. Raises `RequestError`."""
         ...
 
     def on_start(self, id: Callable[[], str]) -> None:
@@ -65,7 +65,7 @@ class Channel(Outlet, Protocol):
         ...
 
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
-        """Send a question.
+        """Send a question; `flush` is to be awaited then.
 
         Args:
             id: of the request.

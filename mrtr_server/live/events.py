@@ -35,7 +35,7 @@ _MOST_DIGITS = 4
 """Digits of either number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Origin:
     """The request that opened a call, so that another replica can load it.
 
@@ -50,7 +50,7 @@ class Origin:
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """Where a stream stands.
 
@@ -88,7 +88,7 @@ class Event:
         return digest_bytes(self.state.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SealedEvent:
     """An event's id, still without the number of questions that were sent.
 

@@ -10,7 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..crypto.digests import digest
+from pydantic_core import to_json
+
+from ..concurrency.running import running_task
+from ..crypto.digests import digest_bytes
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
 from ..logs.failures import report_outage
 from ..protocol.callers import Principal
@@ -164,7 +167,7 @@ class LiveCalls:
             event: where the client left, if it has come back.
         """
         while isinstance(outcome, NeedsInput):
-            is_new, journal = event is None, outcome.journal
+            is_new = event is None
             if event is None:
                 event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
             if self._is_to_move(event, channel, is_new=is_new):
@@ -178,7 +181,7 @@ class LiveCalls:
                     return None
                 answers = read_answers(event.questions, found)
             call = channel.load(event.origin)
-            call.state, call.journal, call.answers = event.state, journal, answers
+            call.state, call.answers = event.state, answers
             outcome = await self._redeem(call, event, running, channel)
             event = None
         return outcome
@@ -196,7 +199,7 @@ class LiveCalls:
         call.grace = KEPT_AFTER  # what was answered in time counts, however long it takes until the round can run
 
         async def run(lease: Lease) -> Outcome:
-            return await running.within(asyncio.current_task(), self._dispatch(call, channel))
+            return await running.within(running_task(), self._dispatch(call, channel))
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
         return await self._parts.redeemer.once(call, event.ends, run, b"live ")
@@ -327,8 +330,8 @@ class _Running:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.is_cancelled = False
-        self._own: asyncio.Task[Any] | None = asyncio.current_task()
-        self._task = self._own
+        self._own: asyncio.Task[Any] | None = running_task()
+        self._task: asyncio.Task[Any] | None = self._own
 
     def cancel(self) -> None:
         """Cancel what runs. Safe to call twice, and on any thread."""
@@ -366,4 +369,4 @@ class store_needed:
 
 
 def _cancellation(session: str, request_id: str | int) -> Change:
-    return Change("cancelled", digest(["live cancellation", session, request_id]))
+    return Change("cancelled", digest_bytes(to_json(["live cancellation", session, request_id])))

@@ -114,6 +114,7 @@ class TaskResults:
         for page in changes.turn_to(stream.pages):
             if await self._parts.store.get(page) is not None:  # it was done before
                 stream.tell(page)
+        await stream.channel.flush()
         while True:
             try:
                 async with asyncio.timeout(LOOK):

@@ -214,6 +214,7 @@ class HandshakeDialect(Dialect):
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             can_retry=False,  # the connection knows
+            stays_open=True,
             session=session.key,
             mismatch=mismatch,
         )
@@ -229,6 +230,18 @@ class HandshakeDialect(Dialect):
         elif method == "logging/setLevel" and params.get("level") not in LOG_LEVELS:
             raise InvalidParams(f"params.level must be one of {', '.join(LOG_LEVELS)}")
         return call
+
+    def load_again(self, call: Call, params: JSON) -> None:
+        """Make a call what it was before its first round.
+
+        Args:
+            call: what `load_call_of` returned.
+            params: the parameters of its request, as they were sent.
+        """
+        call.params = params
+        if call.method in WITH_ARGUMENTS:
+            call.arguments = read_arguments(params)
+        call.state = call.answers = None
 
     def load_answer(self, envelope: Envelope) -> JSON:
         """Return the answer in a response to a question: its result; or that the client lacks it, or why it failed."""

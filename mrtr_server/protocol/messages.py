@@ -203,10 +203,11 @@ class Call:
         session: names the client's session in the store; empty for none.
         peer: the address and port that it came from, as the web server names them; None where there is none.
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
-        journal: what the state holds, where this process has sealed it for this very call; empty otherwise.
         grace: how long after its expiry the state counts, in seconds; more than none where its answers are known to
             have come before.
         facts: takes what comes to be known of it; None where nobody observes it.
+        stays_open: whether the call ends with its result alone, and never leaves the server for an answer. Its state is
+            the journal as it is.
     """
 
     method: str
@@ -229,9 +230,9 @@ class Call:
     session: str = ""
     peer: tuple[str, int] | None = None
     mismatch: RequestError | None = None
-    journal: bytes = field(default=b"", repr=False)
     grace: float = 0.0
     facts: CallFacts | None = field(default=None, repr=False, compare=False)
+    stays_open: bool = False
 
     @property
     def caller(self) -> Caller:
@@ -260,15 +261,14 @@ class NeedsInput:
 
     Args:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
-        state: the sealed journal.
+        state: the sealed journal; of a call that stays open, the journal as it is, which never leaves the server
+            unsealed.
         expires: how long the state can be used, in seconds since the epoch.
-        journal: what the state holds, where it was sealed in this process; empty otherwise. It is never sent.
     """
 
     questions: dict[str, Question]
-    state: str
+    state: str = field(repr=False)
     expires: float = math.inf
-    journal: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -448,9 +448,9 @@ class PageReported:
 Note = Progress | LogMessage | PageReported
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # a frozen one would take three times as long to make
 class Change:
-    """Something changed on the server.
+    """Something changed on the server. Two of one kind, about one thing, are equal.
 
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
@@ -477,8 +477,14 @@ class Change:
         "page",
     ]
     uri: str = ""
-    task: Task | None = field(default=None, compare=False)
-    note: str = field(default="", compare=False)
+    task: Task | None = None
+    note: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Change) and (self.uri, self.kind) == (other.uri, other.kind)
+
+    def __hash__(self) -> int:
+        return hash(self.uri or self.kind)
 
 
 class Subscription(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from ..concurrency.running import running_task
 from ..errors import (
     CutOff,
     InsufficientScope,
@@ -28,7 +29,7 @@ from ..protocol.messages import Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
 from .challenges import Challenges
-from .connection import Connection, Watch, running_request
+from .connection import Connection, Watch
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
@@ -97,7 +98,7 @@ class Endpoint:
                 await ambiguous(scope, receive, send)
                 return
             repeated = _join_repeated(headers, listed)
-        request = running_request()
+        request = running_task()
         connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
         method = scope["method"]
         if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):

@@ -51,6 +51,7 @@ class LiveConnection(Connection):
     _resumes = _waiting = False
     _level: LogLevel | None = None
     _looking: asyncio.Task[None] | None = None
+    _accepts_stream: bool | None = None
 
     def __init__(
         self,
@@ -97,14 +98,19 @@ class LiveConnection(Connection):
         """Return the request that opened the call, as it was sent."""
         if self._origin is None:
             message = from_json(self._body)
-            version = self.form.form.name
-            session = Session(version, self.session.client, self.session.issued, self.session.key)
+            version, session = self.form.form.name, self.session
+            if session.version != version:
+                session = Session(version, session.client, session.issued, session.key)
             self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
             self._body = b""
         return self._origin
 
     def load(self, origin: Origin) -> Call:
         """Return the call of a request. Raises `RequestError`."""
+        call = self._call
+        if call is not None:  # and it is the call of this very request, so all else is as it was
+            self.form.load_again(call, origin.params)
+            return call
         envelope = Envelope({}, origin.method, origin.request_id, origin.params, self.headers)
         return self._load(envelope, origin.session)
 
@@ -123,6 +129,12 @@ class LiveConnection(Connection):
         return None if self._user is None else principal_of(self._user)
 
     # The stream
+
+    def accepts_stream(self) -> bool:
+        """Return whether the client accepts an event stream."""
+        if self._accepts_stream is None:
+            self._accepts_stream = super().accepts_stream()
+        return self._accepts_stream
 
     @property
     def can_stream(self) -> bool:
@@ -156,7 +168,7 @@ class LiveConnection(Connection):
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
         data = self.form.dump_question(id, question, elicitation)
-        self._add_frame(_message(event, data))
+        self._add_frame(_message(event, data), is_flushed=True)
 
     def flush(self) -> Awaitable[None]:
         """Write what has been sent."""
@@ -183,12 +195,12 @@ class LiveConnection(Connection):
         self._watch_client()  # at once: what comes of a call is kept only for a client that is known to have left
         return first()
 
-    def _add_frame(self, frame: Frame) -> None:
-        """Send what has an id, after what was sent before it."""
+    def _add_frame(self, frame: Frame, *, is_flushed: bool = False) -> None:
+        """Send what has an id, after what was sent before it; `is_flushed` where `flush` follows."""
         self._first_id = None
         stream = self._stream or self._open_stream()
         if self._looking is None:
-            stream.add_frame(frame)
+            stream.add_frame(frame, is_flushed=is_flushed)
         else:
             self._held_back[object()] = frame
 
