@@ -42,6 +42,7 @@ from .messages import (
     JSON,
     NEEDS_TASKS,
     Call,
+    NeedsInput,
     Note,
     Outcome,
     PageReported,
@@ -282,6 +283,30 @@ def request(id: str, method: str, params: JSON) -> bytes:
 def result(call: Call, body: JSON) -> bytes:
     """Return a response as bytes."""
     return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")
+
+
+def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) -> bytes:
+    """Return the response that asks (Multi Round-Trip Requests), put together from questions written before.
+
+    Args:
+        call: the request.
+        outcome: what it needs.
+        before: how its result begins, after the brace.
+        after: how the response ends, after the state.
+    """
+    parts = [b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before]
+    begins = b'"inputRequests":{'
+    for key, question in outcome.questions.items():
+        parts += begins, to_json(key), b":", question.written or _write(question)
+        begins = b","
+    parts += b'},"requestState":' if outcome.questions else b'"requestState":', to_json(outcome.state), after
+    return b"".join(parts)
+
+
+def _write(question: Question) -> bytes:
+    request = {"method": question.method, "params": question.params}
+    question.written = to_json(request, inf_nan_mode="null")
+    return question.written
 
 
 def requests(questions: Mapping[str, Question]) -> JSON:

@@ -57,8 +57,8 @@ class TaskOffer:
     at_once: bool = False
 
 
-_SHORT_MESSAGE = 256
-"""How long a message may be, in characters, for its digest to be remembered."""
+SHORT_MESSAGE = 256
+"""How long a message may be, in characters, for what is made of it to be remembered."""
 
 
 @lru_cache(maxsize=128)
@@ -105,12 +105,14 @@ class Question:
     task: str = ""
     digest: str = field(init=False)
     """Kind, message and shape, each of which must be the same for an answer to count."""
+    written: bytes = field(default=b"", init=False, repr=False, compare=False)
+    """The request as JSON, once a dialect has written it: the same question may go out many times."""
 
     def __post_init__(self) -> None:
         if not self.shape:
             self.shape = digest({name: value for name, value in self.params.items() if name != "message"})
         message = self.params.get("message", "")
-        read = _message_digest(message) if len(message) <= _SHORT_MESSAGE else digest_bytes(message.encode())
+        read = _message_digest(message) if len(message) <= SHORT_MESSAGE else digest_bytes(message.encode())
         self.digest = f"{self.kind}.{read}.{self.shape}"
 
     def parts(self) -> tuple[Any, ...]:
