@@ -261,7 +261,8 @@ class Requests:
         random, answer = self._random, self._random.choice(ANSWERS)
         modern, _ = self._servers[server]
         forms = [*([MODERN, MODERN, ""] if modern else []), *([] if server == "modern" else HANDSHAKES[:1])]
-        form, params = random.choice(forms), {"taskId": id}
+        form = random.choice(forms)
+        params: dict[str, Any] = {"taskId": id}
         method = random.choice(("tasks/get", "tasks/cancel", "tasks/result", "tasks/update", "tasks/input_response"))
         if method in ("tasks/update", "tasks/input_response"):
             params["inputResponses"] = dict.fromkeys(("login", "confirm", "x"), answer)

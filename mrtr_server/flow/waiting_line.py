@@ -96,7 +96,7 @@ class WaitingLine:
             timer.cancel()
 
     def next_turn(self) -> bool:
-        """Give the next one its turn; return False if nobody waits."""
+        """Let the next one run; return False if nobody waits."""
         for turn in self._waiting:
             if not turn.done():
                 self._learn(turn)

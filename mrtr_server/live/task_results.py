@@ -207,7 +207,7 @@ class _Stream:
         return frozenset(filter(None, self._event.seen.values()))
 
     def tell(self, page: str) -> None:
-        """Tell of a page that has reported."""
+        """Notify the client of a page that has reported."""
         self._event = replace(
             self._event, seen={key: "" if page == each else each for key, each in self._event.seen.items()}
         )

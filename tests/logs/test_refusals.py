@@ -48,7 +48,7 @@ class TestAStateThatDoesNotOpen:
 
         @app.tool
         async def ask(ctx: Context) -> str:
-            return str(await ctx.roots())
+            return str(await ctx.list_roots())
 
         @app.tool
         async def hidden() -> str:
