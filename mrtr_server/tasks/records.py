@@ -35,6 +35,7 @@ class TaskRecords:
         ring: seals what they hold.
         fanout: tells those who listen.
         limits: what a flow may use.
+        audience: the server whose tasks they are.
         clock: returns the time in seconds since the epoch.
     """
 
@@ -45,12 +46,13 @@ class TaskRecords:
         fanout: Fanout,
         limits: Limits,
         *,
+        audience: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self.limits = limits
         self.now = clock
-        self.sealed = SealedTasks(ring, limits)
+        self.sealed = SealedTasks(ring, limits, audience)
         self.quotas = Quotas(ring, limits)
         self._fanout = fanout
 

@@ -258,10 +258,10 @@ class TestAWorker:
             _, client = processes.serve(run_tasks=False)
             wrong = processes.work(MRTR_KEYS=OTHER_KEY)
             tasks = [client.start("work", parts=1) for _ in range(TIMES)]
-            wait_until(lambda: "Tasks can't be unsealed" in wrong.text, "the line")
+            wait_until(lambda: "Tasks can't be run here" in wrong.text, "the line")
             right = processes.worker()
             assert {client.text(task) for task in tasks} == {str(right.process.pid)}, "others run them"
-            line = Server(wrong).line("Tasks can't be unsealed")
+            line = Server(wrong).line("Tasks can't be run here")
             assert "sealed under a key that is not in the ring. Give every replica all keys of the ring" in line
 
 
