@@ -13,9 +13,11 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from fuzz_requests import Found, Request, Requests
+from fuzz_ids import AllRequests
+from fuzz_issuer import Issuer
+from fuzz_requests import Found, Request
 from fuzz_server import KINDS, make_servers, make_token_servers
-from fuzz_tokens import AUDIENCE, Issuer, Tokens
+from fuzz_tokens import AUDIENCE, Tokens
 
 TURNS = 40
 """How many turns of the event loop a request gets before it is looked at whether it waits."""
@@ -167,7 +169,7 @@ class Fuzz:
             for kind, dialects in KINDS.items()
         }
         self._random = Random(given.seed)  # noqa: S311  it has to be repeatable
-        self._requests = Requests(self._random, served)
+        self._requests = AllRequests(self._random, served)
         self._issuer = Issuer()
         self.servers |= make_token_servers(self._issuer.url, AUDIENCE)
         self._tokens = Tokens(self._random, self._issuer)

@@ -3,23 +3,19 @@
 import base64
 import hmac
 import json
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from hashlib import sha256, sha384, sha512
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fuzz_issuer import ALGORITHMS, JSON, STOLEN, WEAK, Issuer, dump, encode
 from fuzz_requests import Request
-
-JSON = dict[str, Any]
 
 AUDIENCE = "https://tools.example.com/mcp"
 SIGNED, OPAQUE = "signed", "opaque"
@@ -47,100 +43,6 @@ _KIDS: tuple[Any, ...] = (
     *("", "unknown", "../../dev/null", "' OR 1=1 --", "rsa\x00", "RSA", "a" * 501, "|id", "http://127.0.0.1:1/"),
     *(None, 1, [], {}, ["rsa"], True, "oct", "private", "weak", "encrypting"),
 )
-
-
-def _encode(part: bytes) -> bytes:
-    return base64.urlsafe_b64encode(part).rstrip(b"=")
-
-
-def _dump(part: Any) -> bytes:
-    return json.dumps(part).encode()
-
-
-class Issuer:
-    """An issuer with keys of each sort, served on loopback. It says of opaque tokens what it was told to say."""
-
-    def __init__(self) -> None:
-        self.rsa = rsa.generate_private_key(65537, 2048)
-        self.ec = ec.generate_private_key(ec.SECP256R1())
-        self.ed = ed25519.Ed25519PrivateKey.generate()
-        self.replies: dict[str, tuple[int, bytes]] = {}
-        """What it says of an opaque token: the status and the body."""
-        self._keys = _dump({"keys": [*self._good_keys(), *self._bad_keys()]})
-        answering = type("Answering", (_Answering,), {"issuer": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), answering)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        """Serve no more."""
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _good_keys(self) -> list[JSON]:
-        rsa_key = jwt.algorithms.RSAAlgorithm.to_jwk(self.rsa.public_key(), as_dict=True)
-        ec_key = jwt.algorithms.ECAlgorithm.to_jwk(self.ec.public_key(), as_dict=True)
-        ed_key = jwt.algorithms.OKPAlgorithm.to_jwk(self.ed.public_key(), as_dict=True)
-        return [{**key, "kid": kid} for kid, key in (("rsa", rsa_key), ("ec", ec_key), ("ed", ed_key))]
-
-    def _bad_keys(self) -> list[Any]:
-        """Return what stands in the set beside them, and must not be used."""
-        weak = jwt.algorithms.RSAAlgorithm.to_jwk(WEAK.public_key(), as_dict=True)
-        private = jwt.algorithms.RSAAlgorithm.to_jwk(STOLEN, as_dict=True)
-        encrypting = jwt.algorithms.RSAAlgorithm.to_jwk(STOLEN.public_key(), as_dict=True)
-        return [
-            {"kty": "oct", "k": _encode(b"secret").decode(), "kid": "oct", "alg": "HS256"},
-            {**weak, "kid": "weak"},
-            {**private, "kid": "private"},
-            {**encrypting, "kid": "encrypting", "use": "enc"},
-            *({"kty": "EC", "crv": "P-256", "x": "", "y": "", "kid": "ec0"}, {"kty": "RSA", "n": 1, "e": []}),
-            *("x", None, 1, [], {}, {"kty": []}, {"kid": {}}),
-        ]
-
-    def reply(self, path: str, token: str) -> tuple[int, bytes]:
-        """Return the status and the body for a request."""
-        return (200, self._keys) if path == "/keys" else self.replies.pop(token, (200, b'{"active": false}'))
-
-    def sign(self, header: bytes, claims: bytes, kid: str) -> bytes:
-        """Return a token for the bytes of its header and claims, signed with a key."""
-        signed = _encode(header) + b"." + _encode(claims)
-        match kid:
-            case "rsa":
-                signature = self.rsa.sign(signed, padding.PKCS1v15(), hashes.SHA256())
-            case "ec":
-                r, s = decode_dss_signature(self.ec.sign(signed, ec.ECDSA(hashes.SHA256())))
-                signature = r.to_bytes(32, "big") + s.to_bytes(32, "big")
-            case _:
-                signature = self.ed.sign(signed)
-        return signed + b"." + _encode(signature)
-
-
-WEAK = rsa.generate_private_key(65537, 1024)  # noqa: S505  which is the point
-STOLEN = rsa.generate_private_key(65537, 2048)
-"""A key of somebody else, and one that is in the set with its private part."""
-ALGORITHMS = {"rsa": "RS256", "ec": "ES256", "ed": "EdDSA"}
-
-
-class _Answering(BaseHTTPRequestHandler):
-    issuer: Issuer
-
-    def do_GET(self) -> None:
-        self._answer("")
-
-    def do_POST(self) -> None:
-        form = self.rfile.read(int(self.headers["content-length"])).decode()
-        self._answer(form.partition("token=")[2].partition("&")[0])
-
-    def _answer(self, token: str) -> None:
-        status, body = self.issuer.reply(self.path, token)
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
 
 Verdict = Callable[[int, bytes], str]
@@ -217,7 +119,7 @@ class Tokens:
 
     def _token(self, **claims: Any) -> bytes:
         kid = self._kid()
-        return self._issuer.sign(_dump(self._header(kid)), _dump(self._claims(**claims)), kid)
+        return self._issuer.sign(dump(self._header(kid)), dump(self._claims(**claims)), kid)
 
     def _right(self) -> Request:
         if self._good and self._random.random() < 0.5:
@@ -248,7 +150,7 @@ class Tokens:
             case 5:
                 forged = b".".join(random.sample(parts, 3))
             case 6:
-                forged = b".".join([parts[0], _encode(_dump(self._claims(sub="root", scope="admin"))), parts[2]])
+                forged = b".".join([parts[0], encode(dump(self._claims(sub="root", scope="admin"))), parts[2]])
             case _:
                 forged = token[:at] + random.randbytes(random.randrange(1, 20)) + token[at:]
         return self._request(forged, "a mutated token", _either if _is_same(token, forged) else _is_out)
@@ -266,14 +168,14 @@ class Tokens:
             ("none", "None", "NONE", "nOnE", "", "HS256", "HS384", "HS512", "RS256", "ES256", "hs256")
         )
         header = {"alg": algorithm, "kid": random.choice(("rsa", "ec", "oct", "")), "typ": "at+jwt"}
-        signed = _encode(_dump(header)) + b"." + _encode(_dump(self._claims()))
-        secret = random.choice((pem, pem.strip(), der, modulus, _encode(modulus), b"secret", b"", b"\x00", b"rsa"))
+        signed = encode(dump(header)) + b"." + encode(dump(self._claims()))
+        secret = random.choice((pem, pem.strip(), der, modulus, encode(modulus), b"secret", b"", b"\x00", b"rsa"))
         signature = hmac.digest(secret, signed, random.choice((sha256, sha384, sha512)))
         if random.random() < 0.4:
             signature = random.choice(
                 (b"", b"\x00" * 64, b"\x00" * 256, b"\x30\x06\x02\x01\x00\x02\x01\x00", b"\xff" * 64)
             )
-        return self._request(signed + b"." + _encode(signature), f"algorithm {algorithm!r}", _is_out)
+        return self._request(signed + b"." + encode(signature), f"algorithm {algorithm!r}", _is_out)
 
     def _stolen(self) -> Request:
         """Return a token that is signed by a key that is not for tokens, and that may bring its key along."""
@@ -285,10 +187,10 @@ class Tokens:
         )
         kid = random.choice(("rsa", "ec", "private", "weak", "encrypting", "", "theirs"))
         header = {"alg": random.choice(("RS256", "PS256")), "kid": kid, "typ": "JWT", **random.choice(brought)}
-        signed = _encode(_dump(header)) + b"." + _encode(_dump(self._claims()))
+        signed = encode(dump(header)) + b"." + encode(dump(self._claims()))
         mask = padding.PSS(padding.MGF1(hashes.SHA256()), 32)
         signature = key.sign(signed, mask if header["alg"] == "PS256" else padding.PKCS1v15(), hashes.SHA256())
-        return self._request(signed + b"." + _encode(signature), "somebody else's key", _is_out)
+        return self._request(signed + b"." + encode(signature), "somebody else's key", _is_out)
 
     # Signed by the issuer, and odd
 
@@ -314,41 +216,42 @@ class Tokens:
                 }
                 check = _either
             case 5:
-                twice = _dump(header)[:-1] + b', "alg": "none", "kid": "oct"}'
-                return self._request(self._issuer.sign(twice, _dump(self._claims()), kid), "a member twice", _is_out)
+                twice = dump(header)[:-1] + b', "alg": "none", "kid": "oct"}'
+                return self._request(self._issuer.sign(twice, dump(self._claims()), kid), "a member twice", _is_out)
             case _:
                 bombs = (b"", b"{", b"[]", b"1", b"null", b'"x"', _DEEP, b"\xff\xfe", b'{"alg":' + _DEEP, b"\x00" * 100)
                 number = b'{"alg":"%s","kid":%s}' % (ALGORITHMS[kid].encode(), random.choice(_NUMBERS))
                 bomb = random.choice((*bombs, number, b'{"a":"' + b"b" * 9_000 + b'"}'))
-                return self._request(self._issuer.sign(bomb, _dump(self._claims()), kid), "a header bomb", _is_out)
-        return self._request(self._issuer.sign(_dump(header), _dump(self._claims()), kid), "an odd header", check)
+                return self._request(self._issuer.sign(bomb, dump(self._claims()), kid), "a header bomb", _is_out)
+        return self._request(self._issuer.sign(dump(header), dump(self._claims()), kid), "an odd header", check)
 
     def _odd_claims(self) -> Request:
         random, kid = self._random, self._kid()
         claims, check = self._claims(), _either
-        body = _dump(claims)
+        wrong: JSON
+        body = dump(claims)
         match random.randrange(6):
             case 0:
                 wrong = random.choice(
                     ({"exp": 1}, {"exp": None}, {"nbf": time.time() + 3600}, {"iat": time.time() + 3600})
                 )
-                body, check = _dump(claims | wrong), _is_out
+                body, check = dump(claims | wrong), _is_out
             case 1:
                 wrong = random.choice(({"aud": "https://other/"}, {"aud": []}, {"iss": "https://other/"}, {"sub": ""}))
-                body, check = _dump(claims | wrong), _is_out
+                body, check = dump(claims | wrong), _is_out
             case 2:
                 del claims[random.choice(("exp", "iss", "sub", "aud"))]
-                body, check = _dump(claims), _is_out
+                body, check = dump(claims), _is_out
             case 3:
                 named = ("exp", "nbf", "iat", "aud", "iss", "sub", "scope", "scp", "client_id", "azp", "typ", "name")
-                body = _dump(claims | {random.choice(named): random.choice(_JUNK)})
+                body = dump(claims | {random.choice(named): random.choice(_JUNK)})
             case 4:
                 number = b'"%s": %s}' % (random.choice((b"exp", b"nbf", b"iat", b"sub")), random.choice(_NUMBERS))
                 body = body[:-1] + b", " + number
             case _:
                 body = random.choice((b"", b"[]", b"null", b"1", _DEEP, b'{"x":' + _DEEP, b"\xff", b"{}"))
                 check = _is_out
-        return self._request(self._issuer.sign(_dump(self._header(kid)), body, kid), "odd claims", check)
+        return self._request(self._issuer.sign(dump(self._header(kid)), body, kid), "odd claims", check)
 
     def _odd_place(self) -> Request:
         random = self._random
@@ -367,18 +270,18 @@ class Tokens:
         random = self._random
         claims = {"active": True, **self._claims()}
         token, status, check = f"opaque-{self._number}", 200, _either
-        body = _dump(claims)
+        body = dump(claims)
         match random.randrange(6):
             case 0:
                 check = _is_in
             case 1:
-                body, check = _dump(claims | {"active": random.choice((False, None, "true", 1, [], {}))}), _is_out
+                body, check = dump(claims | {"active": random.choice((False, None, "true", 1, [], {}))}), _is_out
             case 2:
                 wrong = random.choice(({"aud": "x"}, {"iss": "x"}, {"sub": ""}, {"sub": 1}, {"exp": 1}, {"exp": "9"}))
-                body, check = _dump(claims | wrong), _is_out
+                body, check = dump(claims | wrong), _is_out
             case 3:
                 named = ("exp", "nbf", "aud", "iss", "sub", "scope", "client_id", "username", "typ", "token_use")
-                body = _dump(claims | {random.choice(named): random.choice(_JUNK)})
+                body = dump(claims | {random.choice(named): random.choice(_JUNK)})
             case 4:
                 body = body[:-1] + b', "%s": %s}' % (random.choice((b"exp", b"nbf", b"sub")), random.choice(_NUMBERS))
             case _:

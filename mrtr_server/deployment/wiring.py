@@ -132,7 +132,9 @@ class ServerParts:
             clock=clock,
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        records = TaskRecords(self.shared.watched, ring, self.fanout, limits, clock=clock, tally=self.tally)
+        records = TaskRecords(
+            self.shared.watched, ring, self.fanout, limits, audience=audience, clock=clock, tally=self.tally
+        )
         background = BackgroundTools(registry, flows, errors, authorizer)
         self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
         self.tasks = Tasks(records, self.fanout, self.admission, self.worker)

@@ -48,7 +48,8 @@ class TestAStateThatDoesNotOpen:
 
         @app.tool
         async def ask(ctx: Context) -> str:
-            return str(await ctx.list_roots())
+            await ctx.confirm("Sure?")
+            return "sure"
 
         @app.tool
         async def hidden() -> str:

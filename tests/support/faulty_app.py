@@ -38,8 +38,8 @@ async def block(seconds: float) -> str:
 
 if IS_NEW:
 
-    @app.tool
-    async def order(item: str, copies: int, ctx: Context) -> str:
+    @app.tool(name="order")
+    async def order_copies(item: str, copies: int, ctx: Context) -> str:
         """Take another argument than before."""
         return f"{copies} {item} for {(await ctx.elicit('Who?', Login)).name}"
 
