@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pydantic_core import from_json
 
 from ..errors import StoreUnavailable
-from ..live.events import Origin, last_id
+from ..live.events import NONE_YET, Event, Origin, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
@@ -39,7 +39,7 @@ class LiveConnection(Connection):
         states: knows which log messages the session wants.
     """
 
-    progress = 0.0
+    progress = NONE_YET
     """The progress that was sent last."""
     _body = b""
     _origin: Origin | None = None
@@ -86,11 +86,11 @@ class LiveConnection(Connection):
         self._call = self._load(envelope, self.session)
         return self._call
 
-    def reopen(self, origin: Origin) -> Call:
+    def reopen(self, event: Event) -> Call:
         """Return the call of a stream that the client comes back to."""
         self._resumes = True
-        self._origin = origin
-        self._call = self.load(origin)
+        self._origin, self.progress = event.origin, event.progress
+        self._call = self.load(event.origin)
         return self._call
 
     def origin(self) -> Origin:
@@ -143,10 +143,11 @@ class LiveConnection(Connection):
         self._first_id = id
 
     def prime(self, id: str, retry: int | None = None) -> None:
-        """Send an event with nothing but an id; see `Channel`."""
+        """Send an event without data; see `Channel`."""
         later = f"retry: {retry}\n" if retry is not None else ""
+        named = f"id: {id}\n" if id else ""
         # A type of its own: a client would look for a message in one without data.
-        self._add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
+        self._add_frame(Frame(f"event: prime\n{named}{later}data:\n\n".encode()))
 
     def check(self, question: Question) -> None:
         """Check that clients of this version can be asked something. Raises `MissingCapability`."""
@@ -226,7 +227,7 @@ class LiveConnection(Connection):
         stream = self._stream or self._open_stream()
         token = None if self._call is None else self._call.progress_token
         if self._waiting and token is not None:
-            self.progress += STEP
+            self.progress = max(self.progress, 0.0) + STEP
             stream.add_progress(self.form.note(Progress(token, self.progress)))
         else:
             stream.add_frame(_COMMENT)
@@ -235,8 +236,13 @@ class LiveConnection(Connection):
     # Notes
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
+        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`.
+
+        Progress grows with each note (Progress, Behavior Requirements). What a later round tells again is dropped.
+        """
         if isinstance(note, Progress):
+            if note.progress <= self.progress:
+                return NOTHING
             self.progress = note.progress
         elif isinstance(note, PageReported):
             if note.page in self._reported:

@@ -1,8 +1,14 @@
-"""What the log says of a request that was refused: the setting to change, or what the client lacks."""
+"""What the log says of a request that was refused, by which setting or for want of what; or that its client cancels."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
 
 from ..errors import AnswerNotShared, Full, MissingCapability, OverShare, RequestError
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call
+
+logger = logging.getLogger("mrtr_server")
 
 
 def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -> None:
@@ -26,6 +32,17 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
         one = isinstance(error, OverShare)
         whose = "a caller has used up its share" if one else "all callers together have used up all"
         refusals.note("%s was refused: %s of Limits(%s=...)", named(call), whose, error.limit)
+
+
+def note_cancellation(params: Mapping[str, Any]) -> None:
+    """Log why a client cancels a request, if it says so (Cancellation, Implementation Notes).
+
+    Args:
+        params: of the notification.
+    """
+    reason = params.get("reason")
+    if isinstance(reason, str):
+        logger.debug("A client cancels a request: %.200s", reason)
 
 
 def named(call: Call | None) -> str:
