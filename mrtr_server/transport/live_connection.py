@@ -11,7 +11,18 @@ from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
 from ..protocol.callers import Principal
-from ..protocol.messages import LOG_LEVELS, NOTHING, Call, LogLevel, LogMessage, Note, PageReported, Progress, Question
+from ..protocol.messages import (
+    LOG_LEVELS,
+    NOTHING,
+    Call,
+    ComeBack,
+    LogLevel,
+    LogMessage,
+    Note,
+    PageReported,
+    Progress,
+    Question,
+)
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from . import connection
@@ -48,9 +59,11 @@ class LiveConnection(Connection):
     _then: Callable[[], object] | None = None
     _ticking: asyncio.TimerHandle | None = None
     _cancellation: asyncio.Task[None] | None = None
-    _resumes = _waiting = False
+    _resumes = _waiting = _is_settling = False
     _level: LogLevel | None = None
     _looking: asyncio.Task[None] | None = None
+    _closing: asyncio.Task[None] | None = None
+    """Ends a stream before there is a response."""
 
     def __init__(
         self,
@@ -248,6 +261,8 @@ class LiveConnection(Connection):
             if note.page in self._reported:
                 return NOTHING
             self._reported.add(note.page)
+        elif isinstance(note, ComeBack):
+            return self._send_away(note)
         elif not self._wants(note):
             return NOTHING
         return super().send(note)
@@ -280,6 +295,31 @@ class LiveConnection(Connection):
 
     # The end
 
+    def _send_away(self, note: ComeBack) -> Awaitable[None]:
+        """Close the stream before there is a response; the client comes back for that, as if it had left."""
+        try:
+            on_loop = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            on_loop = False
+        if not on_loop:
+            self.loop.call_soon_threadsafe(self._send_away, note)
+            return NOTHING
+        if self._looking is not None:  # what is held back goes first
+            self._looking.add_done_callback(lambda _: self._send_away(note))
+            return asyncio.shield(self._looking)
+        if self.gone or self.finishing or self._is_settling or not self.can_move:
+            return NOTHING
+        id = self._take_first_id()
+        if not (id or self._stream):  # there is nothing to come back to
+            return NOTHING
+        self.prime(id, round(note.seconds * 1000))
+        assert self._stream is not None  # noqa: S101  there is one by now
+        self._closing = self.loop.create_task(self._stream.end(b""))
+        self.gone = True
+        self._close()
+        self._leave()
+        return asyncio.shield(self._closing)
+
     async def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> None:
         """Send the reply; see `Connection.finish`."""
         await self._settle()
@@ -311,8 +351,11 @@ class LiveConnection(Connection):
 
     async def _settle(self) -> None:
         """Send what is held back, and nothing more by itself."""
+        self._is_settling = True
         if self._looking is not None:
             await self._looking
+        if self._closing is not None:
+            await self._closing
         self._close()
 
     def _close(self) -> None:
@@ -355,8 +398,9 @@ class LiveConnection(Connection):
             self._watcher = self.loop.create_task(self._wait_until_gone(self._leave))
 
     def _leave(self) -> None:
-        if self._then is not None:
-            self._then()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
 
 def _message(id: str, data: bytes) -> Frame:

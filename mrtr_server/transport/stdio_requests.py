@@ -16,6 +16,7 @@ from ..protocol.messages import (
     NOTHING,
     TURN,
     Call,
+    ComeBack,
     LogLevel,
     Note,
     PageReported,
@@ -204,6 +205,8 @@ class OpenRequest(StdioRequest):
             if note.progress <= self.progress:
                 return NOTHING
             self.progress = note.progress
+        elif isinstance(note, ComeBack):
+            return NOTHING  # nobody comes back to standard output
         elif isinstance(note, PageReported):
             if note.page in self._reported:
                 return NOTHING
