@@ -1,5 +1,6 @@
 """Ids of what goes out on the stream of an open call: any replica can continue from one."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
@@ -24,6 +25,9 @@ LONGEST_ID = 2_500
 KEPT_AFTER = 300.0
 """How long what belongs to a question is kept after it has expired, in seconds: for so long may the round run that its
 answer began, for a client that is away, or when replicas have died."""
+
+NONE_YET = -math.inf
+"""The progress of what has sent none."""
 
 ENDED = "end."
 """How the id of a stream's last event begins: there is nothing after it."""
@@ -72,7 +76,7 @@ class Event:
     state: str = ""
     questions: dict[str, Question] = field(default_factory=dict)
     expires: float = 0.0
-    progress: float = 0.0
+    progress: float = NONE_YET
     sent: int = 0
     is_lost: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)

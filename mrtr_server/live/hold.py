@@ -96,7 +96,7 @@ class Hold:
         if self._is_answered:
             return self._found
         if not (self._channel.gone or self.heard_of_cancellation):  # it drains
-            self._channel.prime(self._id.after(len(self._asked)), RETRY)
+            self._channel.prime("", RETRY)  # the client has the id of the last question
         return None
 
     async def withdraw(self) -> None:

@@ -222,7 +222,8 @@ class _Stream:
         await self.mark(RETRY)
 
     async def _id(self) -> str:
-        id = self._parts.events.seal(self._event, self.call.principal)
+        stands = replace(self._event, progress=self.channel.progress)
+        id = self._parts.events.seal(stands, self.call.principal)
         await self._parts.events.keep(id)
         return id.after(0)
 

@@ -42,6 +42,7 @@ from .messages import (
     JSON,
     NEEDS_TASKS,
     Call,
+    ComeBack,
     NeedsInput,
     Note,
     Outcome,
@@ -226,7 +227,7 @@ class Dialect(ABC):
 
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this dialect has none."""
-        if isinstance(note, PageReported):
+        if isinstance(note, (PageReported, ComeBack)):
             return b""
         if isinstance(note, Progress):
             return notification("notifications/progress", progress_params(note))

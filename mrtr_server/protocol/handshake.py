@@ -19,6 +19,7 @@ from ..errors import (
     Unavailable,
     UnknownMethod,
     UnknownTarget,
+    UnsupportedVersion,
 )
 from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
@@ -170,6 +171,16 @@ class HandshakeDialect(Dialect):
         if header is not None and (version := HEADERS.get(header.strip(b" \t"))) is not None:
             return self._forms[version.name]
         return self._forms.get(session.version) or self._forms[UNNAMED.name]
+
+    def check_version(self, headers: Mapping[bytes, bytes]) -> None:
+        """Check the version that the headers of a request name, if they name one (Transports, Protocol Version Header).
+
+        Raises:
+            UnsupportedVersion: it is not served.
+        """
+        named = headers.get(VERSION_HEADER, b"").strip(b" \t")
+        if named and named not in HEADERS and (version := named.decode("latin-1")) not in self.surface.versions:
+            raise UnsupportedVersion(version, [*self.surface.versions, *self.versions])
 
     def is_named(self, headers: Mapping[bytes, bytes], session: Session) -> bool:
         """Return whether a client says which version it speaks, by its header or its session."""

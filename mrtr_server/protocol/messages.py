@@ -447,7 +447,18 @@ class PageReported:
     task: str = ""
 
 
-Note = Progress | LogMessage | PageReported
+@dataclass(frozen=True, slots=True)
+class ComeBack:
+    """The client of an open call need not wait: it is to come back for the result (Transports, Sending Messages).
+
+    Args:
+        seconds: when.
+    """
+
+    seconds: float
+
+
+Note = Progress | LogMessage | PageReported | ComeBack
 
 
 @dataclass(slots=True, eq=False)  # a frozen one would take three times as long to make

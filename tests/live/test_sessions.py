@@ -111,6 +111,16 @@ class TestVersionOfARequest:
         reply = client.send("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, Mcp_Name="other")
         assert (reply.status, reply.code) == (400, -32020)
 
+    def test_one_that_is_not_served_is_400_whatever_is_sent(self, connect: Connect) -> None:
+        """Transports, Protocol Version Header."""
+        client = connect()
+        headers = client.given(MCP_Protocol_Version="1999-01-01")
+        sent: list[Any] = [request("ping"), {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+        replies = [client.http.post(client.url(), json=each, headers=headers) for each in sent]
+        replies += [client.http.request(method, client.url(), headers=headers) for method in ("GET", "DELETE")]
+        assert [reply.status_code for reply in replies] == [400] * 4
+        assert all("2025-11-25" in reply.text for reply in replies[1:]), "and it says which are"
+
 
 class TestResults:
     def test_what_is_no_object_is_wrapped_with_its_schema(self, connect: Connect) -> None:
@@ -431,6 +441,14 @@ class TestCancelled:
             self.cancel(client, client.ids)
             assert list(stream.events()) == []
         assert EFFECTS == ["waits"]
+
+    def test_the_log_has_the_reason(self, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+        """Cancellation, Implementation Notes."""
+        client = connect()
+        with caplog.at_level("DEBUG", logger="mrtr_server"):
+            params = {"requestId": "unknown", "reason": "no\ntime"}
+            client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+        assert "no\\x0atime" in caplog.text or "no\\ntime" in caplog.text
 
     @pytest.mark.parametrize("servers", [1, 2])
     def test_a_call_that_asks_takes_no_more_answers(self, connect: Connect, servers: int) -> None:
