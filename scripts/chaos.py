@@ -83,6 +83,9 @@ async def run(play: Play, given: argparse.Namespace, log: Path, strikes: Strikes
                 for task in late:
                     task.cancel()
                 await asyncio.gather(*late, return_exceptions=True)
+                for server in servers:
+                    if server.up:
+                        server.check()
                 play.problems += [f"a client failed: {error!r}" for task in done if (error := task.exception())]
         finally:
             for server in servers:

@@ -63,13 +63,12 @@ class OpenCalls:
             await think()
             intent = secrets.token_hex(8)
             self._started += 1
-            before = wire.not_acknowledged
             story = wire.story = Story()
             try:
                 with story.until_told(self.problems, f"the call {intent}"):
                     result = await wire.call("order", {"intent": intent})
             except (LookupError, ValueError) as error:
-                if isinstance(error, LookupError) and wire.not_acknowledged > before:
+                if isinstance(error, LookupError) and not wire.is_acknowledged:
                     self._answers_lost += 1  # it came back when the question had expired
                     continue
                 self.problems.append(story.tell(f"{type(error).__name__}: {error}"))
@@ -77,7 +76,7 @@ class OpenCalls:
             text = result["content"][0]["text"]
             if text == f"reservation for {intent}, charge for {intent}":
                 self._finished += 1
-            elif result["isError"] and wire.not_acknowledged > before:
+            elif result["isError"] and not wire.is_acknowledged:
                 self._answers_lost += 1
             else:
                 self.problems.append(story.tell(text))

@@ -31,6 +31,8 @@ class OpenWire:
         """How often it called again, since the stream broke before there was an event to come back to."""
         self.not_acknowledged = 0
         """Answers that got no acknowledgement. They are not sent again."""
+        self.is_acknowledged = True
+        """Whether the last answer of the call got one."""
         self.story = Story()
         """Of the call that it makes."""
         self._url = f"http://127.0.0.1:{port}/mcp"
@@ -48,7 +50,7 @@ class OpenWire:
                 await self._begin(http)
             self._ids += 1
             message = _request(self._ids, "tools/call", {"name": tool, "arguments": arguments})
-            self._last, wait = "", BACKOFF[0]
+            self._last, self.is_acknowledged, wait = "", True, BACKOFF[0]
             while True:
                 result = await self._read(http, message)
                 if result is not None:
@@ -126,14 +128,15 @@ class OpenWire:
         name = f"the answer to {key} ({named(question)})"
         self.story.note(name)
         answer = {"jsonrpc": "2.0", "id": question, "result": ANSWERS[key]}
+        self.is_acknowledged = False
         try:
             response = await http.post(self._url, json=answer, headers=self._headers)
         except httpx.HTTPError as error:
             self.story.note(f"{name} was not acknowledged: {type(error).__name__}")
-            self.not_acknowledged += 1
         else:
             self.story.note(f"{name} got HTTP {response.status_code}{served(response)}")
-            self.not_acknowledged += response.status_code != 202
+            self.is_acknowledged = response.status_code == 202
+        self.not_acknowledged += not self.is_acknowledged
 
 
 def served(response: httpx.Response) -> str:
