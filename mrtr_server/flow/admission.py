@@ -34,6 +34,8 @@ class Admission:
         self._running = 0
         self._line = WaitingLine(limits)
         self._others_full_until = 0.0
+        self._sheds_left = self._most
+        """How many calls may yet be handed over for want of room: as many as have run here, and no more at once."""
         self._watching: set[_Watching] = set()
 
     @property
@@ -104,7 +106,9 @@ class Admission:
         if is_refused or self.is_full:
             if was_shed:
                 self._others_full_until = time.monotonic() + OTHERS_FULL_SECONDS
-            if (self.draining or not self._others_are_full) and may_leave():
+            if (self.draining or self._may_shed) and may_leave():
+                if not self.draining:
+                    self._sheds_left -= 1
                 return False
             if is_refused:
                 raise Overloaded(self._line.retry_after)
@@ -120,6 +124,7 @@ class Admission:
     def leave(self) -> None:
         """Note that a call that was let in is over; let the next one run."""
         self._in_flight -= 1
+        self._sheds_left = min(self._sheds_left + 1, self._most)
         self._pass_on()
 
     def _is_refused(self, share: int) -> bool:
@@ -128,6 +133,11 @@ class Admission:
     @property
     def _others_are_full(self) -> bool:
         return self._line.has_limits and time.monotonic() < self._others_full_until
+
+    @property
+    def _may_shed(self) -> bool:
+        """Whether a call may be handed over for want of room. Each costs one more request, also where all are full."""
+        return not self._line.has_limits or (self._sheds_left > 0 and not self._others_are_full)
 
     async def _turn(self, may_leave: Callable[[], bool], share: int) -> bool:
         if self._running < self._most:
