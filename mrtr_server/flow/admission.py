@@ -36,6 +36,8 @@ class Admission:
         self._running = 0
         self._line = WaitingLine(limits)
         self._others_full_until = 0.0
+        self._sheds_left = self._most
+        """How many calls may yet be handed over for want of room: as many as have run here, and no more at once."""
         self._watching: set[_Watching] = set()
         self._overload = Overload()
 
@@ -112,8 +114,10 @@ class Admission:
         if is_refused or self.is_full:
             if was_shed:
                 self._others_full_until = time.monotonic() + OTHERS_FULL_SECONDS
-            if (self.draining or not self._others_are_full) and may_leave():
-                self.note_turned_away()
+            if (self.draining or self._may_shed) and may_leave():
+                if not self.draining:
+                    self._sheds_left -= 1
+                    self.note_turned_away()
                 return False
             if is_refused:
                 self.note_turned_away()
@@ -131,6 +135,7 @@ class Admission:
         """Note that a call that was let in is over; let the next one run."""
         self._in_flight -= 1
         self._overload.look()
+        self._sheds_left = min(self._sheds_left + 1, self._most)
         self._pass_on()
 
     def note_turned_away(self) -> None:
@@ -144,6 +149,11 @@ class Admission:
     @property
     def _others_are_full(self) -> bool:
         return self._line.has_limits and time.monotonic() < self._others_full_until
+
+    @property
+    def _may_shed(self) -> bool:
+        """Whether a call may be handed over for want of room. Each costs one more request, also where all are full."""
+        return not self._line.has_limits or (self._sheds_left > 0 and not self._others_are_full)
 
     async def _turn(self, may_leave: Callable[[], bool], share: int) -> bool:
         if self._running < self._most:

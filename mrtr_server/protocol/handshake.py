@@ -14,7 +14,9 @@ from ..errors import (
     InvalidRequest,
     MissingCapability,
     OverBudget,
+    Overloaded,
     PagesRequired,
+    RateLimited,
     RequestError,
     Unavailable,
     UnknownMethod,
@@ -24,6 +26,7 @@ from ..errors import (
 from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
 from .dialect import (
+    BUSY,
     METHODS,
     WITH_ARGUMENTS,
     Dialect,
@@ -120,6 +123,8 @@ class HandshakeDialect(Dialect):
         OverBudget: (200, -32602),
         PagesRequired: (200, -32042),
         MissingCapability: (200, -32021),  # these versions name no code for what the client did not declare
+        Overloaded: (200, BUSY),  # at any other status, `mcp` 1 ends its whole session
+        RateLimited: (200, BUSY),
         Unavailable: (200, -32603),
         CutOff: (200, -32603),
         InternalFault: (200, -32603),

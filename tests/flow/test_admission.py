@@ -192,6 +192,7 @@ class TestTheQueue:
         await calls.come("ef")
         assert (calls.handed_back, calls.refused) == (["c"], ["d", "e", "f"])
         calls.admission._others_full_until = 0.0  # a second later
+        calls.admission._sheds_left = 1  # and one has run
         await calls.come("g")
         assert calls.handed_back == ["c", "g"]
         await calls.all_end()
@@ -204,6 +205,15 @@ class TestTheQueue:
         assert (calls.handed_back, calls.refused) == (["c"], [])
         await calls.all_end()
         assert calls.begun == ["a", "b"]
+
+    async def test_no_more_are_handed_back_than_have_run(self) -> None:
+        calls = Calls(max_concurrency=2, max_queue=1)
+        await calls.come("abcdefg")
+        assert (calls.begun, calls.handed_back, calls.refused) == (["a", "b"], ["d", "e"], ["f", "g"])
+        await calls.end("a")
+        await calls.come("hij")
+        assert (calls.begun, calls.handed_back, calls.refused) == (["a", "b", "c"], ["d", "e", "i"], ["f", "g", "j"])
+        await calls.all_end()
 
     async def test_running_calls_stay_while_others_are_as_full(self) -> None:
         calls = Calls(max_concurrency=1, max_queue=5, shed_above=1)

@@ -275,7 +275,7 @@ def test_every_error_has_a_status_and_a_code_in_every_dialect(
     if (
         dialect.name == OLD
         and not isinstance(error, AS_EVERYWHERE)
-        and type(error) not in (Busy, Full, Overloaded, OverShare, RateLimited, InsufficientScope)
+        and type(error) not in (Busy, Full, OverShare, InsufficientScope)
     ):
         status, code = 200, -32002 if data == {"uri": "a://y"} else code
     if dialect.name == OLD and isinstance(error, PagesRequired):  # the one dialect that has them
