@@ -40,10 +40,10 @@ class Observed:
 
     def points(self, name: str) -> list[tuple[Labels, Any]]:
         """Return the points of a metric with their labels: the value, or of a histogram how many there are."""
-        data = self._metrics.get_metrics_data()
+        data: Any = self._metrics.get_metrics_data()
         metrics = [each for of in data.resource_metrics for scope in of.scope_metrics for each in scope.metrics]
         return [
-            (dict(point.attributes or {}), point.count if hasattr(point, "count") else point.value)  # type: ignore[misc]
+            (dict(point.attributes or {}), point.count if hasattr(point, "count") else point.value)
             for metric in metrics
             if metric.name == name
             for point in metric.data.data_points
