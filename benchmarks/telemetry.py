@@ -2,14 +2,14 @@
 
     .venv-test/bin/python benchmarks/telemetry.py [SECONDS]
 
-It needs `opentelemetry-sdk` and `prometheus-client`. Requests go to the ASGI application without a socket, so that nothing but the server is
-measured. Servers are compared in short runs that follow each other, and the differences within such a pair count: the
-median, and the range of the middle half.
+It needs `opentelemetry-sdk` and `prometheus-client`. Requests go to the ASGI application without a socket, so that
+nothing but the server is measured. Servers are compared in short runs that follow each other, and the differences
+within such a pair count: the median, and the range of the middle half.
 
 - off: as a server is that nobody observes.
 - metrics: metrics for Prometheus, and spans of which none is sampled.
 - sdk metrics: the same with metrics by the SDK of OpenTelemetry, which takes its time for each measurement.
-- spans: metrics by the SDK, and every span recorded and handed to an exporter that drops it, from the thread of the SDK.
+- spans: metrics by the SDK, and every span recorded and handed to an exporter that drops it, in the SDK's thread.
 - log: the INFO line of each call, written as JSON to nowhere.
 """
 
