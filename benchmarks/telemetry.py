@@ -2,13 +2,14 @@
 
     .venv-test/bin/python benchmarks/telemetry.py [SECONDS]
 
-It needs `opentelemetry-sdk`. Requests go to the ASGI application without a socket, so that nothing but the server is
-measured. Servers are compared in short runs that follow each other, and the differences within such a pair count: the
-median, and the range of the middle half.
+It needs `opentelemetry-sdk` and `prometheus-client`. Requests go to the ASGI application without a socket, so that
+nothing but the server is measured. Servers are compared in short runs that follow each other, and the differences
+within such a pair count: the median, and the range of the middle half.
 
 - off: as a server is that nobody observes.
-- metrics: metrics, and spans of which none is sampled.
-- spans: metrics, and every span recorded and handed to an exporter that drops it, from the thread of the SDK.
+- metrics: metrics for Prometheus, and spans of which none is sampled.
+- sdk metrics: the same with metrics by the SDK of OpenTelemetry, which takes its time for each measurement.
+- spans: metrics by the SDK, and every span recorded and handed to an exporter that drops it, in the SDK's thread.
 - log: the INFO line of each call, written as JSON to nowhere.
 """
 
@@ -55,8 +56,8 @@ class ToNowhere(logging.Handler):
         json.dumps({"message": record.getMessage(), **record.fields})  # type: ignore[attr-defined]
 
 
-def server(telemetry: OpenTelemetry | bool) -> MRTRServer:
-    app = MRTRServer("bench", keys=[bytes(32)], telemetry=telemetry)
+def server(telemetry: OpenTelemetry | bool, metrics: str | None = None) -> MRTRServer:
+    app = MRTRServer("bench", keys=[bytes(32)], telemetry=telemetry, metrics=metrics)
 
     @app.tool
     async def add(a: int, b: int) -> str:
@@ -150,7 +151,8 @@ async def measure(seconds: float) -> bool:
     logger = logging.getLogger("mrtr_server")
     callers = {
         "off": Caller(server(telemetry=False)),
-        "metrics": Caller(server(observed(sampled=False))),
+        "metrics": Caller(server(OpenTelemetry(observed(sampled=False).tracer_provider), "/metrics")),
+        "sdk metrics": Caller(server(observed(sampled=False))),
         "spans": Caller(server(observed(sampled=True))),
     }
     for caller in callers.values():

@@ -371,12 +371,15 @@ def _why(facts: CallFacts) -> str:
     return f"reference {facts.reference}" if facts.reference else ""
 
 
+_ASKED, _HANDED_OVER, _COMPLETED = _End("asked"), _End("handed_over"), _End("completed", ends_flow=True)
+
+
 def _end_of(outcome: object, facts: CallFacts, call: Call) -> _End:
     if isinstance(outcome, NeedsInput):
-        return _End("asked" if outcome.questions else "handed_over")
+        return _ASKED if outcome.questions else _HANDED_OVER
     if isinstance(outcome, Complete):
         if not outcome.body.get("isError"):
-            return _End("completed", ends_flow=True)
+            return _COMPLETED
         return _End("declined" if facts.declined else "tool_error", "tool_error", ends_flow=True)
     if isinstance(outcome, TaskCreated):
         return _End("task", ends_flow=True)

@@ -106,7 +106,7 @@ class Spans:
             span.set_attributes(attributes())
             if error:
                 span.set_status(Status(StatusCode.ERROR, why or None))
-        span.end()
+            span.end()
 
 
 def read(first: str) -> SpanContext | None:
