@@ -56,14 +56,11 @@ def test_events_of_a_stream_pass_as_they_come(nginx: Nginx) -> None:
     message = modern("tools/call", {"name": "count", "arguments": {"to": 4}})
     message["params"]["_meta"]["progressToken"] = "p"
     headers = {"Content-Type": "application/json", "Accept": ACCEPT, **mirrored(message)}
-    came: list[tuple[float, str]] = []
     with (
         httpx.Client(trust_env=False, timeout=60) as client,
         client.stream("POST", nginx.url, content=json.dumps(message), headers=headers) as response,
     ):
-        for line in response.iter_lines():
-            if line.startswith("data:"):
-                came.append((time.monotonic(), line))
+        came = [(time.monotonic(), line) for line in response.iter_lines() if line.startswith("data:")]
     assert "counted" in came[-1][1]
     assert len(came) >= 4
     assert came[-1][0] - came[0][0] > 0.3, "the first event came with the last"
