@@ -18,6 +18,9 @@ MOST_CONNECTIONS = 16_384
 OTHER_FILES = 64
 """Files that a process has open besides its connections: a database, logs, those of tools."""
 
+WORKER_START_SECONDS = 60
+"""How long a worker may not answer its supervisor, in seconds, as while it starts on a busy machine."""
+
 LISTEN_FDS_START = 3
 """The first descriptor that systemd passes (sd_listen_fds)."""
 
@@ -96,6 +99,7 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
         root_path=serving.root_path,
         server_header=False,
         log_config=serving.log_config,
+        **_if_taken(uvicorn.Config, timeout_worker_healthcheck=WORKER_START_SECONDS),
     )
     server = uvicorn.Server(config)
     sockets = None if listening is None else [listening]
@@ -126,8 +130,13 @@ def _supervisor(config: Any, server: Any, sockets: list[socket.socket]) -> Any:
                 each.close()
             super().terminate_all()
 
-    given = {"target": server.run} if "target" in signature(Multiprocess).parameters else {}
-    return Supervisor(config, sockets=sockets, **given)
+    return Supervisor(config, sockets=sockets, **_if_taken(Multiprocess, target=server.run))
+
+
+def _if_taken(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
+    """Return the arguments that this release of a web server takes."""
+    taken = signature(function).parameters
+    return {name: value for name, value in given.items() if name in taken}
 
 
 def serve_with_granian(serving: Serving, listening: socket.socket | None) -> None:

@@ -176,6 +176,9 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 def _advice(name: str, known: Collection[str]) -> str:
     setting = name.removeprefix(PREFIX).lower()
+    elsewhere = next((known for known, each in ELSEWHERE.items() if each == setting), "")
+    if elsewhere:
+        return f"{name} is no setting; did you mean {elsewhere}?"
     if setting in {each.name for each in fields(Settings)}:
         return f"{name} is not read: give {setting}= in the code"
     close = get_close_matches(name, known, 1, cutoff=0.8)
