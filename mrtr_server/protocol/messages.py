@@ -138,6 +138,7 @@ class Call:
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
         stays_open: whether the call ends with its result alone, and never leaves the server for an answer. Its state is
             the journal as it is.
+        binding: what its states are bound to, once that is known; it stays the same from round to round.
     """
 
     method: str
@@ -160,6 +161,7 @@ class Call:
     session: str = ""
     mismatch: RequestError | None = None
     stays_open: bool = False
+    binding: list[str] | None = None
 
     @property
     def caller(self) -> Caller:
@@ -188,7 +190,8 @@ class NeedsInput:
 
     Args:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
-        state: the sealed journal; of a call that stays open, the journal as it is, which never leaves the server unsealed.
+        state: the sealed journal; of a call that stays open, the journal as it is, which leaves the server sealed with the
+            call.
         expires: how long the state can be used, in seconds since the epoch.
     """
 
