@@ -265,8 +265,16 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         logger.error("%r does not end when it is cancelled, and is abandoned", round_.name)
     # Retrieve its exception: asyncio would report it as never retrieved.
-    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    if task.done():
+        _retrieve(task)
+    else:
+        task.add_done_callback(_retrieve)
     _leave(round_)
+
+
+def _retrieve(task: asyncio.Task[RoundEnd]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def _end_of_teardown(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:

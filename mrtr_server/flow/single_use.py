@@ -163,7 +163,8 @@ class Redeemer:
         self._under_way.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._under_way.discard)
         try:
-            return await waiter
+            result: RoundResult = await waiter
+            return result
         except asyncio.CancelledError:
             delivery.client_left = True
             raise

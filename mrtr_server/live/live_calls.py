@@ -228,7 +228,8 @@ class LiveCalls:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id, round, call = parts.events.seal(event, principal), event.round, running.call
         with parts.holds.hold(principal), store_needed():
-            await parts.events.keep(id)
+            if id.row:
+                await parts.events.keep(id)
             cancelled = self._cancellation_of(call)
             hold = Hold(event, round, id, principal, parts.answers, channel, self._admission, parts.clock(), cancelled)
             parts.answers.begin_to_await(round)
@@ -329,8 +330,8 @@ class _Running:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.is_cancelled = False
-        self._own: asyncio.Task[Any] | None = running_task()
-        self._task = self._own
+        self._own = running_task()
+        self._task: asyncio.Task[Any] | None = self._own
 
     def cancel(self) -> None:
         """Cancel what runs. Safe to call twice, and on any thread."""
@@ -340,7 +341,7 @@ class _Running:
 
     def has_cancelled(self) -> bool:
         """Return whether its client has cancelled it, and undo that for its own task, which has to end in peace."""
-        if self.is_cancelled and self._own is not None and self._own.cancelling():
+        if self.is_cancelled and self._own.cancelling():
             self._own.uncancel()
         return self.is_cancelled
 

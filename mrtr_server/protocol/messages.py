@@ -190,8 +190,8 @@ class NeedsInput:
 
     Args:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
-        state: the sealed journal; of a call that stays open, the journal as it is, which leaves the server sealed with the
-            call.
+        state: the sealed journal; of a call that stays open, the journal as it is, which is sealed with the call before it
+            leaves.
         expires: how long the state can be used, in seconds since the epoch.
     """
 

@@ -17,7 +17,7 @@ from ..protocol.users import principal_of, scopes_of
 from . import connection
 from .connection import Connection
 from .response_writer import NO_HEADERS, Headers
-from .sse import EventStream, Frame
+from .sse import Frame
 
 STEP = 1e-6
 """By how much progress grows that only shows that the call is still open."""
@@ -181,11 +181,6 @@ class LiveConnection(Connection):
         elif self._watcher is not None:
             self._watch_cancellation()
 
-    def _open_stream(self) -> EventStream:
-        stream = super()._open_stream()
-        self._tick_later()
-        return stream
-
     def _take_first_id(self) -> str:
         """Return the id for the event that starts the stream by itself; empty if it has an id."""
         first, self._first_id = self._first_id, None
@@ -224,8 +219,6 @@ class LiveConnection(Connection):
         return super()._add(note, data)
 
     def _tick_later(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
         self._ticking = self.loop.call_later(connection.KEEP_ALIVE, self._tick)
 
     def _tick(self) -> None:
