@@ -150,8 +150,8 @@ class LiveConnection(Connection):
         """Whether clients of this version take the pages that a call needs in place of its result."""
         return self.form.form.enriches
 
-    def on_start(self, id: Callable[[], str]) -> None:
-        """Set which id the first event has, if a stream starts by itself."""
+    def on_start(self, id: Callable[[], str] | None) -> None:
+        """Set which id the first event has, if a stream starts by itself; None for none."""
         self._first_id = id
 
     def prime(self, id: str, retry: int | None = None) -> None:
@@ -288,6 +288,7 @@ class LiveConnection(Connection):
         if self._stream is not None:
             self.finishing = True
             await self._stream.end(_last(body))
+            self._stream = None  # each knows the other, and neither is needed any more
             return
         await super().finish(status, body, headers)
 
