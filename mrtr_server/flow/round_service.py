@@ -317,7 +317,9 @@ class RoundService:
         if not self._admission.is_open and self._admission.is_full and not call.can_retry:
             self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)
-        bound_to = binding(self._audience, call)
+        bound_to = call.binding
+        if bound_to is None:
+            bound_to = call.binding = binding(self._audience, call)
         if call.answers is not None and len(call.answers) > self._limits.answers:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)

@@ -127,7 +127,9 @@ class Redeemer:
         self._unrecorded: dict[str, _Delivery] = {}
         """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
 
-    async def once(self, call: Call, expires: float, run: Run, purpose: bytes = b"") -> Outcome:
+    async def once(
+        self, call: Call, expires: float, run: Run, purpose: bytes = b"", answers: bytes | None = None
+    ) -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
 
         A client that leaves does not end what has begun: it runs to its end, and is recorded, if it `outlives` its
@@ -139,6 +141,7 @@ class Redeemer:
             expires: when the state expires, in seconds since the epoch.
             run: runs the handler; called at most once.
             purpose: what is redeemed of the state: one state may be redeemed once for each.
+            answers: the answers of the call, in one form for all deliveries; None where a client sent them in any.
 
         Raises:
             RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or the store
@@ -146,8 +149,9 @@ class Redeemer:
         """
         state = purpose + str(call.state).encode()
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
-        answers = digest_bytes(state + b" " + canonical(dict(call.answers or {})))
-        delivery = _Delivery(call, digest_bytes(state), answers, expires, expires <= self._clock(), run)
+        given = canonical(dict(call.answers or {})) if answers is None else answers
+        is_late = expires <= self._clock()
+        delivery = _Delivery(call, digest_bytes(state), digest_bytes(state + b" " + given), expires, is_late, run)
         result = self._kept_here(delivery) if self._unrecorded else None
         if result is None:
             result = await (self._wait_for(delivery) if self._outlives else self._settled(delivery))
@@ -170,7 +174,8 @@ class Redeemer:
         self._under_way.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._under_way.discard)
         try:
-            return await waiter
+            result: RoundResult = await waiter
+            return result
         except asyncio.CancelledError:
             delivery.client_left = True
             raise

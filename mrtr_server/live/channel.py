@@ -43,8 +43,8 @@ class Channel(Outlet, Protocol):
         """Return the call of a request, as it was before any round of it. Raises `RequestError`."""
         ...
 
-    def on_start(self, id: Callable[[], str]) -> None:
-        """Set which id the first event has, if a stream starts by itself."""
+    def on_start(self, id: Callable[[], str] | None) -> None:
+        """Set which id the first event has, if a stream starts by itself; None for none."""
         ...
 
     def on_gone(self, then: Callable[[], object] | None) -> None:

@@ -1,8 +1,10 @@
 """Ids of what goes out on the stream of an open call: any replica can continue from one."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from secrets import token_hex
 from typing import Any
 
@@ -37,6 +39,10 @@ _OF = "of"
 
 _MOST_DIGITS = 4
 """Digits of either number."""
+
+
+_PROCESS = token_hex(6)
+_numbers = count()
 
 
 @dataclass(slots=True)
@@ -197,8 +203,8 @@ class EventIds:
 
 
 def last_id() -> str:
-    """Return an id for the last event of a stream."""
-    return f"{ENDED}{token_hex(8)}"
+    """Return an id for the last event of a stream. None is like another, since clients may drop what they have seen."""
+    return f"{ENDED}{_PROCESS}{os.getpid():x}.{next(_numbers):x}"
 
 
 def _is_number(text: str) -> bool:

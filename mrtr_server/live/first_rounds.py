@@ -78,6 +78,7 @@ class FirstRounds:
                 came.set_result(error)
             raise
         finally:
+            channel.on_start(None)
             if came is not None:
                 channel.on_gone(None)
                 came.cancel()  # unless it is done

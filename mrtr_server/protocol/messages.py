@@ -210,6 +210,7 @@ class Call:
         facts: takes what comes to be known of it; None where nobody observes it.
         stays_open: whether the call ends with its result alone, and never leaves the server for an answer. Its state is
             the journal as it is.
+        binding: what its states are bound to, once that is known; it stays the same from round to round.
     """
 
     method: str
@@ -235,6 +236,7 @@ class Call:
     grace: float = 0.0
     facts: CallFacts | None = field(default=None, repr=False, compare=False)
     stays_open: bool = False
+    binding: list[str] | None = None
 
     @property
     def caller(self) -> Caller:
@@ -263,8 +265,8 @@ class NeedsInput:
 
     Args:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
-        state: the sealed journal; of a call that stays open, the journal as it is, which never leaves the server
-            unsealed.
+        state: the sealed journal; of a call that stays open, the journal as it is, which is sealed with the call before
+            it leaves.
         expires: how long the state can be used, in seconds since the epoch.
     """
 

@@ -28,7 +28,7 @@ from ..protocol.users import principal_of, scopes_of
 from . import connection
 from .connection import Connection
 from .response_writer import NO_HEADERS, Headers
-from .sse import EventStream, Frame
+from .sse import Frame
 
 STEP = 1e-6
 """By how much progress grows that only shows that the call is still open."""
@@ -164,8 +164,8 @@ class LiveConnection(Connection):
         """Whether clients of this version take the pages that a call needs in place of its result."""
         return self.form.form.enriches
 
-    def on_start(self, id: Callable[[], str]) -> None:
-        """Set which id the first event has, if a stream starts by itself."""
+    def on_start(self, id: Callable[[], str] | None) -> None:
+        """Set which id the first event has, if a stream starts by itself; None for none."""
         self._first_id = id
 
     def prime(self, id: str, retry: int | None = None) -> None:
@@ -195,11 +195,6 @@ class LiveConnection(Connection):
             self._unwatch_cancellation()  # who waits hears of it
         elif self._watcher is not None:
             self._watch_cancellation()
-
-    def _open_stream(self) -> EventStream:
-        stream = super()._open_stream()
-        self._tick_later()
-        return stream
 
     def _take_first_id(self) -> str:
         """Return the id for the event that starts the stream by itself; empty if it has an id."""
@@ -239,8 +234,6 @@ class LiveConnection(Connection):
         return super()._add(note, data)
 
     def _tick_later(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
         self._ticking = self.loop.call_later(connection.KEEP_ALIVE, self._tick)
 
     def _tick(self) -> None:
@@ -342,6 +335,7 @@ class LiveConnection(Connection):
         if self._stream is not None:
             self.finishing = True
             await self._stream.end(_last(body))
+            self._stream = None  # each knows the other, and neither is needed any more
             return
         await super().finish(status, body, headers)
 
