@@ -161,12 +161,12 @@ class RoundService:
             else:
                 end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
+            case Asking():
+                return self._seal(handler, journal, bound_to, end.questions)
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
                 return end
-            case Asking(questions):
-                return self._seal(handler, journal, bound_to, questions)
             case Yielded(why):
                 self._refuse_in_doubt(handler, journal, why)
                 return self._seal(handler, journal, bound_to, {}, keeps_state=why is YieldReason.OWN_STATE)

@@ -75,7 +75,8 @@ class Tools:
             arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
             return _done(_misfit(call, problems(call.target, misfit)))
-        _check_offer(call, tool.handler.task)
+        if call.task is not None or tool.handler.task is not None:
+            _check_offer(call, tool.handler.task)
         if call.state is None:
             return self._run(tool, arguments, call, outlet, None, None)
         return self._deliver(tool, arguments, call, outlet)
