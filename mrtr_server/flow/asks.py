@@ -396,11 +396,11 @@ _CONFIRMATION: JSON = {
 def accepted(raw: JSON, *, confirming: bool = False) -> Any:
     """Return the content of an accepted answer; raises as `Ask.parse` does for any other."""
     action = raw.get("action")
+    if action == "accept":
+        return raw.get("content", {})
     if action in ("decline", "cancel"):
         raise Refusal(action, confirming=confirming)
-    if action != "accept":
-        raise InvalidAnswer("The answer has no action.")
-    return raw.get("content", {})
+    raise InvalidAnswer("The answer has no action.")
 
 
 def form_of(schema: Any) -> tuple[Form, bool]:

@@ -192,12 +192,12 @@ class RoundService:
             else:
                 end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
+            case Asking():
+                return self._seal(handler, call, journal, bound_to, end.questions)
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
                 return end
-            case Asking(questions):
-                return self._seal(handler, call, journal, bound_to, questions)
             case Yielded(why):
                 self._take_yield(handler, call, journal, why)
                 return self._seal(handler, call, journal, bound_to, {}, why)

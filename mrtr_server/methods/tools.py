@@ -99,7 +99,8 @@ class Tools:
             if call.state is not None:
                 self._errors.note_changed(tool.handler.name)
             return _done(_misfit(call, problems(call.target, misfit)))
-        _check_offer(call, tool.handler.task)
+        if call.task is not None or tool.handler.task is not None:
+            _check_offer(call, tool.handler.task)
         if call.state is None and not self._rates.is_on:
             return self._run(tool, arguments, call, outlet, None, None)
         return self._deliver(tool, arguments, call, outlet)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import to_json
 
+from ..crypto.codec import UrlSafe
 from ..errors import (
     AnswerNotShared,
     Busy,
@@ -296,11 +297,12 @@ def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) ->
         after: how the response ends, after the state.
     """
     parts = [b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before]
+    state = b'"%b"' % outcome.state.encode() if type(outcome.state) is UrlSafe else to_json(outcome.state)
     begins = b'"inputRequests":{'
     for key, question in outcome.questions.items():
         parts += begins, to_json(key), b":", question.written or _write(question)
         begins = b","
-    parts += b'},"requestState":' if outcome.questions else b'"requestState":', to_json(outcome.state), after
+    parts += b'},"requestState":' if outcome.questions else b'"requestState":', state, after
     return b"".join(parts)
 
 
@@ -361,7 +363,8 @@ def read_answers(answers: Any) -> dict[str, JSON]:
     for key, answer in answers.items():
         if not isinstance(answer, dict):
             raise InvalidParams(_NO_ANSWERS)
-        check_length(key, LONGEST_KEY, "inputResponses")
+        if len(key) > LONGEST_KEY:
+            raise too_long("inputResponses", LONGEST_KEY)
     return answers
 
 
