@@ -116,7 +116,7 @@ def running_replicas(
         sockets: those that they inherit, if they do.
         environment: variables.
     """
-    inherited = sockets or [None] * len(ports)
+    inherited: Sequence[socket.socket | None] = sockets or [None] * len(ports)
     replicas = [
         Replica(port, directory / f"replica-{port}.log", listening)
         for port, listening in zip(ports, inherited, strict=True)

@@ -30,7 +30,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def replicas(directory: Path) -> Iterator[list[Replica]]:
     """Three replicas, each with a socket of its own."""
     find_nginx()
-    with running_replicas(directory, free_ports(3), **keys_of(OLD)) as replicas:
+    with running_replicas(directory, free_ports(3), (), **keys_of(OLD)) as replicas:
         yield replicas
 
 

@@ -120,7 +120,10 @@ class TestResponses:
 
     async def test_errors_reach_the_page(self) -> None:
         message = modern("nonsense/method", {})
-        for response in (await call(make(), PAGE, message), await call(make(), PAGE, **{"Content-Type": "text/plain"})):
+        for response in (
+            await call(make(), PAGE, message),
+            await call(make(), PAGE, None, **{"Content-Type": "text/plain"}),
+        ):
             assert response.status_code in (404, 415)
             assert response.headers["access-control-allow-origin"] == PAGE
 
