@@ -111,7 +111,9 @@ class Journal:
         state: the handler's own state as JSON; `UNSET` if there is none.
         handed_over: whether the last round was state-only, and what the journal held then.
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
+        shed: whether the last round was handed over by a replica that had too much to do.
         expires: when the state that it came in expires, in seconds since the epoch.
+        origin: where the first round was traced; empty if it was not.
     """
 
     started: float
@@ -124,7 +126,9 @@ class Journal:
     state: Any = UNSET
     handed_over: str = ""
     single_use: bool = False
+    shed: bool = False
     expires: float = field(default=math.inf, compare=False)
+    origin: str = ""
 
     @property
     def flow(self) -> str:
@@ -253,7 +257,9 @@ class Journal:
         """
         # Single letters, since the client carries them back and forth: version, binding, expires ("x"), flow id,
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
-        # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers.
+        # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
+        # handed over for too much load ("l"), where the first round was traced ("w"). A release ignores what it does
+        # not know of these.
         fields: JSON = {
             "v": _FORMAT,
             "b": bound_to,
@@ -268,10 +274,9 @@ class Journal:
         }
         if self.state is not UNSET:
             fields["h"] = self.state
-        if self.handed_over:
-            fields["d"] = self.handed_over
-        if self.single_use:
-            fields["c"] = True
+        for name, value in (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin)):
+            if value:
+                fields[name] = value
         earlier: JSON = {}
         for key, kept in self.answers.items():
             if len(kept) > 1:
@@ -326,6 +331,8 @@ class Journal:
                 fields.get("d", ""),
             )
             journal.expires = expires
+            journal.shed = "l" in fields
+            journal.origin = fields.get("w", "")
             # What an earlier release sealed has no such mark.
             journal.single_use = "c" in fields or (payload.find(_CONFIRMS) >= 0 and journal._has_confirmation())
         except (ValueError, KeyError, TypeError, AttributeError):

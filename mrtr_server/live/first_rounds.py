@@ -60,7 +60,7 @@ class FirstRounds:
             nonlocal came
             came = asyncio.get_running_loop().create_future()
             name = token_hex(16)
-            event = Event(channel.origin(), run=name, expires=self._clock() + KEPT)
+            event = Event(channel.origin(), run=name, expires=self._clock() + KEPT, progress=channel.progress)
             sealed = self._events.seal(event, call.principal)
             if sealed.row:
                 self._keep(self._store(sealed))
@@ -78,6 +78,7 @@ class FirstRounds:
                 came.set_result(error)
             raise
         finally:
+            channel.on_start(None)
             if came is not None:
                 channel.on_gone(None)
                 came.cancel()  # unless it is done

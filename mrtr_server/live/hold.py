@@ -1,7 +1,6 @@
 """A call that waits for answers: its questions are on its stream, and nothing of its handler runs."""
 
-import asyncio
-
+from ..concurrency.running import running_loop
 from ..flow.admission import Admission
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Change, PageReported
@@ -61,7 +60,8 @@ class Hold:
         """The ids of the requests that were sent."""
         left = event.expires - now
         self._is_too_late = left <= 0.0
-        self._deadline = asyncio.get_running_loop().time() + left
+        self._loop = running_loop()
+        self._deadline = self._loop.time() + left
 
     async def look(self) -> None:
         """Find what was answered while the client was away. Raises `StoreUnavailable`."""
@@ -96,7 +96,7 @@ class Hold:
         if self._is_answered:
             return self._found
         if not (self._channel.gone or self.heard_of_cancellation):  # it drains
-            self._channel.prime(self._id.after(len(self._asked)), RETRY)
+            self._channel.prime("", RETRY)  # the client has the id of the last question
         return None
 
     async def withdraw(self) -> None:
@@ -134,7 +134,7 @@ class Hold:
         return id
 
     async def _hear(self) -> None:
-        ending = asyncio.get_running_loop().call_at(self._deadline, self._end_in_vain)
+        ending = self._loop.call_at(self._deadline, self._end_in_vain)
         try:
             await self._hear_in_time()
         finally:

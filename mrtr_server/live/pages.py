@@ -1,11 +1,12 @@
 """Calls that can't stay open and ask for pages alone: they end with the pages, and go on when they are repeated."""
 
+import hmac
 from contextlib import suppress
 
 from pydantic_core import from_json
 
 from ..crypto.bound_codec import BoundCodec
-from ..crypto.digests import digest
+from ..crypto.digests import canonical
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_PAGES
 from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
@@ -41,6 +42,8 @@ class RequiredPages:
         self, ring: KeyRing, audience: str, store: Store, states: SessionStates, answers: Answers, quotas: Quotas
     ) -> None:
         self._codec = BoundCodec(ring, LIVE_PAGES)
+        # Who reads the store could otherwise try out which arguments a call had.
+        self._name_keys = [key for _, key in ring.derive(f"{LIVE_PAGES}, by name")]
         self._audience = audience
         self._store = store
         self._states = states
@@ -97,9 +100,10 @@ class RequiredPages:
             return None
         if not call.client.supports("elicitation.url"):
             return None
-        key = self._key(call)
-        found = await self._store.get(key)
-        if found is None:
+        for key in self._keys(call):  # the first but while keys are rotated
+            if (found := await self._store.get(key)) is not None:
+                break
+        else:
             return None
         try:
             parts = from_json(self._codec.unseal(_place(key), found, "of another call"))
@@ -140,13 +144,15 @@ class RequiredPages:
         return PagesRequired({name(event.round, key, each): each for key, each in event.questions.items()})
 
     async def _keep(self, call: Call, payload: bytes, seconds: float) -> None:
-        key = self._key(call)
+        key = self._keys(call)[0]
         sealed = self._codec.seal(_place(key), payload).encode()
         await self._store.replace(key, sealed, keep=max(seconds, 1.0), quota=self._quotas.of(call.principal))
 
-    def _key(self, call: Call) -> str:
+    def _keys(self, call: Call) -> list[str]:
+        """Return where the flow of a call may be kept: under the name that each key of the ring makes."""
         who = owner_of(call.principal)
-        return digest(["live pages", self._audience, who, call.method, call.target, call.arguments])
+        named = canonical(["live pages", self._audience, who, call.method, call.target, call.arguments])
+        return [hmac.digest(key, named, "sha256")[:16].hex() for key in self._name_keys]
 
 
 def _place(key: str) -> bytes:
