@@ -27,7 +27,7 @@ NAMES = """
     Elicit Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent
     InProcessStore InputRequired Inputs InsufficientScope IntrospectionAuth
     JWTAuth KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound OpenTelemetry Principal
-    PromptResult ProtocolError Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled
+    PromptResult ProtocolError RateLimits Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled
     SealedCodec SetupError SignedCodec State Store StoreUnavailable TaskRow TaskStore TextContent
     ToolAnnotations ToolError ToolResult
 """

@@ -9,10 +9,12 @@ from typing import Any
 from starlette.types import Receive, Send
 
 from ..callbacks.callback_service import Callbacks
+from ..concurrency.loop_watch import watch_loop
 from ..concurrency.threads import Threads
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
 from ..logs.text import plain
+from ..rates.rate_limiter import RateLimiter
 from ..tasks.worker import Worker
 from ..transport.signals import drain_on_sigterm, forget_sigterm
 from .shared_resources import SharedResources
@@ -35,6 +37,7 @@ class Lifecycle:
         redeemers: finish the rounds whose clients have gone.
         callbacks: wakes the calls that it holds.
         worker: hands back its tasks.
+        rates: closes its connections.
         observe: lets calls be observed from now on, where that is wanted.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds.
     """
@@ -49,6 +52,7 @@ class Lifecycle:
         redeemers: Sequence[Redeemer],
         callbacks: Callbacks,
         worker: Worker,
+        rates: RateLimiter,
         *,
         observe: Callable[[], None],
         lame_duck: float,
@@ -61,6 +65,7 @@ class Lifecycle:
         self._redeemers = redeemers
         self._callbacks = callbacks
         self._worker = worker
+        self._rates = rates
         self._observe = observe
         self._lame_duck = lame_duck
         self._told_draining = False
@@ -113,6 +118,7 @@ class Lifecycle:
                 stack.push_async_exit(
                     lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self._name}: lifespan=", LIFESPAN)
                 )
+                watch_loop()
                 self._observe()
                 if run_tasks:
                     self._worker.start()
@@ -125,6 +131,7 @@ class Lifecycle:
                     finishing = [redeemer.finish(shutdown) for redeemer in self._redeemers]
                     await asyncio.gather(self._worker.close(), *finishing)  # in the same seconds
             await shutdown.in_time(self._shared.watched.close(), f"{self._name}: the store")
+            await shutdown.in_time(self._rates.close(), f"{self._name}: the storage of the rate limits")
         finally:
             if busy := self._threads.busy:
                 logger.warning("%s: %d plain functions still run, and end with the process", self._name, busy)
@@ -135,6 +142,7 @@ class Lifecycle:
         """Begin to drain on SIGTERM; see `drain_on_sigterm`. From now on, clients come by a network."""
         self.hears_sigterm = True
         self._shared.serve_many()
+        watch_loop()  # a mounted server has had no startup
         drain_on_sigterm(self._admission, self._lame_duck)
 
     def _say_draining(self) -> None:

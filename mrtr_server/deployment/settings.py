@@ -14,8 +14,10 @@ from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
 from ..flow.authorization import Authorize
+from ..given import KnowsGiven
 from ..limits import Limits
 from ..methods.discovery import Registered
+from ..rates.rate_limits import RateLimits
 from ..registration.option_types import SETTING_TYPES, check_types
 from ..registration.options import Icons
 from ..storage.base import Store
@@ -28,7 +30,7 @@ Server = TypeVar("Server")
 
 
 @dataclass(frozen=True)
-class Settings(Generic[Server]):
+class Settings(KnowsGiven, Generic[Server]):
     """The settings of a server, checked.
 
     Raises:
@@ -56,6 +58,7 @@ class Settings(Generic[Server]):
     store: Store | None = None
     database: str | None = field(default=None, repr=False)
     limits: Limits | None = None
+    rate_limits: RateLimits | None = None
     dialects: Sequence[str] | None = None
     unknown_arguments: Literal["refuse", "ignore"] = "refuse"
     registers_later: Collection[Registered] = ()
@@ -64,6 +67,7 @@ class Settings(Generic[Server]):
     list_scope: Literal["public", "private"] | None = None
     allowed_origins: Sequence[str] = ()
     allowed_hosts: Sequence[str] | None = None
+    cors_origins: Sequence[str] = ()
     middleware: Sequence[Middleware] = ()
     telemetry: OpenTelemetry | bool | None = None
     metrics: str | None = None
@@ -84,7 +88,7 @@ class Settings(Generic[Server]):
         self._check_metrics()
         if self.page_size < 1:
             raise SetupError("page_size must be at least 1")
-        for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts"):
+        for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts", "cors_origins"):
             texts = getattr(self, option)
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")

@@ -40,6 +40,7 @@ from ..methods.tools import Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON
 from ..protocol.served_dialects import ServedDialects
+from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
@@ -50,12 +51,14 @@ from ..tasks.worker import Worker
 from ..transport.authentication import Authentication
 from ..transport.callback_pages import CallbackPages
 from ..transport.challenges import Challenges
+from ..transport.cors import check_cors_origins, share_with_origins
 from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
 from ..transport.resource_metadata import ResourceMetadata
 from ..transport.routing import Metadata, Router
 from ..transport.stdio import StdioServer
+from .environment import warn_of_unknown_variables, with_environment
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
@@ -75,6 +78,7 @@ class ServerParts:
     """
 
     def __init__(self, settings: Settings[Any], registry: Registry, server: ASGIApp) -> None:
+        settings, wrong = with_environment(settings)
         limits, clock = settings.limits or Limits(), settings.clock
         audience, path = settings.audience or settings.name, settings.path.rstrip("/")
         self.limits = limits
@@ -84,10 +88,16 @@ class ServerParts:
         self.shared = SharedResources(
             settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock, self.tally
         )
+        warn_of_unknown_variables()
+        if wrong is not None:
+            self.shared.refuse(wrong)
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
         self.admission = Admission(limits, Shutdown(self._shutdown_seconds()))
+        self.rates = RateLimiter(settings.rate_limits, audience, clock)
+        if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
+            self.rates.turn_on()
         self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
         base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
         self.callbacks = Callbacks(
@@ -116,12 +126,15 @@ class ServerParts:
             limits,
             self.admission,
             self.callbacks,
+            self.rates,
             audience=audience,
             require_shared_store=self.shared.require_shared_store,
             clock=clock,
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        records = TaskRecords(self.shared.watched, ring, self.fanout, limits, clock=clock, tally=self.tally)
+        records = TaskRecords(
+            self.shared.watched, ring, self.fanout, limits, audience=audience, clock=clock, tally=self.tally
+        )
         background = BackgroundTools(registry, flows, errors, authorizer)
         self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
         self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
@@ -148,7 +161,7 @@ class ServerParts:
         )
         cursors = Cursors(ring)
         dispatcher = Dispatcher(
-            Tools(registry, flows, self.tasks, errors, authorizer),
+            Tools(registry, flows, self.tasks, errors, authorizer, self.rates),
             Prompts(registry, rounds, authorizer),
             Resources(registry, rounds, authorizer),
             Lists(registry, authorizer, cursors, page_size=settings.page_size, ttl=ttl, scope=scope),
@@ -157,6 +170,7 @@ class ServerParts:
             subscriptions,
             TaskRequests(self.tasks, errors, cursors, settings.page_size),
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
+            self.rates,
         )
         self.telemetry = ServerTelemetry(
             settings, self.tally, registry, quotas, self.admission, self.shared.watched, dispatcher, background
@@ -177,6 +191,7 @@ class ServerParts:
         calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
         """Makes what serves the client that started this process."""
+        cors = check_cors_origins(settings.cors_origins)
         endpoint = Endpoint(
             dispatcher,
             dialects,
@@ -184,7 +199,7 @@ class ServerParts:
             live,
             limits,
             self.admission,
-            allowed_origins=settings.allowed_origins,
+            allowed_origins=(*settings.allowed_origins, *cors),
             allowed_hosts=settings.allowed_hosts,
             challenges=challenges,
             refusals=refusals,
@@ -205,6 +220,8 @@ class ServerParts:
             served = Authentication(served, auth, challenges, refusals)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
             served = build_middleware_stack(served, middleware, refusals)
+        if cors:
+            served = share_with_origins(served, cors)
         self.resource_metadata = public = None
         if metadata is not None:
             self.resource_metadata = build_middleware_stack(metadata, middleware, refusals)
@@ -229,6 +246,7 @@ class ServerParts:
             (self.redeemer, live.redeemer),
             self.callbacks,
             self.worker,
+            self.rates,
             observe=self.observe,
             lame_duck=settings.lame_duck,
         )

@@ -77,6 +77,7 @@ class BackgroundTools:
         try:
             arguments = tool.arguments.validate(call.arguments)
         except ArgumentsMisfit as misfit:  # the tool has changed since
+            self._errors.note_changed(tool.handler.name)
             return Complete(failed(problems(call.target, misfit)))
         end = await self._flows.run_task(tool.handler, arguments, call, journal, run, run, should_yield)
         match end:

@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from ..errors import SetupError
 from ..limits import Limits
 from ..protocol.content import Icon
+from ..rates.rate_limits import RateLimits
 
 
 class _Kind(NamedTuple):
@@ -66,7 +67,12 @@ Kinds = Mapping[str, _Kind]
 """What options take, by their names."""
 
 LISTED: Kinds = {"name": _TEXT, "title": _TEXT, "description": _TEXT, "icons": _ICONS, "meta": _JSON_OBJECT}
-TOOL: Kinds = {"single_use": _FLAG, "concurrency": _Kind(_is_count, "a number of tasks"), "input_schema": _JSON_OBJECT}
+TOOL: Kinds = {
+    "single_use": _FLAG,
+    "concurrency": _Kind(_is_count, "a number of tasks"),
+    "input_schema": _JSON_OBJECT,
+    "rate_limit": _Kind(_is_text, 'a rate, such as "5/minute"'),
+}
 RESOURCE: Kinds = {
     "mime_type": _TEXT,
     "size": _Kind(_is_count, "a number of bytes"),
@@ -79,6 +85,9 @@ SETTING_TYPES: Kinds = {
     "icons": _ICONS,
     "list_scope": _SCOPE,
     "limits": _Kind(lambda value: isinstance(value, Limits), "Limits(...), such as Limits(rounds=5)"),
+    "rate_limits": _Kind(
+        lambda value: isinstance(value, RateLimits), 'RateLimits(...), such as RateLimits(per_principal="100/minute")'
+    ),
     "auth": _Kind(
         _has("authenticate"),
         'a Starlette AuthenticationBackend; for fixed tokens BearerTokens({"token": "user"})',

@@ -16,6 +16,7 @@ from .base import Redemption, Store
 from .contact import Contact
 from .lease import GRACE_SECONDS
 from .quotas import ANY, Quota
+from .slowness import Slowness
 from .tasks import FREE, Places, TaskRow
 
 logger = logging.getLogger("mrtr_server")
@@ -44,6 +45,8 @@ class Outage:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self.slowness = Slowness(name)
+        """Whether it is there, and answers slowly."""
         self.look: Callable[[], object] = lambda: None
         """Starts a look whether the store is back, when what has worked proves nothing."""
         self._failing: dict[str, float] = {}
@@ -100,6 +103,7 @@ class Outage:
 
 
 async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
+    began = time.monotonic()
     try:
         came = await work
     except ClocksApart:  # the store works, and the log has said what does not
@@ -109,6 +113,8 @@ async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Calla
         raise
     if outage.is_on:
         outage.worked(method, wrote=wrote(came))
+    if method != "wait_for_tasks":  # which is to wait
+        outage.slowness.took(method, began, time.monotonic())
     return came
 
 

@@ -36,6 +36,7 @@ class TaskRecords:
         ring: seals what they hold.
         fanout: tells those who listen.
         limits: what a flow may use.
+        audience: the server whose tasks they are.
         clock: returns the time in seconds since the epoch.
         tally: counts what becomes of tasks.
     """
@@ -47,6 +48,7 @@ class TaskRecords:
         fanout: Fanout,
         limits: Limits,
         *,
+        audience: str = "",
         clock: Callable[[], float] = time.time,
         tally: Tally | None = None,
     ) -> None:
@@ -54,7 +56,7 @@ class TaskRecords:
         self.store = store
         self.limits = limits
         self.now = clock
-        self.sealed = SealedTasks(ring, limits)
+        self.sealed = SealedTasks(ring, limits, audience)
         self.quotas = Quotas(ring, limits)
         self._fanout = fanout
 

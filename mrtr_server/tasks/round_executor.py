@@ -94,7 +94,7 @@ class RoundExecutor:
                 else:
                     await self._run_round(run, should_yield)
         except InvalidRequestState as refused:
-            self._tell_once(f"Tasks can't be unsealed: {refused.reason}. Give every replica all keys of the ring")
+            self._tell_once(f"Tasks can't be run here: {refused.reason}")
             self._leave_to_others(run.row)
             await run.leave()
         except UnknownTarget:

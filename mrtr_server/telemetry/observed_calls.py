@@ -262,7 +262,7 @@ class ObservedCalls:
             add(names.WAITS.name, *tallied, _number(facts.rounds + 1))
             for asked in outcome.questions.values():
                 add(names.ASKS.name, asked.kind)
-            if facts.yielded is YieldReason.BUSY:
+            if facts.yielded is YieldReason.FULL:
                 add(names.SHED.name, end.outcome)
         elif end.ends_flow:
             add(names.FLOWS.name, *tallied, end.outcome, _number(facts.rounds + 1))

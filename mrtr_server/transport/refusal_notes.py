@@ -1,4 +1,8 @@
-"""What the log says of a request that was refused: the setting to change, or what the client lacks."""
+"""What the log says of a request that was refused, by which setting or for want of what; or that its client cancels."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
 
 from ..errors import (
     AnswerNotShared,
@@ -13,6 +17,7 @@ from ..errors import (
     OverShare,
     PayloadTooLarge,
     ProtocolError,
+    RateLimited,
     RequestError,
 )
 from ..logs.refusals import RefusalLog
@@ -27,6 +32,8 @@ _STATES = {
     "from the future": "state_from_the_future",
 }
 """What is counted where a state does not open, by how the reason begins."""
+
+logger = logging.getLogger("mrtr_server")
 
 
 def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -> None:
@@ -52,6 +59,8 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
         one = isinstance(error, OverShare)
         whose = "a caller has used up its share" if one else "all callers together have used up all"
         refusals.note("%s was refused: %s of Limits(%s=...)", named(call), whose, error.limit)
+    elif isinstance(error, RateLimited):
+        refusals.note("%s was refused: its rate limit is used up: %s, %s", named(call), error.limit, error.rate)
 
 
 def _counted(error: RequestError) -> tuple[str, str]:
@@ -59,8 +68,21 @@ def _counted(error: RequestError) -> tuple[str, str]:
     if isinstance(error, InvalidRequestState):
         found = (word for begins, word in _STATES.items() if error.reason.startswith(begins))
         return next(found, "state_unreadable"), ""
+    if isinstance(error, RateLimited):
+        return reason_of(error), error.limit
     limited = isinstance(error, OverBudget | Busy | PayloadTooLarge)
     return reason_of(error), str((error.data or {}).get("limit", "")) if limited else ""
+
+
+def note_cancellation(params: Mapping[str, Any]) -> None:
+    """Log why a client cancels a request, if it says so (Cancellation, Implementation Notes).
+
+    Args:
+        params: of the notification.
+    """
+    reason = params.get("reason")
+    if isinstance(reason, str):
+        logger.debug("A client cancels a request: %.200s", reason)
 
 
 def named(call: Call | None) -> str:

@@ -79,7 +79,7 @@ class Router:
             return self._pages
         # Escaped or not, a path is the same to us; to a gateway that lets paths through by their name it is another.
         raw = scope.get("raw_path") or None
-        if scope["path"] == self._path and not scope.get("root_path") and raw in (None, self._raw_path):
+        if scope["path"] == self._path and (raw == self._raw_path or raw is None) and not scope.get("root_path"):
             return self._endpoint
         if self._is_endpoint(scope, raw):
             return self._endpoint

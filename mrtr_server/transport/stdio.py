@@ -33,7 +33,7 @@ from ..protocol.users import principal_of
 from .connection import CLOSE_WITHIN
 from .in_flight import InFlight
 from .lines import Line, LineReader, LineWriter
-from .refusal_notes import named, note_refusal
+from .refusal_notes import named, note_cancellation, note_refusal
 from .standard_streams import StandardStreams
 from .stdio_requests import OpenRequest, Peer, StdioRequest
 
@@ -244,6 +244,7 @@ class StdioServer:
         """Do what a notification asks for. One that means nothing here is ignored."""
         method = envelope.method
         if method == CANCELLED:
+            note_cancellation(envelope.params)
             await self._cancel(envelope.params.get("requestId"))
         elif method == "notifications/initialized" and self._notices is None and self._peer.session.key:
             self._notices = self._loop.create_task(self._notify())

@@ -186,12 +186,32 @@ class TestRefusals:
         assert observed.value(REFUSALS, reason="unauthenticated") == 2
 
     @pytest.mark.anyio
-    async def test_calls_that_are_handed_over_or_turned_away(self, observed: Observed) -> None:
+    async def test_calls_that_are_handed_over_for_lack_of_room(self, observed: Observed) -> None:
+        app = server(observed, limits=Limits(max_concurrency=1, shed_above=1))
+        begun, end = asyncio.Event(), asyncio.Event()
+
+        @app.tool
+        async def wait() -> str:
+            begun.set()
+            await end.wait()
+            return "done"
+
+        call = modern("tools/call", {"name": "wait", "arguments": {}})
+        running = asyncio.create_task(send(app, call))
+        await begun.wait()
+        await send(app, call)
+        assert observed.value("mrtr.server.shed", outcome="handed_over") == 1
+        end.set()
+        await running
+
+    @pytest.mark.anyio
+    async def test_a_drain_is_no_lack_of_room(self, observed: Observed) -> None:
         app = server(observed)
-        await send(app, modern("tools/call", {"name": "add", "arguments": {"a": 1}}))
+        await send(app, modern("tools/list"))
         app.drain()
         await send(app, modern("tools/call", {"name": "greet", "arguments": {}}))
-        assert observed.value("mrtr.server.shed", outcome="handed_over") == 1
+        assert observed.value(CALLS, outcome="handed_over") == 1
+        assert observed.value("mrtr.server.shed") == 0
         assert observed.value("mrtr.server.draining") == 1
 
 
