@@ -84,6 +84,13 @@ def _review_deployment(
                     f"there is none, so the {what} of {', '.join(tools)} stay in one process, and end with it. Set"
                 )
                 yield Finding("error" if workers > 1 else "warning", "database", f"{message} {DATABASE}")
+    if settings.metrics is not None and workers > 1:
+        yield Finding(
+            "warning",
+            "metrics",
+            f"each worker shows its own at {settings.metrics}, and a scrape reaches one of them. Start one process for "
+            "each port, or push them by OpenTelemetry",
+        )
     yield from _review_rates(settings, registry, workers)
     if settings.debug:
         yield Finding("warning", "debug", "debug=True shows clients what went wrong inside; leave it out in production")

@@ -94,6 +94,11 @@ class TestFindings:
     def test_settings_that_are_not_for_production_are_warnings(self, settings: dict[str, Any], about: str) -> None:
         assert said(make(**settings).check()) == [("warning", about)]
 
+    def test_metrics_of_one_of_several_processes_are_a_warning(self) -> None:
+        server = make(metrics="/metrics")
+        assert server.check() == []
+        assert said(server.check(workers=2)) == [("warning", "metrics")]
+
     def test_callbacks_need_an_address_that_browsers_reach(self) -> None:
         def register(server: MRTRServer) -> MRTRServer:
             @server.callback("login")

@@ -13,9 +13,11 @@ from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call
+from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tally import Tally
 from mrtr_server.tasks.records import TaskRecords
+from mrtr_server.tasks.task_run import TaskRun
 from mrtr_server.tasks.task_service import Tasks
 from mrtr_server.telemetry import lag
 from mrtr_server.telemetry.names import BUCKETS, METRICS
@@ -184,12 +186,32 @@ class TestRefusals:
         assert observed.value(REFUSALS, reason="unauthenticated") == 2
 
     @pytest.mark.anyio
-    async def test_calls_that_are_handed_over_or_turned_away(self, observed: Observed) -> None:
+    async def test_calls_that_are_handed_over_for_lack_of_room(self, observed: Observed) -> None:
+        app = server(observed, limits=Limits(max_concurrency=1, shed_above=1))
+        begun, end = asyncio.Event(), asyncio.Event()
+
+        @app.tool
+        async def wait() -> str:
+            begun.set()
+            await end.wait()
+            return "done"
+
+        call = modern("tools/call", {"name": "wait", "arguments": {}})
+        running = asyncio.create_task(send(app, call))
+        await begun.wait()
+        await send(app, call)
+        assert observed.value("mrtr.server.shed", outcome="handed_over") == 1
+        end.set()
+        await running
+
+    @pytest.mark.anyio
+    async def test_a_drain_is_no_lack_of_room(self, observed: Observed) -> None:
         app = server(observed)
-        await send(app, modern("tools/call", {"name": "add", "arguments": {"a": 1}}))
+        await send(app, modern("tools/list"))
         app.drain()
         await send(app, modern("tools/call", {"name": "greet", "arguments": {}}))
-        assert observed.value("mrtr.server.shed", outcome="handed_over") == 1
+        assert observed.value(CALLS, outcome="handed_over") == 1
+        assert observed.value("mrtr.server.shed") == 0
         assert observed.value("mrtr.server.draining") == 1
 
 
@@ -220,6 +242,30 @@ class TestTasks:
         assert waiting is not None
         await records.expire(waiting)
         assert tally.of("mrtr.server.tasks.abandoned") == [(("act",), 1)]
+
+    @pytest.mark.anyio
+    async def test_one_that_a_dead_worker_had_is_a_take_over_and_what_comes_late_is_dropped(
+        self, observed: Observed
+    ) -> None:
+        store = InProcessStore()
+        app = server(observed, store=store)
+        parts = app._parts
+        parts.observe()
+        call = Call("tools/call", {}, "deploy")
+        await parts.tasks.start(TaskTerms(required=True, rounds_first=False), call, Journal(parts.settings.clock()))
+        (row,) = await store.claim_tasks("dead", seconds=0.01, most=1, tools=["deploy"])
+        late = TaskRun(
+            TaskRecords(store, parts.shared.ring, parts.fanout, Limits(), tally=parts.tally), row, Lease(9, 0)
+        )
+        await asyncio.sleep(0.02)  # its lease
+        parts.worker.start()
+        while not observed.named("task deploy"):  # noqa: ASYNC110  there is no event for it
+            await asyncio.sleep(0.01)
+        await late.keep()
+        await parts.worker.close()
+        assert dict(observed.named("task deploy")[0].attributes or {})["mrtr.task.attempt"] == 2
+        assert observed.value("mrtr.server.takeovers", work="task") == 1
+        assert observed.value("mrtr.server.results.dropped", work="task") == 1
 
 
 class TestTheStore:
