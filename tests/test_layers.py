@@ -23,11 +23,13 @@ PACKAGES = {
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI; and standard input and output",
     "auth": "who calls, by their tokens",
+    "telemetry": "spans, metrics and the log line of a call",
     "methods": "one function for each method",
     "live": "calls that stay open while the client answers",
     "tasks": "background flows",
     "registration": "a decorated function becomes a record",
     "flow": "one round against a journal",
+    "rates": "how often callers may call",
     "callbacks": "signed links back from a browser",
     "storage": "what replicas share",
     "schema": "types to JSON Schema and back",
@@ -35,6 +37,7 @@ PACKAGES = {
     "crypto": "keys, sealing, signing",
     "concurrency": "threads, deadlines and batches",
     "logs": "what goes to the log",
+    "tally": "what is counted",
     "limits": "what requests and flows may use",
     "hints": "words of other frameworks",
     "extras": "optional libraries, and how to install them",
@@ -77,6 +80,7 @@ ONLY_IMPORTERS = {
                 "endpoint",
                 "gate",
                 "health",
+                "metrics_page",
                 "resource_metadata",
                 "response_writer",
                 "routing",
@@ -92,12 +96,17 @@ ONLY_IMPORTERS = {
         "server",
         "testing.transports",
     },
-    "uvicorn": {"transport.one_write", "cli.web_servers"},
+    "uvicorn": {"transport.one_write", "transport.whole_responses", "cli.web_servers"},
+    "httptools": {"transport.whole_responses"},
     "granian": {"cli.web_servers"},
     "pydantic_settings": {"deployment.environment"},
     "http": {"testing.transports"},
     "jwt": {"auth.jwt_keys"},
+    "limits": {"rates.counters"},
+    "redis": {"rates.counters"},
     "httpx": {"auth.fetching"},
+    "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "spans")},
+    "prometheus_client": {"telemetry.prometheus"},
 }
 
 
@@ -203,7 +212,8 @@ def test_what_is_sealed_is_bound_to_its_place_by_one_module() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "SealedCodec" in [alias.name for alias in node.names]
     }
-    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring", "flow.inspection"}  # which only opens
+    only_opens, only_asks_for_it = "flow.inspection", "flow.round_service"
+    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring", only_opens, only_asks_for_it}
 
 
 class TestNeutrality:

@@ -84,12 +84,27 @@ def _review_deployment(
                     f"there is none, so the {what} of {', '.join(tools)} stay in one process, and end with it. Set"
                 )
                 yield Finding("error" if workers > 1 else "warning", "database", f"{message} {DATABASE}")
+    yield from _review_rates(settings, registry, workers)
     if settings.debug:
         yield Finding("warning", "debug", "debug=True shows clients what went wrong inside; leave it out in production")
     if isinstance(settings.codec, SignedCodec):
         yield Finding(
             "warning", "codec", "SignedCodec lets clients read their states, with all answers in them; leave codec= out"
         )
+
+
+def _review_rates(settings: Settings[Any], registry: Registry, workers: int) -> Iterator[Finding]:
+    limits = settings.rate_limits
+    has_rates = limits is not None or any(tool.rate is not None for tool in registry.tools.values())
+    if has_rates and workers > 1 and (limits is None or limits.storage is None):
+        yield Finding(
+            "warning",
+            "rate_limits",
+            f"each of the {workers} processes counts by itself, so callers may call up to {workers} times as often; "
+            "set RateLimits(storage=...) to a Redis or Valkey server",
+        )
+    if limits is not None and (unknown := sorted(limits.per_tool.keys() - registry.tools.keys())):
+        yield Finding("warning", "rate_limits", f"per_tool names no tool of this server: {', '.join(unknown)}")
 
 
 def _review_access(

@@ -86,14 +86,14 @@ class _Chain:
         longest = max(self._draining.values(), default=0.0)
         for admission in tuple(self._draining):
             admission.shut_down()
+        if waits and self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(_say, longest)
         if waits and longest > 0 and self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame)
         else:
             self._follow(number, frame)
 
     def _follow_after(self, seconds: float, number: int, frame: FrameType | None) -> None:
-        # Here and not in the handler, which may have cut in while another line was being logged.
-        logger.info("Draining: calls continue in other replicas. In %g s no more connections are accepted.", seconds)
         if self._timer is None and self._loop is not None:
             self._timer = self._loop.call_later(seconds, self._close_and_follow, number, frame)
 
@@ -119,3 +119,12 @@ class _Chain:
         """Return whether uvicorn only makes way for the next version of the code, for which its author waits."""
         server = getattr(self.following, "__self__", None)
         return bool(getattr(getattr(server, "config", None), "reload", False))
+
+
+def _say(seconds: float) -> None:
+    # On the event loop and not in the handler, which may have cut in while another line was being logged.
+    logger.info(
+        "Draining: calls continue in other replicas. In %g s no more connections are accepted.",
+        seconds,
+        extra={"fields": {"event": "drain", "seconds": seconds}},
+    )
