@@ -7,6 +7,7 @@
 # MRTR_KEYS         the keys, which all workers and all replicas share: docker run --rm mrtr-server mrtr-server keygen
 # MRTR_SHUTDOWN_SECONDS  how many seconds it may take to end; less than the orchestrator waits
 # WEB_CONCURRENCY   how many worker processes; more than one need MRTR_KEYS
+# MRTR_RUN_...      the other options of mrtr-server run; docs/settings.md has all variables
 # HEALTH_PATH       what the health check asks: /health, unless path= of the server or a mount says otherwise
 #
 # What is to outlive a container goes into /data, which the user may write to:
@@ -48,4 +49,4 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', 8000, timeout=2); c.request('GET', os.environ['HEALTH_PATH']); sys.exit(c.getresponse().status != 200)"]
 # What still runs six seconds after the container is stopped is cut off, and after eight all is over; Docker waits for ten.
-CMD ["sh", "-c", "exec uvicorn \"$MRTR_APP\" --host 0.0.0.0 --port 8000 --timeout-graceful-shutdown 7"]
+CMD ["mrtr-server", "run", "--host", "0.0.0.0", "--port", "8000"]

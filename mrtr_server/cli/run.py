@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..deployment.environment import APPLICATION, COMMAND_PREFIX
+from ..deployment.environment import APPLICATION, COMMAND_PREFIX, variables
 from ..deployment.workers import declare_workers
 from ..errors import SetupError
 from ..logs.formats import Format, log_config
@@ -89,6 +89,7 @@ def _check(server: MRTRServer, serving: Serving) -> None:
 
 def _refuse_unknown_variables() -> None:
     known = {f"{COMMAND_PREFIX}{option.name}".upper() for option in run.params if option.name}
+    known |= {each.name for each in variables()}  # MRTR_RUN_TASKS is one of the server's
     unknown = sorted(name for name in os.environ if name.startswith(COMMAND_PREFIX) and name not in known)
     if unknown:
         raise click.ClickException(f"{', '.join(unknown)}: there is no such option; see mrtr-server run --help")

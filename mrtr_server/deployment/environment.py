@@ -83,8 +83,8 @@ def _readable(hint: Any) -> Any:
     """Return the type by which the text of a variable is read; None where text can't say what a setting takes."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        kinds = [each for each in inner if each is not NoneType]
-        return _readable(kinds[0]) if len(kinds) == 1 else None
+        kinds = [kind for each in inner if each is not NoneType and (kind := _readable(each)) is not None]
+        return kinds[0] if len(kinds) == 1 else None  # of an object or a flag, text can say the flag
     if hint in (str, int, float, bool) or origin is Literal:
         return hint
     if isinstance(origin, type) and issubclass(origin, Collection) and not issubclass(origin, Mapping):

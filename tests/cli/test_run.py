@@ -119,6 +119,7 @@ class TestRefusals:
         [
             ([APP], {"MRTR_RUN_PROT": "1"}, "MRTR_RUN_PROT: there is no such option"),
             (["nowhere:app"], {}, "There is no module 'nowhere'"),
+            (["nowhere:app"], {"MRTR_RUN_TASKS": "no"}, "There is no module 'nowhere'"),
             ([APP, "--port", "many"], {}, "Invalid value for '--port'"),
             ([APP], {"MRTR_RUN_PORT": "many"}, "Invalid value for '--port'"),
             ([], {}, "Missing argument 'MODULE:APP'"),

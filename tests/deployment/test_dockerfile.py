@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from mrtr_server import MRTRServer
+from mrtr_server.cli.run import run
 
 from ..conftest import Serve
 
@@ -75,6 +76,14 @@ def test_the_application_that_it_runs_by_default_is_there() -> None:
     code = f"import {module}; print(type({module}.{name}).__name__)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "MRTRServer\n", done.stderr
+
+
+def test_its_command_serves_that_application() -> None:
+    (command,) = of("CMD")
+    program, *arguments = json.loads(command)
+    assert (program, arguments[0]) == ("mrtr-server", "run")
+    context = run.make_context("run", [*arguments[1:], environment()["MRTR_APP"]])
+    assert (context.params["host"], context.params["port"]) == ("0.0.0.0", 8000)
 
 
 def test_what_it_copies_is_there_and_reaches_the_build() -> None:

@@ -43,8 +43,13 @@ def example_of(variable: Variable) -> tuple[str, Any]:
     return {str: ("text", "text"), int: ("7", 7), float: ("0.5", 0.5), bool: ("no", False)}[variable.kind]
 
 
+QUEUE = {"MRTR_LIMITS_MAX_CONCURRENCY": "5"}
+NEEDED = {"max_queue": QUEUE, "queue_seconds": QUEUE}
+"""What some settings do not go without."""
+
 EXAMPLES: dict[str, tuple[str, Any]] = {
     "path": ("/tools", "/tools"),
+    "metrics": ("/metrics", "/metrics"),
     "base_url": ("https://tools.example.com", "https://tools.example.com"),
     "website_url": ("https://example.com", "https://example.com"),
     "scopes": ("read, write", ["read", "write"]),
@@ -59,7 +64,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("variable", variables(), ids=lambda variable: variable.name)
 def test_each_variable_sets_its_setting(variable: Variable, monkeypatch: pytest.MonkeyPatch) -> None:
     text, value = example_of(variable)
-    settings = made(monkeypatch, {variable.name: text})
+    settings = made(monkeypatch, {variable.name: text} | NEEDED.get(variable.setting, {}))
     assert getattr(settings.limits if variable.of_limits else settings, variable.setting) == value
 
 

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +106,7 @@ def listening_socket() -> socket.socket:
 
 @contextmanager
 def running_replicas(
-    directory: Path, ports: Sequence[int], sockets: Sequence[socket.socket] = (), **environment: str
+    directory: Path, ports: Sequence[int], sockets: Sequence[socket.socket], environment: dict[str, str]
 ) -> Iterator[list[Replica]]:
     """Run replicas, each with a port of its own, and end them afterwards.
 
@@ -197,6 +197,6 @@ class Load:
                 thread.join(TIMEOUT)
 
 
-def keys_of(*keys: str) -> Mapping[str, str]:
+def keys_of(*keys: str) -> dict[str, str]:
     """Return the variable of a key ring."""
     return {"MRTR_KEYS": ",".join(keys)}

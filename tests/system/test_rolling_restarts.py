@@ -30,7 +30,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def replicas(directory: Path) -> Iterator[list[Replica]]:
     """Three replicas, each with a socket of its own."""
     find_nginx()
-    with running_replicas(directory, free_ports(3), (), **keys_of(OLD)) as replicas:
+    with running_replicas(directory, free_ports(3), (), keys_of(OLD)) as replicas:
         yield replicas
 
 
@@ -106,7 +106,7 @@ def test_keys_are_rotated_and_the_version_is_upgraded_under_load(tmp_path: Path)
         sockets = [stack.enter_context(closing(listening_socket())) for _ in range(2)]
         ports = [int(each.getsockname()[1]) for each in sockets]
         first = {**keys_of(OLD), "SHOP": "1"}
-        replicas = stack.enter_context(running_replicas(tmp_path, ports, sockets, **first))
+        replicas = stack.enter_context(running_replicas(tmp_path, ports, sockets, first))
         nginx = stack.enter_context(running_nginx(tmp_path, ports))
         begun = Client(nginx.url).flow("buy", {"item": "tea"})
         asked = begun.start()

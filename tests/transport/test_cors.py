@@ -41,10 +41,18 @@ async def preflight(app: MRTRServer, origin: str, *headers: str, method: str = "
         return await client.options("/mcp", headers=asked)
 
 
-async def call(app: MRTRServer, origin: str, message: JSON | None = None, **headers: str) -> httpx.Response:
+async def call(
+    app: MRTRServer, origin: str, message: JSON | None = None, headers: JSON | None = None
+) -> httpx.Response:
     """Call a tool from a page."""
     message = message or modern("tools/call", {"name": "look", "arguments": {}})
-    sent = {"Origin": origin, "Content-Type": "application/json", "Accept": ACCEPT, **mirrored(message), **headers}
+    sent = {
+        "Origin": origin,
+        "Content-Type": "application/json",
+        "Accept": ACCEPT,
+        **mirrored(message),
+        **(headers or {}),
+    }
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://tools.example.com") as client:
         return await client.post("/mcp", content=json.dumps(message), headers=sent)
 
@@ -115,14 +123,14 @@ class TestResponses:
     async def test_a_lack_of_scopes_reaches_the_page(self) -> None:
         message = modern("tools/call", {"name": "save", "arguments": {}})
         app = make(auth=BearerTokens({"token": "alice"}))
-        response = await call(app, PAGE, message, Authorization="Bearer token")
+        response = await call(app, PAGE, message, {"Authorization": "Bearer token"})
         assert (response.status_code, response.headers["access-control-allow-origin"]) == (403, PAGE)
 
     async def test_errors_reach_the_page(self) -> None:
         message = modern("nonsense/method", {})
         for response in (
             await call(make(), PAGE, message),
-            await call(make(), PAGE, None, **{"Content-Type": "text/plain"}),
+            await call(make(), PAGE, headers={"Content-Type": "text/plain"}),
         ):
             assert response.status_code in (404, 415)
             assert response.headers["access-control-allow-origin"] == PAGE

@@ -1,0 +1,61 @@
+"""The page of settings has every setting, limit and option, with its variable and its default."""
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from mrtr_server import Limits
+from mrtr_server.cli.run import run
+from mrtr_server.deployment.environment import ELSEWHERE, variables
+from mrtr_server.deployment.settings import Settings
+
+from .test_pages import in_figures
+
+PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+
+
+def rows(section: str) -> list[list[str]]:
+    """Return the cells of the table in a section, without its head."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    table = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def code(cell: str) -> str:
+    return cell.strip("`") if cell.startswith("`") else ""
+
+
+def test_every_setting_of_the_server_is_there_with_its_variable() -> None:
+    read = {each.setting: each.name for each in variables() if not each.of_limits}
+    read |= {setting: name for name, setting in ELSEWHERE.items()}
+    written = {code(cells[0]): code(cells[1]) for cells in rows("Settings of the server")}
+    assert written == {field.name: read.get(field.name, "") for field in fields(Settings) if field.name != "name"}
+
+
+def test_every_limit_is_there_with_its_variable_and_its_default() -> None:
+    read = {each.setting: each.name for each in variables() if each.of_limits}
+    written = {code(cells[0]): (code(cells[1]), in_figures(cells[2])) for cells in rows("Limits")}
+    assert written == {field.name: (read[field.name], field.default) for field in fields(Limits)}
+    assert MISSING not in [field.default for field in fields(Limits)]
+
+
+def test_every_option_of_run_is_there_with_its_variable() -> None:
+    written: dict[str, str] = {}
+    for options, names, *_ in rows("Options of mrtr-server run"):
+        written |= zip(re.findall(r"`(--.+?)`", options), re.findall(r"`(\w+)`", names), strict=True)
+    read = {option.opts[0]: f"MRTR_RUN_{option.name}".upper() for option in run.params if option.opts[0][:2] == "--"}
+    assert written == {name: variable for name, variable in read.items() if name != "--help"}
+
+
+@pytest.mark.parametrize("option", [option for option in run.params if isinstance(option.default, str | int | float)])
+def test_defaults_of_options_are_as_written(option: object) -> None:
+    name, default = option.opts[0], option.default  # type: ignore[attr-defined]
+    (cells,) = (cells for cells in rows("Options of mrtr-server run") if f"`{name}`" in cells[0])
+    if isinstance(default, bool) or default == "":
+        assert cells[2] in ("off", "none", "the working directory")
+    else:
+        assert (f"{default:g}" if isinstance(default, float) else str(default)) in cells[2].split(", ") or cells[
+            2
+        ] == default
