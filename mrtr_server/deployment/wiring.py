@@ -130,6 +130,7 @@ class ServerParts:
             audience=audience,
             require_shared_store=self.shared.require_shared_store,
             clock=clock,
+            keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
         records = TaskRecords(

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
-from ..crypto.codec import Codec, SealedCodec
+from ..crypto.codec import Codec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
@@ -66,6 +66,7 @@ class RoundService:
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: returns the time in seconds since the epoch.
+        keeps_plain: whether the state of a call that stays open may be its journal as it is.
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class RoundService:
         audience: str,
         require_shared_store: Callable[[str], None],
         clock: Callable[[], float] = time.time,
+        keeps_plain: bool = False,
     ) -> None:
         self._codec = codec
-        self._is_own_codec = isinstance(codec, SealedCodec)
+        self._keeps_plain = keeps_plain
         self._redeemer = redeemer
         self._require_shared_store = require_shared_store
         self._threads = threads
@@ -425,7 +427,7 @@ class RoundService:
 
     def _is_plain(self, call: Call) -> bool:
         """Return whether the state of a call is the journal as it is, since what leaves the server is sealed anyway."""
-        return call.stays_open and self._is_own_codec  # another codec may keep what our keys do not
+        return call.stays_open and self._keeps_plain
 
     def _seal(
         self,

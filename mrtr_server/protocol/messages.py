@@ -265,8 +265,7 @@ class NeedsInput:
 
     Args:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
-        state: the sealed journal; of a call that stays open, the journal as it is, which is sealed with the call before
-            it leaves.
+        state: the sealed journal; of a call that stays open, the journal as it is: it leaves sealed with the call.
         expires: how long the state can be used, in seconds since the epoch.
     """
 

@@ -13,6 +13,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Bas
 from starlette.requests import HTTPConnection
 
 from mrtr_server import InProcessStore, KeyRing, Limits, MRTRServer
+from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.flow.admission import Admission
 from mrtr_server.live.answers import Asked
 from mrtr_server.live.events import Event, Origin
@@ -27,7 +28,34 @@ from ..support.effects import EFFECTS
 from ..support.handshake import Handshake
 from ..support.live_app import register
 from ..support.serving import in_thread
+from .conftest import Connect
 from .test_asks import text
+
+
+class Noting:
+    """A codec of an author's own, which notes what it does."""
+
+    def __init__(self) -> None:
+        self.codec = SealedCodec(KeyRing([bytes(32)]), "own")
+        self.did: list[str] = []
+
+    def seal(self, payload: bytes) -> str:
+        self.did.append("seal")
+        return self.codec.seal(payload)
+
+    def unseal(self, token: str) -> bytes:
+        self.did.append("unseal")
+        return self.codec.unseal(token)
+
+
+def test_a_codec_of_ones_own_protects_the_journal_of_an_open_call(connect: Connect) -> None:
+    codec = Noting()
+    client = connect(app={"codec": codec})
+    with client.calling("greet") as stream:
+        client.accept(stream.ask(), name="octocat")
+        assert text(stream.end()) == "Hello, octocat!"
+    assert codec.did == ["seal", "unseal"]
+
 
 JANE, JOHN = Principal("jane"), Principal("john")
 

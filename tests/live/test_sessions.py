@@ -463,6 +463,17 @@ class TestCancelled:
         assert reply.status_code == 405
         assert EFFECTS == []
 
+    def test_every_stream_that_waits_for_its_answer_ends(self, connect: Connect) -> None:
+        client = connect()
+        with client.calling("greet") as stream:
+            asked = stream.ask()
+            with client.resume(stream.last_id) as again:
+                next(again.events())
+                self.cancel(client, client.ids)
+                assert [event for each in (stream, again) for event in each.events() if event.data] == []
+        client.accept(asked, name="late")
+        assert EFFECTS == []
+
     def test_a_round_after_an_answer_is_cancelled_as_well(self, connect: Connect) -> None:
         client = connect()
         with client.calling("work_after") as stream:
