@@ -29,7 +29,7 @@ _SUSPENDED = (
 
 
 class LoopWatch:
-    """Says once that an event loop stands still, and where: another thread looks at the line that runs.
+    """Logs once that an event loop stands still, and where: another thread looks at the line that runs.
 
     Args:
         loop: the running event loop.

@@ -80,7 +80,7 @@ class RequiredPages:
         """
         pages = tuple(question.page for question in event.questions.values() if question.page)
         if call.principal is not None:
-            await self._keep(call, dump_event(event), event.expires - now)
+            await self._keep(call, dump_event(event), event.ends - now)
         if pages and call.session:
             with suppress(StoreUnavailable, Busy):  # then the client repeats the call without being told when
                 await self._states.listen_to_pages(call.session, call.principal, pages)
@@ -88,6 +88,8 @@ class RequiredPages:
 
     async def find(self, call: Call, channel: Channel, now: float) -> Event | None:
         """Return the flow that an earlier call like this one left; None if there is none, or it has expired.
+
+        Pages that have reported are an answer that came in time: their flow may be found for a while longer.
 
         Only a client that could be sent one is looked for, which spares the others a look in the store.
 
@@ -108,7 +110,16 @@ class RequiredPages:
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"The flow of a call can't be unsealed: {refused.reason}") from None
         event = load_event(parts[1:]) if parts else None
-        return None if event is None or event.expires <= now else event
+        if event is None or event.ends <= now or (event.expires <= now and not await self._have_reported(event)):
+            return None
+        return event
+
+    async def _have_reported(self, event: Event) -> bool:
+        """Return whether every page of a flow reports, and has."""
+        for question in event.questions.values():
+            if not question.page or await self._store.get(question.page) is None:
+                return False
+        return True
 
     async def answers(self, event: Event) -> dict[str, JSON]:
         """Return the answers to a flow's questions, by key: to those whose pages report.
@@ -126,7 +137,7 @@ class RequiredPages:
     async def forget(self, call: Call, event: Event, now: float) -> None:
         """Note that a flow has ended, so that the next call like it begins anew."""
         with suppress(StoreUnavailable, Busy):  # then the next one gets the same outcome, until this one expires
-            await self._keep(call, b"null", event.expires - now)
+            await self._keep(call, b"null", event.ends - now)
 
     def _required(self, event: Event) -> PagesRequired:
         name = self._answers.elicitation

@@ -1,22 +1,25 @@
 """The table of methods: one function serves each."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from ..errors import InvalidRequestState, UnknownMethod
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
+from ..rates.rate_limiter import RateLimiter
 from .completion import Completions
 from .discovery import Discoverer
 from .lists import Lists
 from .prompts import Prompts
+from .rated import Method, rated
 from .resources import Resources
 from .sessions import SessionRequests
 from .subscriptions import Subscriptions
 from .tasks import TaskRequests
 from .tools import Tools
 
-Method = Callable[[Call, Outlet], Awaitable[Outcome]]
-"""Serves a call. The outlet takes the notes that its handler sends on its way."""
+_NO_REQUESTS = frozenset({"sessions/listen"})
+"""Methods of ours that no message names."""
 
 
 class Dispatcher:
@@ -24,6 +27,7 @@ class Dispatcher:
 
     Args:
         tools, prompts, resources, lists, completions, discoverer, subscriptions, tasks, sessions: have the methods.
+        rates: counts requests.
     """
 
     def __init__(
@@ -37,9 +41,10 @@ class Dispatcher:
         subscriptions: Subscriptions,
         tasks: TaskRequests,
         sessions: SessionRequests,
+        rates: RateLimiter,
     ) -> None:
         self._refusals = RefusalLog()
-        self._methods: Mapping[str, Method] = {
+        methods: Mapping[str, Method] = {
             "tools/call": tools.call,
             "prompts/get": prompts.get,
             "resources/read": resources.read,
@@ -63,6 +68,17 @@ class Dispatcher:
             "tasks/answer": tasks.answer,
             "tasks/respond": tasks.respond,
             "tasks/cancel": tasks.cancel,
+        }
+        self._methods = {name: rated(name, method, rates) for name, method in methods.items()}
+
+    def observe(self, serve: Callable[[Method, Call, Outlet], Awaitable[Outcome]]) -> None:
+        """Let every request be observed from now on.
+
+        Args:
+            serve: serves a call by its method.
+        """
+        self._methods = {
+            name: method if name in _NO_REQUESTS else partial(serve, method) for name, method in self._methods.items()
         }
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:

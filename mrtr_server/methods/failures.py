@@ -79,6 +79,12 @@ class ErrorReporter:
         Returns:
             What the client sees of it.
         """
+        fault = self._report(call, error)
+        if call.facts is not None:
+            call.facts.reference = str((fault.data or {}).get("reference", ""))
+        return fault
+
+    def _report(self, call: Call, error: Exception) -> RequestError:
         if isinstance(error, StoreUnavailable) and error.reference:
             return Unavailable(error.reference)
         what = "%s %.200r failed", call.method, call.target

@@ -1,4 +1,4 @@
-"""Say once that a store answers slowly, and once that it does not any more."""
+"""Whether a store answers slowly: the log has a line when that begins, and one when it is over."""
 
 import logging
 

@@ -20,6 +20,7 @@ from ..flow.journal import Journal
 from ..flow.waiting_round import ShouldYield
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete
+from ..tally import TAKEOVERS
 from .records import TaskRecords
 from .task_run import AGAIN_AFTER, TaskRun
 
@@ -136,12 +137,14 @@ class RoundExecutor:
         run.take_answers(row)
         run.begun = True
         if row.attempts > 1:
+            records.tally.add(TAKEOVERS, "task")
             logger.warning(
                 "A task of %r (%s) is taken over: a worker that had it ended, or was silent for longer than its lease "
                 "of %g s. It continues from its last recorded step",
                 row.name,
                 row.reference,
                 limits.lease_seconds,
+                extra={"fields": {"event": "takeover", "work": "task", "tool": row.name, "task": row.reference}},
             )
 
         def run_should_yield() -> YieldReason | None:

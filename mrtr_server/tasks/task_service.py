@@ -367,6 +367,7 @@ class Tasks:
             outcome=self._sealed.unseal_outcome(row),
             first_ask=row.id.startswith(_FIRST_ASK_PREFIX),
             tool=row.name,
+            reference=row.reference,
         )
 
     def _message(self, row: TaskRow) -> str:
