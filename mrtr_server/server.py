@@ -253,7 +253,7 @@ class MRTRServer:
         if not parts.registry.tasks:
             raise SetupError(f"{self.name}: no tool has tasks; a worker needs a tool with @app.tool(task=...)")
         parts.shared.check_worker()
-        return parts.lifecycle.run(run_tasks=True)
+        return parts.lifecycle.work()
 
     # Registration
 

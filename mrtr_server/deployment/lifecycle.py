@@ -118,7 +118,6 @@ class Lifecycle:
                 stack.push_async_exit(
                     lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self._name}: lifespan=", LIFESPAN)
                 )
-                watch_loop()
                 self._observe()
                 if run_tasks:
                     self._worker.start()
@@ -138,11 +137,18 @@ class Lifecycle:
             self._threads.close()
             self._admission.reopen()
 
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[None]:
+        """Run tasks for as long as the block lasts, without serving requests."""
+        watch_loop()
+        async with self.run(run_tasks=True):
+            yield
+
     def hear_sigterm(self) -> None:
         """Begin to drain on SIGTERM; see `drain_on_sigterm`. From now on, clients come by a network."""
         self.hears_sigterm = True
         self._shared.serve_many()
-        watch_loop()  # a mounted server has had no startup
+        watch_loop()
         drain_on_sigterm(self._admission, self._lame_duck)
 
     def _say_draining(self) -> None:

@@ -36,7 +36,12 @@ class Slowness:
         if ended - began >= SLOW_SECONDS:
             self._note_slow(method, ended - began - seconds_lost(began), ended)
         elif self._since is not None and ended - self._last >= CALM_SECONDS:
-            logger.warning("%s: the store is quick again, after %.0f s", self._name, self._last - self._since)
+            logger.warning(
+                "%s: the store is quick again, after %.0f s",
+                self._name,
+                self._last - self._since,
+                extra={"fields": {"event": "store_quick"}},
+            )
             self._since = None
 
     def _note_slow(self, method: str, seconds: float, now: float) -> None:
@@ -51,4 +56,5 @@ class Slowness:
                 self._name,
                 seconds,
                 method,
+                extra={"fields": {"event": "store_slow", "seconds": round(seconds, 1), "method": method}},
             )

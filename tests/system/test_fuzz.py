@@ -22,3 +22,6 @@ def test_requests_that_nobody_should_send_find_nothing(tmp_path: Path, database:
     assert report["requests"] == int(count)
     assert {"200", "202", "400", "405"} <= report["statuses"].keys()
     assert report["streams_held"] > 0
+    assert min(report["tokens"].values()) > 0
+    assert report["memory_kb_before"] > 0
+    assert report["memory_kb_after"] > 0
