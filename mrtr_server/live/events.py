@@ -1,8 +1,10 @@
 """Ids of what goes out on the stream of an open call: any replica can continue from one."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from secrets import token_hex
 from typing import Any
 
@@ -22,8 +24,9 @@ from ..storage.quotas import ANY, Quota, Quotas
 LONGEST_ID = 2_500
 """Characters of a sealed event id. nginx refuses headers of more than 8 KB, so what is longer goes to the store."""
 
-KEPT_AFTER = 60.0
-"""How long what belongs to a question is kept after it has expired, in seconds."""
+KEPT_AFTER = 300.0
+"""How long what belongs to a question is kept after it has expired, in seconds: for so long may the round run that its
+answer began, for a client that is away, or when replicas have died."""
 
 NONE_YET = -math.inf
 """The progress of what has sent none."""
@@ -38,7 +41,11 @@ _MOST_DIGITS = 4
 """Digits of either number."""
 
 
-@dataclass(frozen=True, slots=True)
+_PROCESS = token_hex(6)
+_numbers = count()
+
+
+@dataclass(slots=True)
 class Origin:
     """The request that opened a call, so that another replica can load it.
 
@@ -53,7 +60,7 @@ class Origin:
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """Where a stream stands.
 
@@ -81,12 +88,17 @@ class Event:
     seen: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def ends(self) -> float:
+        """When the round after the questions can run no more, though they were answered in time."""
+        return self.expires + KEPT_AFTER
+
+    @property
     def round(self) -> str:
         """Name the round that asked."""
         return digest_bytes(self.state.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SealedEvent:
     """An event's id, still without the number of questions that were sent.
 
@@ -191,8 +203,8 @@ class EventIds:
 
 
 def last_id() -> str:
-    """Return an id for the last event of a stream."""
-    return f"{ENDED}{token_hex(8)}"
+    """Return an id for the last event of a stream. None is like another, since clients may drop what they have seen."""
+    return f"{ENDED}{_PROCESS}{os.getpid():x}.{next(_numbers):x}"
 
 
 def _is_number(text: str) -> bool:

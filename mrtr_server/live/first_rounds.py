@@ -78,6 +78,7 @@ class FirstRounds:
                 came.set_result(error)
             raise
         finally:
+            channel.on_start(None)
             if came is not None:
                 channel.on_gone(None)
                 came.cancel()  # unless it is done
@@ -97,7 +98,7 @@ class FirstRounds:
         while True:
             began = loop.time()
             try:
-                return await self._redeemer.once(_named(call, event.run), event.expires, _runs_nowhere)
+                return await self._redeemer.once(_named(call, event.run), event.ends, _runs_nowhere)
             except NotExecuted as error:
                 if error.data != {"reference": _NOBODY}:
                     raise

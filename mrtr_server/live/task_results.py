@@ -114,6 +114,7 @@ class TaskResults:
         for page in changes.turn_to(stream.pages):
             if await self._parts.store.get(page) is not None:  # it was done before
                 stream.tell(page)
+        await stream.channel.flush()
         while True:
             try:
                 async with asyncio.timeout(LOOK):
@@ -206,7 +207,7 @@ class _Stream:
         return frozenset(filter(None, self._event.seen.values()))
 
     def tell(self, page: str) -> None:
-        """Tell of a page that has reported."""
+        """Notify the client of a page that has reported."""
         self._event = replace(
             self._event, seen={key: "" if page == each else each for key, each in self._event.seen.items()}
         )

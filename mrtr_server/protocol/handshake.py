@@ -14,7 +14,9 @@ from ..errors import (
     InvalidRequest,
     MissingCapability,
     OverBudget,
+    Overloaded,
     PagesRequired,
+    RateLimited,
     RequestError,
     Unavailable,
     UnknownMethod,
@@ -24,6 +26,7 @@ from ..errors import (
 from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
 from .dialect import (
+    BUSY,
     METHODS,
     WITH_ARGUMENTS,
     Dialect,
@@ -120,6 +123,8 @@ class HandshakeDialect(Dialect):
         OverBudget: (200, -32602),
         PagesRequired: (200, -32042),
         MissingCapability: (200, -32021),  # these versions name no code for what the client did not declare
+        Overloaded: (200, BUSY),  # at any other status, `mcp` 1 ends its whole session
+        RateLimited: (200, BUSY),
         Unavailable: (200, -32603),
         CutOff: (200, -32603),
         InternalFault: (200, -32603),
@@ -143,6 +148,11 @@ class HandshakeDialect(Dialect):
         self._info = {name: value for name, value in surface.info.items() if name in fields}
         if not self.form.structures:
             self._info.pop("title", None)
+
+    @property
+    def spoken(self) -> str:
+        """The version of what it writes."""
+        return self.form.name
 
     # Which requests are of this era, and of which of its versions
 
@@ -220,6 +230,7 @@ class HandshakeDialect(Dialect):
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             can_retry=False,  # the connection knows
+            stays_open=True,
             session=session.key,
             mismatch=mismatch,
         )
@@ -235,6 +246,18 @@ class HandshakeDialect(Dialect):
         elif method == "logging/setLevel" and params.get("level") not in LOG_LEVELS:
             raise InvalidParams(f"params.level must be one of {', '.join(LOG_LEVELS)}")
         return call
+
+    def load_again(self, call: Call, params: JSON) -> None:
+        """Make a call what it was before its first round.
+
+        Args:
+            call: what `load_call_of` returned.
+            params: the parameters of its request, as they were sent.
+        """
+        call.params = params
+        if call.method in WITH_ARGUMENTS:
+            call.arguments = read_arguments(params)
+        call.state = call.answers = None
 
     def load_answer(self, envelope: Envelope) -> JSON:
         """Return the answer in a response to a question: its result; or that the client lacks it, or why it failed."""

@@ -250,7 +250,7 @@ class HandshakeEndpoint:
         call: Call | None = None
         try:
             if event.is_lost:
-                raise ProtocolError("Nobody answered in time; call again")
+                raise ProtocolError("It is too late to continue this call; call again")
             call = live.reopen(event)
             outcome = await self._calls.resume(event, call, live)
             reply = None if outcome is None else form.reply(call, outcome)

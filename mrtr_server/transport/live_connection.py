@@ -28,7 +28,7 @@ from ..protocol.users import principal_of, scopes_of
 from . import connection
 from .connection import Connection
 from .response_writer import NO_HEADERS, Headers
-from .sse import EventStream, Frame
+from .sse import Frame
 
 STEP = 1e-6
 """By how much progress grows that only shows that the call is still open."""
@@ -62,6 +62,7 @@ class LiveConnection(Connection):
     _resumes = _waiting = _is_settling = False
     _level: LogLevel | None = None
     _looking: asyncio.Task[None] | None = None
+    _accepts_stream: bool | None = None
     _closing: asyncio.Task[None] | None = None
     """Ends a stream before there is a response."""
 
@@ -110,20 +111,26 @@ class LiveConnection(Connection):
         """Return the request that opened the call, as it was sent."""
         if self._origin is None:
             message = from_json(self._body)
-            version = self.form.form.name
-            session = Session(version, self.session.client, self.session.issued, self.session.key)
+            version, session = self.form.form.name, self.session
+            if session.version != version:
+                session = Session(version, session.client, session.issued, session.key)
             self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
             self._body = b""
         return self._origin
 
     def load(self, origin: Origin) -> Call:
         """Return the call of a request. Raises `RequestError`."""
+        call = self._call
+        if call is not None:  # and it is the call of this very request, so all else is as it was
+            self.form.load_again(call, origin.params)
+            return call
         envelope = Envelope({}, origin.method, origin.request_id, origin.params, self.headers)
         return self._load(envelope, origin.session)
 
     def _load(self, envelope: Envelope, session: Session) -> Call:
         call = self.form.load_call_of(envelope, self.principal, self._user, session)
         call.root = self.scope.get("root_path", "")
+        call.peer = self.scope.get("client")
         call.can_retry = self.can_move
         if (credentials := self.scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)
@@ -135,6 +142,12 @@ class LiveConnection(Connection):
         return None if self._user is None else principal_of(self._user)
 
     # The stream
+
+    def accepts_stream(self) -> bool:
+        """Return whether the client accepts an event stream."""
+        if self._accepts_stream is None:
+            self._accepts_stream = super().accepts_stream()
+        return self._accepts_stream
 
     @property
     def can_stream(self) -> bool:
@@ -151,8 +164,8 @@ class LiveConnection(Connection):
         """Whether clients of this version take the pages that a call needs in place of its result."""
         return self.form.form.enriches
 
-    def on_start(self, id: Callable[[], str]) -> None:
-        """Set which id the first event has, if a stream starts by itself."""
+    def on_start(self, id: Callable[[], str] | None) -> None:
+        """Set which id the first event has, if a stream starts by itself; None for none."""
         self._first_id = id
 
     def prime(self, id: str, retry: int | None = None) -> None:
@@ -169,7 +182,7 @@ class LiveConnection(Connection):
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
         data = self.form.dump_question(id, question, elicitation)
-        self._add_frame(_message(event, data))
+        self._add_frame(_message(event, data), is_flushed=True)
 
     def flush(self) -> Awaitable[None]:
         """Write what has been sent."""
@@ -183,11 +196,6 @@ class LiveConnection(Connection):
         elif self._watcher is not None:
             self._watch_cancellation()
 
-    def _open_stream(self) -> EventStream:
-        stream = super()._open_stream()
-        self._tick_later()
-        return stream
-
     def _take_first_id(self) -> str:
         """Return the id for the event that starts the stream by itself; empty if it has an id."""
         first, self._first_id = self._first_id, None
@@ -196,12 +204,12 @@ class LiveConnection(Connection):
         self._watch_client()  # at once: what comes of a call is kept only for a client that is known to have left
         return first()
 
-    def _add_frame(self, frame: Frame) -> None:
-        """Send what has an id, after what was sent before it."""
+    def _add_frame(self, frame: Frame, *, is_flushed: bool = False) -> None:
+        """Send what has an id, after what was sent before it; `is_flushed` where `flush` follows."""
         self._first_id = None
         stream = self._stream or self._open_stream()
         if self._looking is None:
-            stream.add_frame(frame)
+            stream.add_frame(frame, is_flushed=is_flushed)
         else:
             self._held_back[object()] = frame
 
@@ -226,8 +234,6 @@ class LiveConnection(Connection):
         return super()._add(note, data)
 
     def _tick_later(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
         self._ticking = self.loop.call_later(connection.KEEP_ALIVE, self._tick)
 
     def _tick(self) -> None:
@@ -329,6 +335,7 @@ class LiveConnection(Connection):
         if self._stream is not None:
             self.finishing = True
             await self._stream.end(_last(body))
+            self._stream = None  # each knows the other, and neither is needed any more
             return
         await super().finish(status, body, headers)
 

@@ -229,7 +229,7 @@ class OpenRequest(StdioRequest):
         envelope = Envelope({}, origin.method, origin.request_id, origin.params, {}, has_headers=False)
         return self.open(envelope)
 
-    def on_start(self, id: Callable[[], str]) -> None:
+    def on_start(self, id: Callable[[], str] | None) -> None:
         """Do nothing: no client comes back to standard output, so none needs an id for that."""
 
     def prime(self, id: str, retry: int | None = None) -> None:
