@@ -1,4 +1,4 @@
-"""The official SDK, 1.x and 2: `ClientSession` over `stdio_client`; the arguments after the address start the server."""
+"""The official SDK 1.x: `ClientSession` over `stdio_client`; the arguments after the address start the server."""
 
 import sys
 
@@ -16,7 +16,6 @@ async def main(url: str) -> None:
         ClientSession(read, write, sampling_callback=sample, elicitation_callback=elicit) as session,
     ):
         initialized = await session.initialize()
-        version = getattr(initialized, "protocolVersion", "") or getattr(initialized, "protocol_version", "")
         await probe(
             session.call_tool,
             tools=session.list_tools,
@@ -24,7 +23,7 @@ async def main(url: str) -> None:
             resources=session.list_resources,
             elicits=True,
             samples=True,
-            era=str(version),
+            era=str(initialized.protocolVersion),
         )
 
 
