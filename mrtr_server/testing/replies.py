@@ -240,15 +240,21 @@ class Reply:
     @property
     def is_task(self) -> bool:
         """Whether the reply is about a task: the call has become one, or the test looked at it."""
-        return "taskId" in self.message.get("result", {})
+        return "taskId" in self._task_fields
 
     @property
     def task(self) -> Task:
         """How the task is doing: its `id`, `status` and `message`."""
         if not self.is_task:
             raise Unexpected(f"There is no task. {self}")
-        result = self.message["result"]
-        return Task(result["taskId"], result["status"], result.get("statusMessage", ""))
+        fields = self._task_fields
+        return Task(fields["taskId"], fields["status"], fields.get("statusMessage", ""))
+
+    @property
+    def _task_fields(self) -> JSON:
+        result: JSON = self.message.get("result", {})
+        fields = result.get("task")  # as the reply to a call of 2025-11-25 has it
+        return fields if isinstance(fields, dict) else result
 
     @property
     def is_under_way(self) -> bool:
@@ -258,7 +264,8 @@ class Reply:
     @property
     def _names_a_task(self) -> bool:
         # The reply to a start says how the task is, but neither what it asks nor what came of it.
-        return bool(self.message["result"].get("resultType") == "task")
+        result = self.message["result"]
+        return result.get("resultType") == "task" or result is not self._task_fields
 
     @property
     def _ended(self) -> JSON:

@@ -53,11 +53,11 @@ class Session(ABC, Generic[One, Many]):
             era = dialect
         if era not in ERAS:
             raise Unexpected(f"era={era!r}: choose from {', '.join(ERAS)}")
-        if tasks and era != MODERN:
-            raise Unexpected(f"tasks=True is for era={MODERN!r}")
+        if tasks and era not in (MODERN, HANDSHAKES[0]):
+            raise Unexpected(f"tasks=True is for era={MODERN!r} and era={HANDSHAKES[0]!r}")
         if capabilities is None:
             capabilities = capabilities_of(era)
-        if tasks:
+        if tasks and era == MODERN:
             capabilities = {**capabilities, "extensions": {**capabilities.get("extensions", {}), TASKS: {}}}
         self.token = token
         self.headers = dict(headers)
@@ -66,6 +66,9 @@ class Session(ABC, Generic[One, Many]):
         self.timeout = timeout
         self.transports = transports(servers, path, timeout)
         self.era = era
+        self.tasks = tasks
+        self._with_tasks: set[str] | None = None
+        """The tools that have tasks, once they are known."""
         self._caller = Caller(era=era, capabilities=capabilities, log_level=log_level)
         self._handshake = Handshake(self._caller) if era in HANDSHAKES else None
         self._requests = 0
@@ -141,6 +144,44 @@ class Session(ABC, Generic[One, Many]):
         given = {"Accept": "text/event-stream", "Last-Event-ID": event, **self._session_headers}
         return _request(b"", given, token, headers, "GET")
 
+    async def prepare_listen(self, server: Transport) -> Request:
+        """Return the request for the stream of notifications (Transports, Listening for Messages from the Server).
+
+        Args:
+            server: where it goes.
+
+        Returns:
+            The request.
+        """
+        await self._begin(server)
+        given = {"Accept": "text/event-stream", **self._session_headers}
+        return _request(b"", given, self.token, self.headers, "GET")
+
+    async def takes_task(self, server: Transport, tool: str) -> bool:
+        """Return whether a tool of the handshake era may be called as a task, by the list of tools.
+
+        Args:
+            server: has the tool.
+            tool: its name.
+        """
+        if self._with_tasks is None:
+            tools = await self._list_tools(server)
+            self._with_tasks = {
+                each["name"]
+                for each in tools
+                if each.get("execution", {}).get("taskSupport", "forbidden") != "forbidden"
+            }
+        return tool in self._with_tasks
+
+    async def _list_tools(self, server: Transport) -> list[dict[str, Any]]:
+        tools: list[dict[str, Any]] = []
+        page: dict[str, Any] = {"nextCursor": None}
+        while "nextCursor" in page:
+            turn = {"cursor": page["nextCursor"]} if page["nextCursor"] is not None else {}
+            page = (await self._send("tools/list", turn, server)).message.get("result", {})
+            tools += page.get("tools", ())
+        return tools
+
     async def _begin(self, server: Transport) -> Reply:
         if self._handshake is None:
             raise Unexpected(f"A client of era={self.era!r} begins without a handshake")
@@ -172,11 +213,7 @@ class Session(ABC, Generic[One, Many]):
             return server.app.registry.header_parameters(params["name"])
         if server.mirrored is None:
             server.mirrored = {}
-            page: dict[str, Any] = {"nextCursor": None}
-            while "nextCursor" in page:
-                turn = {"cursor": page["nextCursor"]} if page["nextCursor"] is not None else {}
-                page = (await self._send("tools/list", turn, server)).message.get("result", {})
-                server.mirrored |= {tool["name"]: _mirrored_of(tool) for tool in page.get("tools", ())}
+            server.mirrored |= {tool["name"]: _mirrored_of(tool) for tool in await self._list_tools(server)}
         return server.mirrored.get(params["name"], ())
 
     async def _start(self) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from mrtr_server import Limits, MRTRServer
 from mrtr_server.methods.subscriptions import Subscriptions
-from mrtr_server.testing import EVERYTHING
+from mrtr_server.testing import EVERYTHING, Client
 from mrtr_server.transport.handshake_endpoint import MOST_LISTENING
 
 from ..support.effects import EFFECTS
-from ..support.handshake import NEWEST, OLDER, Handshake, Stream
+from ..support.handshake import JSON, NEWEST, OLDER, Handshake, Stream
 from ..support.live_app import GATE
 from ..support.serving import wait_until
 from ..support.wire import request
@@ -143,6 +143,31 @@ class TestResults:
         assert client.call("nothing").code == -32602
         assert client.send("prompts/get", {"name": "nothing"}).code == -32602
         assert client.call("fail").result["isError"]
+
+    @pytest.mark.parametrize(
+        ("method", "params"),
+        [
+            *((f"{listed}/list", {"cursor": "bogus"}) for listed in ("tools", "prompts", "resources", "tasks")),
+            ("resources/templates/list", {"cursor": "bogus"}),
+            ("prompts/get", {}),
+            ("tools/call", {"arguments": {}}),
+            ("completion/complete", {"ref": {"type": "ref/prompt", "name": "nothing"}, "argument": {}}),
+            ("resources/read", {"uri": 7}),
+            ("tasks/get", {"taskId": "nothing"}),
+        ],
+        ids=str,
+    )
+    def test_parameters_that_can_t_be_used_are_32602(self, connect: Connect, method: str, params: JSON) -> None:
+        """Pagination, Tools, Prompts, Completion and Tasks, Error Handling."""
+        client = connect()
+        reply = client.http.post(client.url(), json=client.request(method, params), headers=client.given()).json()
+        assert reply["error"]["code"] == -32602
+
+    def test_arguments_that_do_not_fit_are_told_to_the_model(self, connect: Connect) -> None:
+        """Tools, Error Handling: so that it can correct itself."""
+        result = connect().call("add", a="x", b=2).result
+        assert result["isError"]
+        assert "a: " in result["content"][0]["text"]
 
 
 class TestBatches:
@@ -349,14 +374,12 @@ class TestNotifications:
             assert stream.next()["method"] == "notifications/tools/list_changed"
 
     def test_one_too_many_is_405(self, connect: Connect) -> None:
-        client = connect(app={"limits": Limits(held_streams=1)})
-        with client.listen():
-            assert client.http.get(client.urls[0], headers=client.given()).status_code == 405
-        wait_until(lambda: self.opens(client), "the first to be let go")
-
-    def opens(self, client: Handshake) -> bool:
-        with client.http.stream("GET", client.urls[0], headers=client.given()) as response:
-            return response.status_code == 200
+        url = connect(app={"limits": Limits(held_streams=1)}).urls[0]
+        first, second = (Client(url, era=NEWEST).listen() for _ in range(2))
+        assert (first.open().status, second.open().status) == (200, 405)
+        first.close()
+        wait_until(lambda: second.open().status == 200, "the first to be let go")
+        second.close()
 
     def test_without_accepting_a_stream_it_is_405(self, connect: Connect) -> None:
         client = connect()

@@ -455,3 +455,111 @@ class TestStrict:
         assert "when its client comes back" not in str(flow.last)
         assert flow.wait().needs_input
         assert flow.resume().status == 405
+
+
+studio = MRTRServer("studio", keys=KeyRing.generate(), limits=Limits(held_streams=2))
+
+
+@studio.tool(task="optional", poll=0.1)
+async def film(ctx: Context, title: str = "Up") -> str:
+    await ctx.progress(1, 2)
+    login, sure = await asyncio.gather(ctx.elicit("Who films?", Login), ctx.elicit("Who cuts?", Login, key="cuts"))
+    return await ctx.step(roll_out, f"{title} by {login.name} and {sure.name}")
+
+
+@studio.tool(task="required", poll=0.1)
+async def render(ctx: Context) -> str:
+    return await ctx.step(roll_out, "a film")
+
+
+@studio.tool
+def count() -> int:
+    return 3
+
+
+class TestTasks:
+    """Tasks of 2025-11-25 read as those of today."""
+
+    @pytest.fixture(params=["in process", "over HTTP"])
+    def client(self, request: pytest.FixtureRequest, serve: Serve) -> Client:
+        two = replicas(studio, 2, store=SharedStore())
+        return Client(*([serve(each).url for each in two] if "HTTP" in request.param else two), era=NEWEST, tasks=True)
+
+    def test_a_call_is_followed_to_its_end(self, client: Client) -> None:
+        done = client.call("film", title="Alien", answers={"login": ANN, "cuts": Login(name="bob")})
+        assert done.text == "Alien by ann and bob is live"
+        assert list(done.asked) == ["login", "cuts"]
+        assert client.call("render").text == "a film is live"
+        assert client.call("count").structured == {"result": 3}, "a tool without tasks is called as ever"
+
+    def test_it_is_walked_step_by_step(self, client: Client) -> None:
+        flow = client.flow("film")
+        begun = flow.start()
+        assert (begun.task.status, begun.is_under_way) == ("working", True)
+        assert flow.wait().questions == {"login": "Who films?"}
+        assert flow.wait().questions == {"login": "Who films?", "cuts": "Who cuts?"}
+        assert flow.look().task.status == "input_required"
+        flow.break_stream()
+        flow.resume()
+        flow.send({"login": ANN}, wait=False)
+        assert flow.answer(cuts=Login(name="bob")).text == "Up by ann and bob is live"
+        assert flow.look().task.status == "completed"
+
+    def test_it_is_cancelled(self, client: Client) -> None:
+        flow = client.flow("film")
+        flow.start()
+        assert flow.cancel().task.status == "cancelled"
+        assert flow.wait().error.code == -32602
+
+
+class TestNotifications:
+    @pytest.fixture(params=["in process", "over HTTP"])
+    def both(self, request: pytest.FixtureRequest, serve: Serve) -> tuple[list[MRTRServer], list[Any]]:
+        """Two replicas, and how their clients reach them."""
+        apps = replicas(studio, 2, store=SharedStore())
+        return apps, [serve(each).url for each in apps] if "HTTP" in request.param else list(apps)
+
+    def test_a_client_hears_of_changes_at_any_replica(self, both: tuple[list[MRTRServer], list[Any]]) -> None:
+        apps, two = both
+        client = Client(*two, era=NEWEST, tasks=True)
+        changes = client.listen(two[1])
+        assert changes.open().status == 200
+        apps[0].notify_tools_changed()
+        (told,) = changes.next().received
+        assert told["method"] == "notifications/tools/list_changed"
+        flow = client.flow("render")
+        task = flow.start().task
+        assert flow.wait().text == "a film is live"
+        while told.get("params", {}).get("status") != "completed":
+            (told,) = changes.next().received
+        assert (told["method"], told["params"]["taskId"]) == ("notifications/tasks/status", task.id)
+        changes.close()
+
+    def test_one_stream_too_many_is_405(self, both: tuple[list[MRTRServer], list[Any]]) -> None:
+        client = Client(both[1][0], era=NEWEST)
+        streams = [client.listen() for _ in range(3)]
+        assert [stream.open().status for stream in streams] == [200, 200, 405]
+        for stream in streams[:2]:
+            stream.close()
+        again = client.listen()
+        wait_until(lambda: again.open().status == 200, "a place")
+        again.close()
+        with pytest.raises(Unexpected, match="not open"):
+            again.next()
+
+    def test_without_a_handshake_there_is_no_such_stream(self) -> None:
+        with pytest.raises(Unexpected, match="without a handshake"):
+            Client(studio).listen().open()
+
+    def test_tasks_are_those_of_two_eras(self) -> None:
+        with pytest.raises(Unexpected, match="tasks=True"):
+            Client(studio, era="2025-06-18", tasks=True)
+
+    @pytest.mark.anyio
+    async def test_it_is_awaited_where_all_is(self) -> None:
+        client = AsyncClient(studio, era=NEWEST)
+        changes = client.listen()
+        await changes.open()
+        studio.notify_tools_changed()
+        assert (await changes.next()).received[0]["method"] == "notifications/tools/list_changed"
+        await changes.close()
