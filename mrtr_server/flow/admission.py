@@ -86,14 +86,14 @@ class Admission:
 
     # Calls
 
-    async def enter(self, may_leave: Callable[[], bool], *, was_shed: bool = False, has_answers: bool = False) -> bool:
+    async def enter(self, may_leave: Callable[[], bool], *, was_shed: bool = False, has_begun: bool = False) -> bool:
         """Wait for the turn of a call, the first to come being the first to run.
 
         Args:
             may_leave: says whether the call may be handed back.
             was_shed: whether it comes from a replica that had too much to do.
-            has_answers: whether people have answered in its earlier rounds. Twice as many of these may wait, and twice
-                as long.
+            has_begun: whether something was answered or done in its earlier rounds. Twice as many of these may wait,
+                and twice as long.
 
         Returns:
             True if it runs here, and then `leave` must be called when it has; False if it is to be handed back.
@@ -101,7 +101,7 @@ class Admission:
         Raises:
             Overloaded: too many wait already, or it has waited for too long, and it can't continue elsewhere.
         """
-        share = 2 if has_answers else 1
+        share = 2 if has_begun else 1
         is_refused = self._is_refused(share)
         if is_refused or self.is_full:
             if was_shed:

@@ -133,3 +133,16 @@ async def test_the_probes_answer_meanwhile() -> None:
         for path in ("/health", "/ready"):
             reply = await exchange(fleet.apps[0], b"", [], method="GET", path=path)
             assert (reply.status, reply.body) == (200, b'{"status":"ok"}')
+
+
+async def test_a_call_that_can_not_move_and_has_begun_completes_where_it_is() -> None:
+    fleet = Fleet(1, max_queue=None, max_concurrency=None, shed_above=1)
+    client = AsyncClient(*fleet.apps, era="2025-06-18")
+    flow = client.flow("pay")
+    assert (await flow.start()).questions
+    holding = asyncio.create_task(AsyncClient(*fleet.apps).call("hold"))
+    await happened("held 0")
+    assert (await client.flow("plain").start()).error.code == -31002, "a new one is refused"
+    assert (await flow.answer(confirm=yes)).text == "paid"
+    fleet.gate.set()
+    await holding
