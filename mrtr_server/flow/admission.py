@@ -13,6 +13,15 @@ from .waiting_line import WaitingLine
 OTHERS_FULL_SECONDS = 1.0
 """How long a replica takes the others to be as full as itself, in seconds, after one of them has shed a call to it."""
 
+BLOCKED_SECONDS = 0.005
+"""How long no call must have ended for the event loop to be taken as blocked by one, in seconds."""
+
+TURNS_TO_COME = 6
+"""How many turns of the event loop it takes from a connection to its call."""
+
+MOST_WAVES = 20
+"""How many times so many turns others may come before a call begins: it would never begin in a flood."""
+
 
 class Admission:
     """Lets calls in: all at once, unless the server is draining or has limits to hold.
@@ -36,6 +45,10 @@ class Admission:
         self._others_full_until = 0.0
         self._sheds_left = self._most
         """How many calls may yet be handed over for want of room: as many as have run here, and no more at once."""
+        self._arrivals = 0
+        self._left = 0.0
+        self._was_blocked = False
+        """Whether the event loop may have been blocked since calls were last let come."""
         self._watching: set[_Watching] = set()
 
     @property
@@ -102,6 +115,7 @@ class Admission:
             Overloaded: too many wait already, or it has waited for too long, and it can't continue elsewhere.
         """
         share = 2 if has_begun else 1
+        self._arrivals += 1
         is_refused = self._is_refused(share)
         if is_refused or self.is_full:
             if was_shed:
@@ -124,6 +138,10 @@ class Admission:
     def leave(self) -> None:
         """Note that a call that was let in is over; let the next one run."""
         self._in_flight -= 1
+        if self._line.has_limits:
+            now = time.monotonic()
+            self._was_blocked = self._was_blocked or now - self._left > BLOCKED_SECONDS
+            self._left = now
         self._sheds_left = min(self._sheds_left + 1, self._most)
         self._pass_on()
 
@@ -142,8 +160,7 @@ class Admission:
     async def _turn(self, may_leave: Callable[[], bool], share: int) -> bool:
         if self._running < self._most:
             self._running += 1
-            if self._line.has_limits:
-                await self._let_others_come()
+            await self._let_others_come()
             return True
         turn = self._line.join(share)
 
@@ -162,15 +179,28 @@ class Admission:
             self._line.leave(turn)
         if runs is None:
             raise Overloaded(self._line.retry_after)
+        if runs:
+            await self._let_others_come()
         return runs
 
     async def _let_others_come(self) -> None:
         """Let the calls join the line that have come already, so that those are told now for which it is too long.
 
-        A handler that computes would let nobody be told anything, and no line would ever be seen.
+        A handler that computes lets nobody come meanwhile, and no line would ever be seen: a web server may accept one
+        connection in each turn of the event loop.
         """
+        if not self._line.has_limits:
+            return
         try:
             await asyncio.sleep(0)
+            if self._was_blocked:
+                self._was_blocked = False
+                for _ in range(MOST_WAVES):
+                    seen = self._arrivals
+                    for _ in range(TURNS_TO_COME):
+                        await asyncio.sleep(0)
+                    if seen == self._arrivals:
+                        break
         except asyncio.CancelledError:
             self._pass_on()
             raise

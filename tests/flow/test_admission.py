@@ -71,7 +71,7 @@ class Calls:
 
 
 async def settled() -> None:
-    for _ in range(5):
+    for _ in range(30):  # what begins lets others come first, where there is a queue
         await asyncio.sleep(0)
 
 
