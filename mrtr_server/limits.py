@@ -100,9 +100,10 @@ class Limits(KnowsGiven):
             turn. None for any number.
         max_queue: how many calls wait at most, for `max_concurrency`. A call above that is handed to another replica;
             if that has too much to do as well, or the call can't continue elsewhere, it is refused with a 503. Twice
-            as many may wait that bring answers of people. None for any number.
-        queue_seconds: how long a call waits for its turn at most, in seconds; twice as long if it brings answers. One
-            that would wait for longer, as far as that is known, is handed over or refused at once. None for any time.
+            as many may wait in which something was answered or done before. None for any number.
+        queue_seconds: how long a call waits for its turn at most, in seconds; twice as long if something was answered
+            or done in it before. One that would wait for longer, as far as that is known, is handed over or refused at
+            once. None for any time.
         shed_above: how many such calls, running or waiting, a process takes before it hands calls to other replicas. A
             new call is handed back at once. If there are still too many, since some can't continue elsewhere, running
             calls are handed back at their next step or `ctx.checkpoint()`. None for never.

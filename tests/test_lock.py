@@ -20,7 +20,15 @@ GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
 # What each file is for, as scripts/lock makes it.
 ASKED = {
     "test": [*BASE, *chain(*EXTRAS.values(), *GROUPS.values())],
-    "image": [*BASE, *EXTRAS["fast"], *EXTRAS["schemas"], *EXTRAS["postgres"], *EXTRAS["auth"], *GROUPS["image"]],
+    "image": [
+        *BASE,
+        *EXTRAS["fast"],
+        *EXTRAS["schemas"],
+        *EXTRAS["postgres"],
+        *EXTRAS["auth"],
+        *EXTRAS["limits"],
+        *GROUPS["image"],
+    ],
     "build": GROUPS["build"],
 }
 

@@ -15,6 +15,15 @@ from .waiting_line import WaitingLine
 OTHERS_FULL_SECONDS = 1.0
 """How long a replica takes the others to be as full as itself, in seconds, after one of them has shed a call to it."""
 
+BLOCKED_SECONDS = 0.005
+"""How long no call must have ended for the event loop to be taken as blocked by one, in seconds."""
+
+TURNS_TO_COME = 6
+"""How many turns of the event loop it takes from a connection to its call."""
+
+MOST_WAVES = 20
+"""How many times so many turns others may come before a call begins: it would never begin in a flood."""
+
 
 class Admission:
     """Lets calls in: all at once, unless the server is draining or has limits to hold.
@@ -38,6 +47,10 @@ class Admission:
         self._others_full_until = 0.0
         self._sheds_left = self._most
         """How many calls may yet be handed over for want of room: as many as have run here, and no more at once."""
+        self._arrivals = 0
+        self._left = 0.0
+        self._was_blocked = False
+        """Whether the event loop may have been blocked since calls were last let come."""
         self._watching: set[_Watching] = set()
         self._overload = Overload()
 
@@ -94,14 +107,14 @@ class Admission:
 
     # Calls
 
-    async def enter(self, may_leave: Callable[[], bool], *, was_shed: bool = False, has_answers: bool = False) -> bool:
+    async def enter(self, may_leave: Callable[[], bool], *, was_shed: bool = False, has_begun: bool = False) -> bool:
         """Wait for the turn of a call, the first to come being the first to run.
 
         Args:
             may_leave: says whether the call may be handed back.
             was_shed: whether it comes from a replica that had too much to do.
-            has_answers: whether people have answered in its earlier rounds. Twice as many of these may wait, and twice
-                as long.
+            has_begun: whether something was answered or done in its earlier rounds. Twice as many of these may wait,
+                and twice as long.
 
         Returns:
             True if it runs here, and then `leave` must be called when it has; False if it is to be handed back.
@@ -109,7 +122,8 @@ class Admission:
         Raises:
             Overloaded: too many wait already, or it has waited for too long, and it can't continue elsewhere.
         """
-        share = 2 if has_answers else 1
+        share = 2 if has_begun else 1
+        self._arrivals += 1
         is_refused = self._is_refused(share)
         if is_refused or self.is_full:
             if was_shed:
@@ -135,6 +149,10 @@ class Admission:
         """Note that a call that was let in is over; let the next one run."""
         self._in_flight -= 1
         self._overload.look()
+        if self._line.has_limits:
+            now = time.monotonic()
+            self._was_blocked = self._was_blocked or now - self._left > BLOCKED_SECONDS
+            self._left = now
         self._sheds_left = min(self._sheds_left + 1, self._most)
         self._pass_on()
 
@@ -158,8 +176,7 @@ class Admission:
     async def _turn(self, may_leave: Callable[[], bool], share: int) -> bool:
         if self._running < self._most:
             self._running += 1
-            if self._line.has_limits:
-                await self._let_others_come()
+            await self._let_others_come()
             return True
         turn = self._line.join(share)
 
@@ -179,15 +196,28 @@ class Admission:
         if runs is None:
             self.note_turned_away()
             raise Overloaded(self._line.retry_after)
+        if runs:
+            await self._let_others_come()
         return runs
 
     async def _let_others_come(self) -> None:
         """Let the calls join the line that have come already, so that those are told now for which it is too long.
 
-        A handler that computes would let nobody be told anything, and no line would ever be seen.
+        A handler that computes lets nobody come meanwhile, and no line would ever be seen: a web server may accept one
+        connection in each turn of the event loop.
         """
+        if not self._line.has_limits:
+            return
         try:
             await asyncio.sleep(0)
+            if self._was_blocked:
+                self._was_blocked = False
+                for _ in range(MOST_WAVES):
+                    seen = self._arrivals
+                    for _ in range(TURNS_TO_COME):
+                        await asyncio.sleep(0)
+                    if seen == self._arrivals:
+                        break
         except asyncio.CancelledError:
             self._pass_on()
             raise

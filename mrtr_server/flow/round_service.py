@@ -233,7 +233,7 @@ class RoundService:
         if not await self._admission.enter(
             lambda: self._may_leave(call, journal),
             was_shed=journal.shed,
-            has_answers=call.state is not None and bool(journal.answers),
+            has_begun=call.state is not None and bool(journal.answers or journal.steps),
         ):
             return Yielded(self._why_leave())
         try:
@@ -304,10 +304,10 @@ class RoundService:
         """Open the flow that a call belongs to: that of its state, or a new one.
 
         Raises:
-            RequestError: the state does not open, the call has too many answers, or it can neither be served now nor go
-                on elsewhere.
+            RequestError: the state does not open, the call has too many answers, or it is new and can neither be served
+                now nor go on elsewhere.
         """
-        if not self._admission.is_open and self._admission.is_full and not call.can_retry:
+        if not self._admission.is_open and self._admission.is_full and not call.can_retry and call.state is None:
             self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)
         bound_to = call.binding

@@ -33,7 +33,7 @@ class _Place(NamedTuple):
 class WaitingLine:
     """Calls wait here in the order in which they came.
 
-    Who would not get a turn in time is refused at once. How long the line takes is learned from those who have waited.
+    A call that would not get its turn in time is refused at once. How long a place takes is learned from earlier calls.
 
     Args:
         limits: its `max_queue` and `queue_seconds` count.
@@ -58,7 +58,7 @@ class WaitingLine:
         Args:
             share: how many times as many may wait, and as long, for such a call.
         """
-        if not self._waiting:  # of whom it could be learned that the line moves again
+        if not self._waiting:  # or nothing would show that the line moves again
             return False
         return len(self) >= self._most * share or self._expected > self._seconds * share
 
@@ -96,7 +96,7 @@ class WaitingLine:
             timer.cancel()
 
     def next_turn(self) -> bool:
-        """Let the next one run; return False if nobody waits."""
+        """Let the next call have its turn; return False if none waits."""
         for turn in self._waiting:
             if not turn.done():
                 self._learn(turn)

@@ -182,7 +182,8 @@ class RateLimiter:
         if self._away_since is not None:
             seconds = time.monotonic() - self._away_since
             self._away_since = None
-            logger.warning("The storage of the rate limits is back, after %.0f s", seconds)
+            fields = {"event": "rate_storage_back", "seconds": round(seconds, 1)}
+            logger.warning("The storage of the rate limits is back, after %.0f s", seconds, extra={"fields": fields})
 
 
 def _repeated(call: Call, bound_to: Sequence[str]) -> list[str]:

@@ -26,7 +26,8 @@ class RateLimits:
             counts with all others of its /64 network.
         per_tool: calls of each tool by each caller, by the name of the tool. It overrides `rate_limit=` of the tool.
         per_flow: rounds of one call that carry its state, whichever state that is; and how often the same request
-            without a state, by the same caller, may be answered with a question.
+            without a state, by the same caller, may be answered with a question. It counts as soon as anything has a
+            rate.
         other_requests: of each caller, all that begins no call: lists, completions, later rounds, questions about tasks
             and subscriptions. Cancellations and pings are not counted.
         storage: where it is counted for all replicas together: the URL of a Redis or Valkey server, such as

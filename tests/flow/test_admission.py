@@ -71,7 +71,7 @@ class Calls:
 
 
 async def settled() -> None:
-    for _ in range(5):
+    for _ in range(30):  # what begins lets others come first, where there is a queue
         await asyncio.sleep(0)
 
 
@@ -230,7 +230,7 @@ class TestTheQueue:
     async def test_those_that_bring_answers_wait_where_new_ones_are_refused(self) -> None:
         calls = Calls(max_concurrency=1, max_queue=1)
         await calls.come("ab")
-        await calls.come("cd", may_leave=False, has_answers=True)
+        await calls.come("cd", may_leave=False, has_begun=True)
         assert calls.refused == ["d"]
         await calls.all_end()
         assert calls.begun == ["a", "b", "c"]
@@ -252,7 +252,7 @@ class TestTheQueue:
         calls.admission._line._pace = 10.5  # as those before have waited
         await calls.come("c", may_leave=False)
         await calls.come("d", may_leave=False)
-        await calls.come("e", may_leave=False, has_answers=True)
+        await calls.come("e", may_leave=False, has_begun=True)
         assert calls.refused == ["d"]
         await calls.all_end()
         assert calls.begun == ["a", "b", "c", "e"]

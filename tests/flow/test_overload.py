@@ -1,6 +1,7 @@
 """Load shedding: a call goes on at another replica once, and is refused at once where every replica is full."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from mrtr_server.testing import AsyncClient, yes
 from ..support.direct import exchange
 from ..support.effects import EFFECTS, effect, happened
 from ..support.flows import is_state_only
+from ..support.serving import in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -133,3 +135,32 @@ async def test_the_probes_answer_meanwhile() -> None:
         for path in ("/health", "/ready"):
             reply = await exchange(fleet.apps[0], b"", [], method="GET", path=path)
             assert (reply.status, reply.body) == (200, b'{"status":"ok"}')
+
+
+async def test_a_call_that_can_not_move_and_has_begun_completes_where_it_is() -> None:
+    fleet = Fleet(1, max_queue=None, max_concurrency=None, shed_above=1)
+    client = AsyncClient(*fleet.apps, era="2025-06-18")
+    flow = client.flow("pay")
+    assert (await flow.start()).questions
+    holding = asyncio.create_task(AsyncClient(*fleet.apps).call("hold"))
+    await happened("held 0")
+    assert (await client.flow("plain").start()).error.code == -31002, "a new one is refused"
+    assert (await flow.answer(confirm=yes)).text == "paid"
+    fleet.gate.set()
+    await holding
+
+
+async def test_a_tool_that_computes_does_not_hide_who_waits() -> None:
+    app = MRTRServer("computing", keys=[bytes(32)], limits=Limits(max_concurrency=1, max_queue=5))
+
+    @app.tool
+    async def computes() -> str:
+        time.sleep(0.1)  # noqa: ASYNC251  as if it computed: nothing else runs meanwhile
+        return "computed"
+
+    with in_thread(app) as port:
+        clients = [AsyncClient(f"http://127.0.0.1:{port}/mcp") for _ in range(40)]
+        replies = await asyncio.gather(*(client.flow("computes").start() for client in clients))
+    refused = [reply for reply in replies if reply.status == 503]
+    assert len(refused) >= 20, "they would all wait, where nobody sees them"
+    assert {reply.text for reply in replies if reply.status == 200 and not reply.needs_input} == {"computed"}
