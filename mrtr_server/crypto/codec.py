@@ -174,7 +174,9 @@ class SealedCodec:
             raise InvalidRequestState("unknown token version")
         cipher = self._opening.get(raw[1:_HEADER_BYTES])
         if cipher is None:
-            raise InvalidRequestState("sealed under a key that is not in the ring")
+            raise InvalidRequestState(
+                "sealed under a key that is not in the ring. Give every replica all keys of the ring"
+            )
         body = _HEADER_BYTES + NONCE_BYTES
         try:
             return cipher.decrypt(raw[_HEADER_BYTES:body], raw[body:], raw[:_HEADER_BYTES])

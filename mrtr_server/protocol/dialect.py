@@ -27,6 +27,7 @@ from ..errors import (
     ParseError,
     PayloadTooLarge,
     ProtocolError,
+    RateLimited,
     RequestError,
     SessionEnded,
     Unavailable,
@@ -42,6 +43,7 @@ from .messages import (
     JSON,
     NEEDS_TASKS,
     Call,
+    ComeBack,
     NeedsInput,
     Note,
     Outcome,
@@ -159,6 +161,7 @@ class Dialect(ABC):
         InsufficientScope: (403, FORBIDDEN),
         Busy: (503, BUSY),
         OverShare: (429, BUSY),
+        RateLimited: (429, BUSY),
         Unavailable: (503, -32603),
         CutOff: (503, -32603),
         InternalFault: (500, -32603),
@@ -168,6 +171,11 @@ class Dialect(ABC):
 
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
+
+    @property
+    def spoken(self) -> str:
+        """The version of what it writes; empty where that has none."""
+        return self.version
 
     @abstractmethod
     def claims(self, envelope: Envelope) -> bool:
@@ -220,7 +228,7 @@ class Dialect(ABC):
 
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this dialect has none."""
-        if isinstance(note, PageReported):
+        if isinstance(note, (PageReported, ComeBack)):
             return b""
         if isinstance(note, Progress):
             return notification("notifications/progress", progress_params(note))

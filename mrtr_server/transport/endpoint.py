@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from ..concurrency.running import running_task
 from ..errors import (
     CutOff,
     InsufficientScope,
@@ -28,7 +29,7 @@ from ..protocol.messages import Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
 from .challenges import Challenges
-from .connection import Connection, Watch, running_request
+from .connection import Connection, Watch
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
@@ -98,7 +99,7 @@ class Endpoint:
                 await ambiguous(scope, receive, send)
                 return
             repeated = _join_repeated(headers, listed)
-        request = running_request()
+        request = running_task()
         connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
         method = scope["method"]
         if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):
@@ -127,12 +128,14 @@ class Endpoint:
     def _refuse(self, headers: Mapping[bytes, bytes], method: str) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
+            self._refusals.count("origin")
             self._refusals.note(
                 "Refused the origin %r: to let browsers call from there, add it to allowed_origins=",
                 origin.decode("latin-1"),
             )
             return 403, b'{"error":"Origin not allowed"}'
         if self._hosts is not None and not self._host_allowed(headers.get(b"host", b"").decode("latin-1")):
+            self._refusals.count("host")
             self._refusals.note(
                 "Refused the host %r: if clients reach this server by that name, add it to allowed_hosts=",
                 headers.get(b"host", b"").decode("latin-1"),
@@ -203,6 +206,7 @@ class Endpoint:
             user = scope.get("user")
             call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")
+            call.peer = scope.get("client")
             call.scopes = NO_SCOPES if (credentials := scope.get("auth")) is None else scopes_of(credentials)
             del envelope
             self._watch.enter(connection)
@@ -285,6 +289,7 @@ class Endpoint:
             logger.warning("%s was cut off, since the server shuts down", named(call))
             return dialect.error(request_id, CutOff())
         if isinstance(error, PayloadTooLarge):
+            note_refusal(self._refusals, None, error)
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, RequestError):
