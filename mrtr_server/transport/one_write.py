@@ -8,7 +8,7 @@ the head for the first part of the body, so they can go out together. Run a serv
 What uvicorn does stays as it is: this changes only when the bytes are handed to the transport. Where this uvicorn is
 not one that we know, the name stands for uvicorn's own protocol.
 
-With httptools, the endpoint hands over a short response as a whole; see `whole_responses`.
+With httptools, requests are made with less, too; see `whole_responses`.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ except ImportError:  # there is no httptools, or uvicorn has another one
     whole_responses = None
 
 _STATUS_LINE = b"HTTP/1.1 "
+_BLANK_LINE = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "
 
 
@@ -36,23 +37,22 @@ class JoiningTransport:
         transport: the real one.
     """
 
-    __slots__ = ("_held", "is_closing", "transport", "write_now")
+    __slots__ = ("_held", "_write", "is_closing", "transport")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.is_closing = transport.is_closing
-        self.write_now = transport.write
-        """Write bytes while nothing is held back."""
+        self._write = transport.write
         self._held = b""
 
     def write(self, data: bytes) -> None:
         """Write bytes, behind what was held back."""
         if self._held:
             data, self._held = self._held + data, b""
-        elif data.startswith(_STATUS_LINE) and _LENGTH in data:
+        elif data.startswith(_STATUS_LINE) and data.endswith(_BLANK_LINE) and _LENGTH in data:
             self._held = data
             return
-        self.write_now(data)
+        self._write(data)
 
     def flush(self) -> None:
         """Write what is held back, since nothing comes that could go with it."""

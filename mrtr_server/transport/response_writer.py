@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -58,9 +59,11 @@ class ResponseWriter:
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
-        # A server that runs with `one_write` takes it as a whole, unless some middleware wants to see it.
-        whole = getattr(getattr(self._send, "__self__", None), "respond_whole", None)
-        if whole is not None and body and len(body) <= PIECE and not headers and whole(status, JSON_TYPE, body):
+        request: Any = getattr(self._send, "__self__", None)  # None where some middleware wants to see the messages
+        kind: Any = type(request)
+        whole = _find_whole_writer(kind)
+        short = body and len(body) <= PIECE and not headers
+        if short and whole is not None and whole(request, status, JSON_TYPE, body):
             return NOTHING
         start = _start(status, body, headers)
         if len(body) <= PIECE:
@@ -159,6 +162,18 @@ class _Rest:
                     waits_for = throw(error)
                 else:
                     waits_for = next(awaited)
+
+
+@lru_cache(maxsize=16)
+def _find_whole_writer(request: Any) -> Callable[[Any, int, bytes, bytes], bool] | None:
+    """Return what hands a whole response to a server's request, if it is one of a uvicorn that we know."""
+    if "RequestResponseCycle" not in [each.__name__ for each in request.__mro__]:
+        return None
+    try:
+        from .whole_responses import respond_whole, takes_whole
+    except ImportError:  # there is no httptools, or uvicorn is another one
+        return None
+    return respond_whole if takes_whole(request) else None
 
 
 def _start(status: int, body: bytes, headers: Headers) -> Message:

@@ -1,9 +1,10 @@
 """Responses that uvicorn's httptools protocol takes as a whole, in place of messages that it takes apart.
 
-The endpoint has a short response complete, its headers known. By `respond_whole` it goes out as it is, without two
-messages, and two regular expressions for each header. The requests are made with less, too, and a connection has one
-timer for all the times that it is idle. Whatever is not ordinary is left to uvicorn: pipelined requests, upgrades, HTTP
-1.0, limits of connections, the access log, streams.
+The endpoint has a short response complete, its headers known. By `respond_whole` it goes out as it is, in one write,
+without two messages, and two regular expressions for each header. `WholeResponses` also makes requests with less, and
+has one timer for all the times that a connection is idle. Whatever is not ordinary is left to uvicorn: pipelined
+requests, upgrades, HTTP 1.0, limits of connections, the access log, streams. So is everything where this uvicorn is not
+one that we know.
 """
 
 import asyncio
@@ -60,31 +61,37 @@ class Cycle(RequestResponseCycle):
         self.message_event.clear()
         return {"type": "http.request", "body": body, "more_body": False}
 
-    def respond_whole(self, status: int, kind: bytes, body: bytes) -> bool:
-        """Write a response at once; return False if it has to go by `send`.
 
-        Args:
-            status: of the response.
-            kind: its `content-type`.
-            body: the whole of it.
-        """
-        if self.flow.write_paused or self.disconnected or self.response_started or self.access_log:
-            return False
-        defaults = _written(self.default_headers)
-        if defaults is None or self.scope["method"] == "HEAD":
-            return False
-        self.response_started = self.response_complete = True
-        self.waiting_for_100_continue = False
-        last = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
-        self.transport.write_now(  # type: ignore[attr-defined]
-            b"%b%bcontent-length: %d\r\ncontent-type: %b%b%b"
-            % (STATUS_LINE[status], defaults, len(body), kind, last, body)
-        )
-        self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
-        return True
+def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: bytes) -> bool:
+    """Write a response at once; return False if it has to go by `send`.
+
+    Args:
+        cycle: the request.
+        status: of the response.
+        kind: its `content-type`.
+        body: the whole of it.
+    """
+    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
+        return False
+    defaults = _written(cycle.default_headers)
+    if defaults is None or cycle.scope["method"] == "HEAD":
+        return False
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    last = b"\r\n\r\n" if cycle.keep_alive else b"\r\nconnection: close\r\n\r\n"
+    cycle.transport.write(
+        b"%b%bcontent-length: %d\r\ncontent-type: %b%b%b" % (STATUS_LINE[status], defaults, len(body), kind, last, body)
+    )
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
+
+
+def takes_whole(cycle: type) -> bool:
+    """Return whether requests of a class are uvicorn's, or ours, and so take a response by `respond_whole`."""
+    return cycle is Cycle or (cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle))
 
 
 class WholeResponses(HttpToolsProtocol):
@@ -149,7 +156,7 @@ def whole_responses(base: Any) -> Any:
     """Return a protocol that also takes whole responses; `base` itself where this uvicorn is not one that we know.
 
     Args:
-        base: the protocol, on a transport with `write_now` and `flush`; see `one_write`.
+        base: the protocol, on a transport with `flush`; see `one_write`.
     """
     if not issubclass(base, HttpToolsProtocol) or not is_known(HttpToolsProtocol, RequestResponseCycle):
         return base

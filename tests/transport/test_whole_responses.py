@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from mrtr_server import MRTRServer
 from mrtr_server.transport import whole_responses
 from mrtr_server.transport.one_write import one_write
-from mrtr_server.transport.whole_responses import Cycle, is_known
+from mrtr_server.transport.response_writer import _find_whole_writer
+from mrtr_server.transport.whole_responses import is_known, respond_whole
 
 from ..support.serving import in_thread
 
 OURS = one_write(HttpToolsProtocol)
+BOTH = pytest.mark.parametrize("protocol", [OURS, HttpToolsProtocol], ids=["ours", "uvicorns"])
 LAST = "Connection: close"
 
 app = MRTRServer("whole")
@@ -28,17 +31,27 @@ async def say(text: str, times: int = 1) -> str:
 
 
 @pytest.fixture
-def whole(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Return a list that fills with what each `respond_whole` returned."""
     taken: list[bool] = []
 
-    class Counted(Cycle):
-        def respond_whole(self, status: int, kind: bytes, body: bytes) -> bool:
-            taken.append(super().respond_whole(status, kind, body))
-            return taken[-1]
+    def counted(request: Any, status: int, kind: bytes, body: bytes) -> bool:
+        taken.append(respond_whole(request, status, kind, body))
+        return taken[-1]
 
-    monkeypatch.setattr(whole_responses, "Cycle", Counted)
-    return taken
+    monkeypatch.setattr(whole_responses, "respond_whole", counted)
+    _find_whole_writer.cache_clear()
+    yield taken
+    _find_whole_writer.cache_clear()
+
+
+async def by_messages(scope: Any, receive: Any, send: Any) -> None:
+    """Serve the application behind middleware, so that each response goes by messages."""
+
+    async def passed_on(message: Any) -> None:
+        await send(message)
+
+    await app(scope, receive, passed_on)
 
 
 def call(
@@ -71,6 +84,7 @@ def bytes_of(protocol: Any, request: bytes, server: Any = app, **options: Any) -
         return re.sub(rb"date: [^\r]*", b"date: now", exchange(port, request))
 
 
+@BOTH
 class TestTheBytes:
     @pytest.mark.parametrize(
         ("request_", "taken"),
@@ -88,27 +102,33 @@ class TestTheBytes:
             pytest.param(call("x", LAST, times=300_000), [], id="a long response"),
         ],
     )
-    def test_are_uvicorns(self, request_: bytes, taken: list[bool], whole: list[bool]) -> None:
-        assert bytes_of(OURS, request_) == bytes_of(HttpToolsProtocol, request_)
+    def test_are_uvicorns(self, protocol: Any, request_: bytes, taken: list[bool], whole: list[bool]) -> None:
+        assert bytes_of(protocol, request_) == bytes_of(HttpToolsProtocol, request_, by_messages)
         assert whole[: len(taken)] == taken
         assert all(whole) == all(taken)
 
-    def test_of_configured_headers_are_uvicorns(self, whole: list[bool]) -> None:
+    def test_of_configured_headers_are_uvicorns(self, protocol: Any, whole: list[bool]) -> None:
         added = {"headers": [("X-Served-By", "one")]}
-        assert bytes_of(OURS, call("one", LAST), **added) == bytes_of(HttpToolsProtocol, call("one", LAST), **added)
+        assert bytes_of(protocol, call("one", LAST), **added) == bytes_of(
+            HttpToolsProtocol, call("one", LAST), by_messages, **added
+        )
         assert whole == [True]
 
-    def test_of_headers_that_a_server_writes_itself_go_uvicorns_way(self, whole: list[bool]) -> None:
+    def test_of_headers_that_a_server_writes_itself_go_uvicorns_way(self, protocol: Any, whole: list[bool]) -> None:
         added = {"headers": [("Connection", "close")]}
-        assert bytes_of(OURS, call("one"), **added) == bytes_of(HttpToolsProtocol, call("one"), **added)
+        assert bytes_of(protocol, call("one"), **added) == bytes_of(
+            HttpToolsProtocol, call("one"), by_messages, **added
+        )
         assert whole == [False]
 
-    def test_without_any_header_of_the_server_are_uvicorns(self, whole: list[bool]) -> None:
+    def test_without_any_header_of_the_server_are_uvicorns(self, protocol: Any, whole: list[bool]) -> None:
         bare = {"date_header": False, "server_header": False}
-        assert bytes_of(OURS, call("one", LAST), **bare) == bytes_of(HttpToolsProtocol, call("one", LAST), **bare)
+        assert bytes_of(protocol, call("one", LAST), **bare) == bytes_of(
+            HttpToolsProtocol, call("one", LAST), by_messages, **bare
+        )
         assert whole == [True]
 
-    def test_pass_through_middleware(self, whole: list[bool]) -> None:
+    def test_pass_through_middleware(self, protocol: Any, whole: list[bool]) -> None:
         async def around(scope: Any, receive: Any, send: Any) -> None:
             async def adding(message: Any) -> None:
                 if message["type"] == "http.response.start":
@@ -117,7 +137,7 @@ class TestTheBytes:
 
             await app(scope, receive, adding)
 
-        assert b"x-around: yes" in bytes_of(OURS, call("one", LAST), around)
+        assert b"x-around: yes" in bytes_of(protocol, call("one", LAST), around)
         assert whole == []
 
 
