@@ -340,9 +340,9 @@ class Context:
     def close_stream(self, retry: float = 1.0) -> Awaitable[None]:
         """Let the client go while the function works on; it comes back for the result (Transports, Sending Messages).
 
-        For work that takes longer than a proxy leaves a response open. It is for clients of 2025-11-25 over HTTP: their
-        response is closed, and they come back to any replica. For all others nothing happens. In a plain `def`, don't
-        await it.
+        For work that takes longer than a proxy leaves a response open. It is for clients whose version tells them to
+        come back to a response that was closed; they do, to any replica. For all others nothing happens. In a plain
+        `def`, don't await it.
 
         Args:
             retry: when the client is to come back, in seconds.

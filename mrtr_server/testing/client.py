@@ -182,7 +182,7 @@ class Client(Calls[Reply, list[Reply]]):
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
         capabilities: what the client declares; every capability of its era if left out.
         tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end. It is for the newest
-            era, and for 2025-11-25.
+            era, and the newest of those with a handshake.
         era: the version of the protocol that it speaks, by its date; the newest if left out. A client of one of the
             handshake era answers while its call is open. A name in `MRTRServer(dialects=...)` counts, too.
         dialect: what `era` was called in 0.1.
@@ -226,7 +226,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
         capabilities: what the client declares; every capability of its era if left out.
         tasks: whether it accepts tasks, too. A call that becomes a task is followed to its end. It is for the newest
-            era, and for 2025-11-25.
+            era, and the newest of those with a handshake.
         era: the version of the protocol that it speaks, by its date; the newest if left out. A client of one of the
             handshake era answers while its call is open. A name in `MRTRServer(dialects=...)` counts, too.
         dialect: what `era` was called in 0.1.

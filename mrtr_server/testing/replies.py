@@ -253,7 +253,7 @@ class Reply:
     @property
     def _task_fields(self) -> JSON:
         result: JSON = self.message.get("result", {})
-        fields = result.get("task")  # as the reply to a call of 2025-11-25 has it
+        fields = result.get("task")  # as the reply to a call of the handshake era has it
         return fields if isinstance(fields, dict) else result
 
     @property
