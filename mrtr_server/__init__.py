@@ -51,6 +51,7 @@ from .protocol.content import ResourceLink as ResourceLink
 from .protocol.content import TextContent as TextContent
 from .protocol.content import ToolAnnotations as ToolAnnotations
 from .protocol.content import ToolResult as ToolResult
+from .rates.rate_limits import RateLimits as RateLimits
 from .registration.declarations import Depends as Depends
 from .schema.arguments import Header as Header
 from .server import MRTRServer as MRTRServer
@@ -60,6 +61,7 @@ from .storage.base import TaskStore as TaskStore
 from .storage.memory import InProcessStore as InProcessStore
 from .storage.pubsub import Fanout as Fanout
 from .storage.tasks import TaskRow as TaskRow
+from .telemetry.choice import OpenTelemetry as OpenTelemetry
 
 if _typing.TYPE_CHECKING:
     from .storage.sql.store import SQLStore as SQLStore

@@ -39,6 +39,8 @@
     │       ├── Declined            the user said no, where no tool result can say so
     │       ├── NoSharedStore       what is asked while a call is open needs a store that all workers share
     │       ├── Busy                draining or overloaded, and the client can't continue elsewhere
+    │       │   ├── Overloaded      more calls wait than may, or for longer, and other replicas are full, too
+    │       │   ├── RateLimited     a caller or an address has sent more in a time than it may
     │       │   ├── Full            all callers together have used up a limit of the server
     │       │   │   └── OverShare   one caller has used up its share of a limit; others have not
     │       │   └── Unavailable     the shared store is away
@@ -52,6 +54,7 @@ Errors carry meaning; `Dialect.codes` has their HTTP statuses and JSON-RPC codes
 exception that is not here: it fails a test, so it is an `AssertionError`.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -441,9 +444,62 @@ class Busy(RequestError):
     """
 
     retry_after = 1.0
+    nothing_was_done: ClassVar[bool] = False
+    """Whether it is certain that nothing was done, so that it is no outcome of a round that is redeemed once."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__("The server can't take this request now; send it again later")
+        self.retry_after = retry_after
+
+
+class Overloaded(Busy):
+    """More calls wait than may wait, or would wait for longer than they may, and other replicas are full, too.
+
+    Args:
+        retry_after: when to send the request again, in seconds.
+    """
+
+    nothing_was_done = True
+
+    def __init__(self, retry_after: float) -> None:
+        seconds = math.ceil(retry_after)
+        RequestError.__init__(
+            self,
+            f"The server has too much to do. Nothing was done; send the request again after {seconds} s",
+            {"retryAfter": seconds},
+        )
+        self.retry_after = retry_after
+
+
+class RateLimited(Busy):
+    """A caller or an address has sent more in a time than it may. Nothing was done.
+
+    Args:
+        limit: its name in `RateLimits`.
+        rate: how much may be sent, such as "5/minute".
+        retry_after: when there is room for one more, in seconds.
+    """
+
+    nothing_was_done = True
+    WHAT: ClassVar = {
+        "per_principal": "calls of one caller",
+        "per_tool": "calls of this tool by one caller",
+        "per_address": "calls from one address",
+        "per_flow": "rounds of one call",
+        "other_requests": "other requests of one caller",
+    }
+    """What is counted by each limit, for the message."""
+
+    def __init__(self, limit: str, rate: str, retry_after: float) -> None:
+        seconds = math.ceil(retry_after)
+        RequestError.__init__(
+            self,
+            f"The rate limit for {self.WHAT[limit]} is used up ({rate}). Nothing was done; send the request again "
+            f"after {seconds} s",
+            {"limit": limit, "value": rate, "retryAfter": seconds},
+        )
+        self.limit = limit
+        self.rate = rate
         self.retry_after = retry_after
 
 
@@ -513,6 +569,8 @@ class NotExecuted(Unavailable):
     Args:
         reference: names the entry in the server's log.
     """
+
+    nothing_was_done = True
 
     def __init__(self, reference: str) -> None:
         super().__init__(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .errors import OverBudget, SetupError
+from .given import KnowsGiven
 
 LONGEST_KEY = 256
 """Characters of a progress token, of the id of a request, of a key; or digits, where it is a number."""
@@ -54,7 +55,7 @@ def share_of(total: int, part: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(KnowsGiven):
     """Limits of requests and flows. Every default is safe to keep.
 
     Args:
@@ -97,12 +98,18 @@ class Limits:
             for callers that use less than it. Callers without authentication may use all.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
             turn. None for any number.
+        max_queue: how many calls wait at most, for `max_concurrency`. A call above that is handed to another replica;
+            if that has too much to do as well, or the call can't continue elsewhere, it is refused with a 503. Twice
+            as many may wait that bring answers of people. None for any number.
+        queue_seconds: how long a call waits for its turn at most, in seconds; twice as long if it brings answers. One
+            that would wait for longer, as far as that is known, is handed over or refused at once. None for any time.
         shed_above: how many such calls, running or waiting, a process takes before it hands calls to other replicas. A
             new call is handed back at once. If there are still too many, since some can't continue elsewhere, running
             calls are handed back at their next step or `ctx.checkpoint()`. None for never.
 
     Raises:
-        SetupError: a limit is not positive, `json_depth` is over what the parser accepts, or `caller_share` is over 1.
+        SetupError: a limit is not positive, `json_depth` is over what the parser accepts, `caller_share` is over 1, or
+            there is a queue without `max_concurrency`.
     """
 
     body_bytes: int = 4 * 1024 * 1024
@@ -133,6 +140,8 @@ class Limits:
     listeners: int = 1000
     caller_share: float = 0.1
     max_concurrency: int | None = None
+    max_queue: int | None = None
+    queue_seconds: float | None = None
     shed_above: int | None = None
 
     def __post_init__(self) -> None:
@@ -144,6 +153,9 @@ class Limits:
             raise SetupError("Limits(json_depth=...) can be 200 at most: the JSON parser stops there")
         if self.caller_share > 1:
             raise SetupError("Limits(caller_share=...) can be 1 at most: the whole")
+        for name in ("max_queue", "queue_seconds"):
+            if self.max_concurrency is None and getattr(self, name) is not None:
+                raise SetupError(f"Limits({name}=...) needs max_concurrency=...: without it, no call ever waits")
 
     def share_of(self, total: int) -> int:
         """Return how much of a total one authenticated caller may use.

@@ -38,6 +38,8 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "caller_share": 0.1,
         "open_requests": 1000,
         "max_concurrency": None,
+        "max_queue": None,
+        "queue_seconds": None,
         "shed_above": None,
     }
 
@@ -63,3 +65,11 @@ def test_limits_are_given_by_name_and_stay() -> None:
         Limits(3)  # type: ignore[call-arg]
     with pytest.raises(FrozenInstanceError):
         limits.rounds = 4  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["max_queue", "queue_seconds"])
+def test_who_never_waits_has_no_queue(name: str) -> None:
+    wrong: dict[str, Any] = {name: 5}
+    with pytest.raises(SetupError, match=rf"Limits\({name}=...\) needs max_concurrency"):
+        Limits(**wrong)
+    assert Limits(max_concurrency=1, **wrong).max_concurrency == 1

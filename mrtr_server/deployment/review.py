@@ -9,6 +9,7 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
 from ..registration.registry import Registry
 from ..storage.factory import ENVIRONMENT as DATABASE
+from .environment import unknown_variables
 from .settings import Settings
 from .shared_resources import SharedResources
 
@@ -52,6 +53,7 @@ def review(
         workers: how many processes are to serve it, on all machines.
     """
     found = [
+        *(Finding("warning", "environment", advice) for advice in unknown_variables().values()),
         *_review_deployment(settings, registry, shared, workers),
         *_review_access(settings, registry, host, experiments),
         *_review_descriptions(registry),
@@ -82,12 +84,27 @@ def _review_deployment(
                     f"there is none, so the {what} of {', '.join(tools)} stay in one process, and end with it. Set"
                 )
                 yield Finding("error" if workers > 1 else "warning", "database", f"{message} {DATABASE}")
+    yield from _review_rates(settings, registry, workers)
     if settings.debug:
         yield Finding("warning", "debug", "debug=True shows clients what went wrong inside; leave it out in production")
     if isinstance(settings.codec, SignedCodec):
         yield Finding(
             "warning", "codec", "SignedCodec lets clients read their states, with all answers in them; leave codec= out"
         )
+
+
+def _review_rates(settings: Settings[Any], registry: Registry, workers: int) -> Iterator[Finding]:
+    limits = settings.rate_limits
+    has_rates = limits is not None or any(tool.rate is not None for tool in registry.tools.values())
+    if has_rates and workers > 1 and (limits is None or limits.storage is None):
+        yield Finding(
+            "warning",
+            "rate_limits",
+            f"each of the {workers} processes counts by itself, so callers may call up to {workers} times as often; "
+            "set RateLimits(storage=...) to a Redis or Valkey server",
+        )
+    if limits is not None and (unknown := sorted(limits.per_tool.keys() - registry.tools.keys())):
+        yield Finding("warning", "rate_limits", f"per_tool names no tool of this server: {', '.join(unknown)}")
 
 
 def _review_access(
@@ -99,12 +116,11 @@ def _review_access(
             "auth",
             f"anyone who reaches {host} may call every tool: pass auth=, or let only a gateway reach it that has some",
         )
-    if "*" in settings.allowed_origins:
-        yield Finding(
-            "warning",
-            "allowed_origins",
-            'with "*", any page that a user opens can call the server; list your origins',
-        )
+    for option in ("allowed_origins", "cors_origins"):
+        if "*" in getattr(settings, option):
+            yield Finding(
+                "warning", option, 'with "*", any page that a user opens can call the server; list your origins'
+            )
     if registry.callbacks and settings.base_url is None:
         yield Finding(
             "warning",

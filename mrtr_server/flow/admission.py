@@ -1,19 +1,26 @@
 """Which calls run here and now, which wait their turn, and which continue elsewhere."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
+from ..errors import Overloaded
 from ..limits import Limits
+from .overload import Overload
+from .waiting_line import WaitingLine
+
+OTHERS_FULL_SECONDS = 1.0
+"""How long a replica takes the others to be as full as itself, in seconds, after one of them has shed a call to it."""
 
 
 class Admission:
     """Lets calls in: all at once, unless the server is draining or has limits to hold.
 
     Args:
-        limits: its `max_concurrency` and `shed_above` count.
+        limits: its `max_concurrency`, `max_queue`, `queue_seconds` and `shed_above` count.
         shutdown: the end of the server.
     """
 
@@ -27,8 +34,12 @@ class Admission:
         """Whether every call may run at once, so that none need be counted."""
         self._in_flight = 0
         self._running = 0
-        self._waiting: dict[asyncio.Future[bool], None] = {}
+        self._line = WaitingLine(limits)
+        self._others_full_until = 0.0
+        self._sheds_left = self._most
+        """How many calls may yet be handed over for want of room: as many as have run here, and no more at once."""
         self._watching: set[_Watching] = set()
+        self._overload = Overload()
 
     @property
     def is_full(self) -> bool:
@@ -36,9 +47,19 @@ class Admission:
         return self.draining or self._in_flight >= self._shed_above
 
     @property
+    def has_no_room(self) -> bool:
+        """Whether a new call would not be let in."""
+        return self.is_full or self._is_refused(1)
+
+    @property
     def should_yield(self) -> bool:
         """Whether running calls are to continue elsewhere, from their next boundary."""
-        return self.draining or self._in_flight > self._shed_above
+        return self.draining or (self._in_flight > self._shed_above and not self._others_are_full)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their turn."""
+        return len(self._line)
 
     # Draining
 
@@ -73,24 +94,38 @@ class Admission:
 
     # Calls
 
-    async def enter(self, may_leave: Callable[[], bool]) -> bool:
+    async def enter(self, may_leave: Callable[[], bool], *, was_shed: bool = False, has_answers: bool = False) -> bool:
         """Wait for the turn of a call, the first to come being the first to run.
 
         Args:
             may_leave: says whether the call may be handed back.
+            was_shed: whether it comes from a replica that had too much to do.
+            has_answers: whether people have answered in its earlier rounds. Twice as many of these may wait, and twice
+                as long.
 
         Returns:
             True if it runs here, and then `leave` must be called when it has; False if it is to be handed back.
+
+        Raises:
+            Overloaded: too many wait already, or it has waited for too long, and it can't continue elsewhere.
         """
-        if self.is_full and may_leave():
-            return False
+        share = 2 if has_answers else 1
+        is_refused = self._is_refused(share)
+        if is_refused or self.is_full:
+            if was_shed:
+                self._others_full_until = time.monotonic() + OTHERS_FULL_SECONDS
+            if (self.draining or self._may_shed) and may_leave():
+                if not self.draining:
+                    self._sheds_left -= 1
+                    self.note_turned_away()
+                return False
+            if is_refused:
+                self.note_turned_away()
+                raise Overloaded(self._line.retry_after)
         self._in_flight += 1
-        if self._running < self._most:
-            self._running += 1
-            return True
         runs = False
         try:
-            runs = await self._turn(may_leave)
+            runs = await self._turn(may_leave, share)
         finally:
             if not runs:
                 self._in_flight -= 1
@@ -99,32 +134,67 @@ class Admission:
     def leave(self) -> None:
         """Note that a call that was let in is over; let the next one run."""
         self._in_flight -= 1
+        self._overload.look()
+        self._sheds_left = min(self._sheds_left + 1, self._most)
         self._pass_on()
 
-    async def _turn(self, may_leave: Callable[[], bool]) -> bool:
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    def note_turned_away(self) -> None:
+        """Note that a call is not to run here; the log says once that there is too much to do."""
+        if not self.draining:
+            self._overload.note(self._running, len(self._line))
+
+    def _is_refused(self, share: int) -> bool:
+        return self._running >= self._most and self._line.refuses(share)
+
+    @property
+    def _others_are_full(self) -> bool:
+        return self._line.has_limits and time.monotonic() < self._others_full_until
+
+    @property
+    def _may_shed(self) -> bool:
+        """Whether a call may be handed over for want of room. Each costs one more request, also where all are full."""
+        return not self._line.has_limits or (self._sheds_left > 0 and not self._others_are_full)
+
+    async def _turn(self, may_leave: Callable[[], bool], share: int) -> bool:
+        if self._running < self._most:
+            self._running += 1
+            if self._line.has_limits:
+                await self._let_others_come()
+            return True
+        turn = self._line.join(share)
 
         def turn_away() -> None:
             if not turn.done() and may_leave():
                 turn.set_result(False)
 
-        self._waiting[turn] = None
         try:
             with self.on_drain(turn_away):
-                return await turn
+                runs = await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and turn.done() and turn.result():  # its turn came just as the client left
                 self._pass_on()
             raise
         finally:
-            del self._waiting[turn]
+            self._line.leave(turn)
+        if runs is None:
+            self.note_turned_away()
+            raise Overloaded(self._line.retry_after)
+        return runs
+
+    async def _let_others_come(self) -> None:
+        """Let the calls join the line that have come already, so that those are told now for which it is too long.
+
+        A handler that computes would let nobody be told anything, and no line would ever be seen.
+        """
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self._pass_on()
+            raise
 
     def _pass_on(self) -> None:
-        for turn in self._waiting:
-            if not turn.done():
-                turn.set_result(True)
-                return
-        self._running -= 1
+        if not self._line.next_turn():
+            self._running -= 1
 
 
 class _Watching:

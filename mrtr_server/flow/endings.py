@@ -14,7 +14,8 @@ from .journal import Journal
 class YieldReason(Enum):
     """Why a round ends with its journal alone, to be continued by another round."""
 
-    BUSY = "the server drains, or has too much to do"
+    DRAINING = "the server drains"
+    FULL = "the server has too much to do, and another replica may have less"
     STATE_FIRST = "the client needs a state before anything has an effect"
     LEASE_IN_DOUBT = "another replica or worker may run the same round by now"
     OWN_STATE = "the handler keeps a state of its own, and is to run again"

@@ -12,7 +12,9 @@ from ..crypto.codec import Codec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported, Question
+from ..rates.rate_limiter import RateLimiter
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from .admission import Admission
@@ -34,7 +36,7 @@ from .journal import Journal, binding
 from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
-from .single_use import Redeemer
+from .single_use import REDEEMED_FOR, Redeemer
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
@@ -45,6 +47,9 @@ RETRY_AFTER = 1.0
 
 Opened = tuple[Journal, list[str]]
 """The flow that a call belongs to, and what its states are bound to."""
+
+RunRound = Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
+"""Runs a round of a call whose state is open, or that has none."""
 
 
 class RoundService:
@@ -57,6 +62,7 @@ class RoundService:
         limits: what a flow may use.
         admission: says what runs here and now.
         callbacks: knows what pages have reported.
+        rates: counts rounds, where calls have a rate.
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: returns the time in seconds since the epoch.
@@ -71,6 +77,7 @@ class RoundService:
         limits: Limits,
         admission: Admission,
         callbacks: Callbacks,
+        rates: RateLimiter,
         *,
         audience: str,
         require_shared_store: Callable[[str], None],
@@ -85,15 +92,15 @@ class RoundService:
         self._limits = limits
         self._admission = admission
         self._callbacks = callbacks
+        self._rates = rates
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
         self._clock = clock
         self._warned: set[str] = set()
+        self._refusals = RefusalLog()
 
-    def deliver(
-        self, handler: Handler, call: Call, run: Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
-    ) -> Awaitable[Outcome]:
+    def deliver(self, handler: Handler, call: Call, run: RunRound) -> Awaitable[Outcome]:
         """Run a delivery of a call, or return the outcome of an earlier one if its state is redeemed once.
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
@@ -108,12 +115,35 @@ class RoundService:
                 answers.
         """
         if call.state is None:
-            return run(None, None)
-        opened = self.open_state(handler, call)  # what does not open is not redeemed
+            return self._deliver_first(call, run) if self._rates.is_on else run(None, None)
+        # What does not open is not redeemed. What has expired may be, if it was before.
+        opened = self.open_state(handler, call, grace=call.grace + REDEEMED_FOR)
+        if self._rates.is_on:
+            return self._deliver_counted(handler, call, run, opened)
+        return self._deliver(handler, call, run, opened)
+
+    async def _deliver_first(self, call: Call, run: RunRound) -> Outcome:
+        """Run a first round, unless the same request was answered with questions too often."""
+        bound_to = binding(self._audience, call)  # now, since the handler may change the arguments
+        await self._rates.admit_repetition(call, bound_to)
+        outcome = await run(None, None)
+        if isinstance(outcome, NeedsInput) and outcome.questions:
+            await self._rates.count_question(call, bound_to)
+        return outcome
+
+    async def _deliver_counted(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Outcome:
+        """Run a round that carries a state, unless its flow has had too many."""
+        await self._rates.admit_round(opened[0].flow)
+        return await self._deliver(handler, call, run, opened)
+
+    def _deliver(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Awaitable[Outcome]:
         journal, _ = opened
-        if not (handler.single_use or journal.single_use):
-            return run(opened, None)
-        return self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
+        expires = journal.expires + call.grace
+        if handler.single_use or journal.single_use:
+            return self._redeemer.once(call, expires, lambda lease: run(opened, lease))
+        if expires <= self._clock():
+            raise self._refused(handler, call, InvalidRequestState("expired"))
+        return run(opened, None)
 
     async def run(
         self,
@@ -153,26 +183,26 @@ class RoundService:
                 return Refused(error) if isinstance(error, Refusal) else Failed(error)
             if not isinstance(result, InputRequired):
                 return Completed(result)
-            journal, bound_to = Journal(self._clock()), binding(self._audience, call)
+            journal, bound_to = self._begin_flow(call), binding(self._audience, call)
             end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
-            journal, bound_to = opened or self.open_state(handler, call)
+            journal, bound_to = opened or self.open_state(handler, call, grace=call.grace)
             unsealed = handler.single_use and call.state is None
             if is_open and not unsealed and not (journal.answers and self._callbacks.known):  # nothing to wait for
                 end = await self._begin(handler, arguments, call, journal, outlet, lease, NO_REPORTS, may_become_task)
             else:
                 end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
+            case Asking():
+                return self._seal(handler, call, journal, bound_to, end.questions)
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
                 return end
-            case Asking(questions):
-                return self._seal(handler, call, journal, bound_to, questions)
             case Yielded(why):
-                self._refuse_in_doubt(handler, journal, why)
-                return self._seal(handler, call, journal, bound_to, {}, keeps_state=why is YieldReason.OWN_STATE)
+                self._take_yield(handler, call, journal, why)
+                return self._seal(handler, call, journal, bound_to, {}, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
                 return self._seal(handler, call, journal, bound_to, {}) if unsealed else end
@@ -204,8 +234,12 @@ class RoundService:
         begin = partial(self._begin, handler, arguments, call, journal, outlet, lease, reports, may_become_task)
         if self._admission.is_open:
             return await begin()
-        if not await self._admission.enter(lambda: self._may_leave(call, journal)):
-            return Yielded(YieldReason.BUSY)
+        if not await self._admission.enter(
+            lambda: self._may_leave(call, journal),
+            was_shed=journal.shed,
+            has_answers=call.state is not None and bool(journal.answers),
+        ):
+            return Yielded(self._why_leave())
         try:
             return await begin()
         finally:
@@ -245,14 +279,17 @@ class RoundService:
             return YieldReason.STATE_FIRST
         if lease is not None and lease.in_doubt:  # better over budget than twice
             return YieldReason.LEASE_IN_DOUBT
-        return YieldReason.BUSY if self._admission.should_yield and self._may_leave(call, journal) else None
+        return self._why_leave() if self._admission.should_yield and self._may_leave(call, journal) else None
+
+    def _why_leave(self) -> YieldReason:
+        return YieldReason.DRAINING if self._admission.draining else YieldReason.FULL
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)
 
     async def _reports(self, call: Call, journal: Journal) -> Reports[YieldReason]:
         def should_yield() -> YieldReason | None:
-            return YieldReason.BUSY if self._admission.draining and self._may_leave(call, journal) else None
+            return YieldReason.DRAINING if self._admission.draining and self._may_leave(call, journal) else None
 
         try:
             return await self._reported(journal, should_yield)
@@ -267,14 +304,20 @@ class RoundService:
                 journal.forget(key, question)
         return reports
 
-    def open_state(self, handler: Handler, call: Call) -> Opened:
+    def open_state(self, handler: Handler, call: Call, *, grace: float = 0.0) -> Opened:
         """Open the flow that a call belongs to: that of its state, or a new one.
+
+        Args:
+            handler: what the call is of.
+            call: the request.
+            grace: how long after its expiry the state still counts, in seconds.
 
         Raises:
             RequestError: the state does not open, the call has too many answers, or it can neither be served now nor go
                 on elsewhere.
         """
         if not self._admission.is_open and self._admission.is_full and not call.can_retry:
+            self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)
         bound_to = call.binding
         if bound_to is None:
@@ -283,19 +326,30 @@ class RoundService:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
-            return Journal(self._clock()), bound_to
+            return self._begin_flow(call), bound_to
         try:
             if not isinstance(call.state, str):
                 raise InvalidRequestState("not a string")
             if len(call.state) > self._longest_state:
                 raise InvalidRequestState("too large")
             payload = call.state.encode() if self._is_plain(call) else self._codec.unseal(call.state)
-            journal = Journal.load(payload, bound_to, self._clock())
+            journal = Journal.load(payload, bound_to, self._clock(), grace)
         except InvalidRequestState as refused:
-            logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
-            raise
+            raise self._refused(handler, call, refused) from None
+        if call.facts is not None:
+            call.facts.resume(journal)
         journal.deliver(call.answers or {})
         return journal, bound_to
+
+    def _begin_flow(self, call: Call) -> Journal:
+        journal = Journal(self._clock())
+        if call.facts is not None:
+            call.facts.begin(journal)
+        return journal
+
+    def _refused(self, handler: Handler, call: Call, error: InvalidRequestState) -> InvalidRequestState:
+        self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, error.reason)
+        return error
 
     def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
@@ -367,7 +421,10 @@ class RoundService:
             journal.hand_over(self._limits)
         return end
 
-    def _refuse_in_doubt(self, handler: Handler, journal: Journal, why: YieldReason) -> None:
+    def _take_yield(self, handler: Handler, call: Call, journal: Journal, why: YieldReason) -> None:
+        """Note why a round is to be continued elsewhere. Raises `NotExecuted` if it never began."""
+        if call.facts is not None:
+            call.facts.yielded = why
         if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
             raise NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
 
@@ -391,19 +448,19 @@ class RoundService:
         journal: Journal,
         bound_to: list[str],
         questions: dict[str, Question],
-        *,
-        keeps_state: bool = False,
+        why: YieldReason | None = None,
     ) -> NeedsInput:
+        journal.shed = why is YieldReason.FULL
         try:
             digests: dict[str, str] = {}
             for key, question in questions.items():
                 digests[key] = question.digest
-            journal.count_round(digests, self._limits, keeps_state=keeps_state)
+            journal.count_round(digests, self._limits, keeps_state=why is YieldReason.OWN_STATE)
             seconds = self._limits.state_seconds if handler.answer_within is None else handler.answer_within
             now = self._clock()
             payload = journal.dump(bound_to, now, seconds, self._limits)
         except OverBudget as error:
-            logger.warning("%s %r: %s", bound_to[2], handler.name, error.message)
+            self._refusals.note("%s %r: %s", bound_to[2], handler.name, error.message)
             raise
         if journal.single_use:
             self._require_shared_store(handler.name)

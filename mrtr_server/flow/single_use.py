@@ -13,8 +13,9 @@ from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_bytes
-from ..errors import InternalFault, InvalidRequestState, NotExecuted, RequestError, StoreUnavailable
+from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StoreUnavailable
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.lease import GRACE_SECONDS, Lease
@@ -36,6 +37,10 @@ long in all, and for the attempt that is under way then."""
 RECORD_INTERVAL = 0.5
 """How often it is offered from then on, in seconds, until the state has expired."""
 
+REDEEMED_FOR = CLOCK_SKEW_SECONDS
+"""How long after its expiry a state is remembered that was redeemed in time, in seconds: its round may have to run
+again since its replica has died, and deliveries may ask for the outcome."""
+
 MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
 """How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
 
@@ -55,6 +60,7 @@ class _Delivery:
         call: the request.
         state, answers: their digests.
         expires: when the state expires, in seconds since the epoch.
+        is_late: whether it had expired when this delivery came.
         run: runs the handler.
         client_left: whether the client has gone.
         result: that of the round, once it has run here.
@@ -68,6 +74,7 @@ class _Delivery:
     state: str
     answers: str
     expires: float
+    is_late: bool
     run: Run
     client_left: bool = False
     result: RoundResult | None = None
@@ -114,6 +121,7 @@ class Redeemer:
         self._codec = codec
         self._lease = lease
         self._clock = clock
+        self._refusals = RefusalLog()
         self._outlives = outlives
         self._under_way: set[asyncio.Task[None]] = set()
         self._unrecorded: dict[str, _Delivery] = {}
@@ -124,8 +132,9 @@ class Redeemer:
     ) -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
 
-        A client that leaves does not end what has begun: it runs to its end, and is recorded, where that outlives its
-        request.
+        A client that leaves does not end what has begun: it runs to its end, and is recorded, if it `outlives` its
+        request. A delivery that comes when the state has expired begins nothing. But what began before has its outcome,
+        if need be by running again, for `REDEEMED_FOR`.
 
         Args:
             call: the request; its state has been opened.
@@ -141,7 +150,8 @@ class Redeemer:
         state = purpose + str(call.state).encode()
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
         given = canonical(dict(call.answers or {})) if answers is None else answers
-        delivery = _Delivery(call, digest_bytes(state), digest_bytes(state + b" " + given), expires, run)
+        is_late = expires <= self._clock()
+        delivery = _Delivery(call, digest_bytes(state), digest_bytes(state + b" " + given), expires, is_late, run)
         result = self._kept_here(delivery) if self._unrecorded else None
         if result is None:
             result = await (self._wait_for(delivery) if self._outlives else self._settled(delivery))
@@ -158,7 +168,8 @@ class Redeemer:
 
     async def _wait_for(self, delivery: _Delivery) -> RoundResult:
         """Run a delivery in a task of its own."""
-        delivery.waiter = waiter = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[RoundResult] = asyncio.get_running_loop().create_future()
+        delivery.waiter = waiter
         task = asyncio.create_task(self._deliver(delivery, waiter))
         self._under_way.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._under_way.discard)
@@ -174,7 +185,7 @@ class Redeemer:
         earlier = self._unrecorded.get(delivery.state)
         if earlier is not None:
             same = earlier.answers == delivery.answers
-            return earlier.result if same else _refused(delivery, "redeemed already, with other answers")
+            return earlier.result if same else self._refused(delivery, "redeemed already, with other answers")
         if sum(len(each.sealed) for each in self._unrecorded.values()) < MOST_UNRECORDED_BYTES:
             return None
         error = StoreUnavailable(f"{len(self._unrecorded)} outcomes of other rounds wait to be recorded")
@@ -239,8 +250,8 @@ class Redeemer:
                 assert delivery.result is not None  # noqa: S101  for the type checker
                 return delivery.result
             # Another delivery of it is running.
-            if self._clock() >= delivery.expires and (delivery.result is None or delivery.is_told):
-                return delivery.result or _refused(delivery, "expired")
+            if self._has_expired(delivery) and (delivery.result is None or delivery.is_told):
+                return delivery.result or self._refused(delivery, "expired")
             pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             await asyncio.sleep(pause)
             waited += pause
@@ -249,7 +260,7 @@ class Redeemer:
         """Return what a delivery gets that the store does not answer; None if it is to ask again."""
         if delivery.result is None:
             return not_executed(error, f"{delivery.call.target!r} was not run without its store")
-        if isinstance(delivery.result, NotExecuted) or self._has_expired(delivery):
+        if _was_not_run(delivery.result) or self._has_expired(delivery):
             return delivery.result
         self._keep(delivery, error, patient=False)
         await asyncio.sleep(RECORD_INTERVAL)
@@ -260,18 +271,21 @@ class Redeemer:
         if redemption.verdict == "recorded":
             return self._unseal(delivery, redemption.outcome)
         if redemption.verdict == "spent":
-            return _refused(delivery, "redeemed already, with other answers")
+            return self._refused(delivery, "redeemed already, with other answers")
         if delivery.client_left and delivery.result is None:  # nothing has begun
             await self._release(delivery, redemption)
             return InvalidRequestState("its client left")
-        if redemption.verdict == "granted" and isinstance(delivery.result, NotExecuted):
+        if redemption.verdict == "granted" and redemption.attempt == 1 and delivery.is_late and delivery.result is None:
+            await self._release(delivery, redemption)
+            return self._refused(delivery, "expired")
+        if redemption.verdict == "granted" and _was_not_run(delivery.result):
             await self._release(delivery, redemption)
             return delivery.result
         return None
 
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
         # Kept for as long as any replica may take the state for good.
-        keep = max(delivery.expires - self._clock(), 0.0) + CLOCK_SKEW_SECONDS
+        keep = max(delivery.expires - self._clock(), 0.0) + REDEEMED_FOR
         return await self._store.redeem(
             delivery.state,
             delivery.answers,
@@ -283,7 +297,7 @@ class Redeemer:
 
     def _has_expired(self, delivery: _Delivery) -> bool:
         """Return whether no replica takes the state any more."""
-        return self._clock() >= delivery.expires + CLOCK_SKEW_SECONDS
+        return self._clock() >= delivery.expires + REDEEMED_FOR
 
     async def _release(self, delivery: _Delivery, redemption: Redemption) -> None:
         if redemption.verdict == "granted":
@@ -300,11 +314,12 @@ class Redeemer:
                 if granted.attempt > 1:
                     _warn(
                         delivery,
+                        "takeover",
                         "the lease of this round ended without an outcome, so its replica has ended, was silent for "
                         "longer, or could not reach the store; the round runs again",
                     )
                 delivery.result, delivery.sealed = await self._outcome(delivery, lease)
-            if isinstance(delivery.result, NotExecuted):  # which is no outcome; another replica may have a better one
+            if _was_not_run(delivery.result):  # which is no outcome; another replica may have a better one
                 await self._release(delivery, granted)
                 return False
             return await self._record(delivery, granted.token, lease)
@@ -343,19 +358,27 @@ class Redeemer:
             except StoreUnavailable as error:
                 self._keep(delivery, error, patient=time.monotonic() < end_of_patience)
                 if self._has_expired(delivery):
-                    _warn(delivery, "its outcome was never recorded, and its state has expired")
+                    _warn(delivery, "unrecorded", "its outcome was never recorded, and its state has expired")
                     return True
                 await asyncio.sleep(pause)
             else:
                 if delivery.is_told and delivery.unrecorded_since is not None:
                     seconds = time.monotonic() - delivery.unrecorded_since
-                    _warn(delivery, f"its outcome has been recorded, {seconds:.0f} s after the store failed")
+                    _warn(
+                        delivery,
+                        "recorded_late",
+                        f"its outcome has been recorded, {seconds:.0f} s after the store failed",
+                    )
                 return True
         if delivery.unrecorded_since is None:
             why = f"this replica was silent for longer than its lease of {lease.seconds:g} s"
         else:
             why = "its lease ended while the outcome could not be recorded"
-        _warn(delivery, f"{why}, so another replica may have run the same round; deliveries get what is recorded first")
+        _warn(
+            delivery,
+            "result_dropped",
+            f"{why}, so another replica may have run the same round; deliveries get what is recorded first",
+        )
         return False
 
     def _keep(self, delivery: _Delivery, error: StoreUnavailable, *, patient: bool) -> None:
@@ -368,6 +391,7 @@ class Redeemer:
             delivery.tell(delivery.result)
             _warn(
                 delivery,
+                "unrecorded",
                 "its outcome could not be recorded. This replica keeps it, answers repetitions with it, and tries on "
                 "until the state expires. Until then, at another replica a repetition may run the round again",
                 error,
@@ -387,6 +411,11 @@ class Redeemer:
             return InternalFault(
                 report_failure("%r: a recorded outcome can't be unsealed", delivery.call.target, why=why)
             )
+
+    def _refused(self, delivery: _Delivery, reason: str) -> InvalidRequestState:
+        call = delivery.call
+        self._refusals.note("%s %r: refused a requestState: %s", call.method, call.target, reason)
+        return InvalidRequestState(reason)
 
 
 class _Renewal:
@@ -413,14 +442,18 @@ class _Renewal:
             self._task.cancel()
 
 
+def _was_not_run(result: RoundResult | None) -> bool:
+    """Return whether a round was refused before anything was done, so that the same state may come again."""
+    return isinstance(result, Busy) and result.nothing_was_done
+
+
 def _place(delivery: _Delivery) -> bytes:
     return f"{delivery.state} {delivery.answers} ".encode()
 
 
-def _refused(delivery: _Delivery, reason: str) -> InvalidRequestState:
-    logger.warning("%s %r: refused a requestState: %s", delivery.call.method, delivery.call.target, reason)
-    return InvalidRequestState(reason)
-
-
-def _warn(delivery: _Delivery, what: str, error: Exception | None = None) -> None:
-    logger.warning("%s %r: %s%s", delivery.call.method, delivery.call.target, what, f": {error}" if error else "")
+def _warn(delivery: _Delivery, event: str, what: str, error: Exception | None = None) -> None:
+    call = delivery.call
+    fields = {"event": event, "work": "round", "method": call.method}
+    logger.warning(
+        "%s %r: %s%s", call.method, call.target, what, f": {error}" if error else "", extra={"fields": fields}
+    )

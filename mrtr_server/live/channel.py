@@ -52,10 +52,10 @@ class Channel(Outlet, Protocol):
         ...
 
     def prime(self, id: str, retry: int | None = None) -> None:
-        """Start the stream, unless it has started, and send an event with nothing but an id.
+        """Start the stream, unless it has started, and send an event without data.
 
         Args:
-            id: the event's.
+            id: the event's; empty where the client has one already, since no two events have the same.
             retry: when a client that loses the stream is to come back, in milliseconds.
         """
         ...

@@ -1,7 +1,8 @@
 """Ids of what goes out on the stream of an open call: any replica can continue from one."""
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from secrets import token_hex
@@ -23,8 +24,12 @@ from ..storage.quotas import ANY, Quota, Quotas
 LONGEST_ID = 2_500
 """Characters of a sealed event id. nginx refuses headers of more than 8 KB, so what is longer goes to the store."""
 
-KEPT_AFTER = 60.0
-"""How long what belongs to a question is kept after it has expired, in seconds."""
+KEPT_AFTER = 300.0
+"""How long what belongs to a question is kept after it has expired, in seconds: for so long may the round run that its
+answer began, for a client that is away, or when replicas have died."""
+
+NONE_YET = -math.inf
+"""The progress of what has sent none."""
 
 ENDED = "end."
 """How the id of a stream's last event begins: there is nothing after it."""
@@ -67,7 +72,8 @@ class Event:
         expires: when they expire, in seconds since the epoch.
         progress: the progress that was sent last.
         sent: how many of the questions were sent before.
-        seen: of a request for the result of a task, the open questions that were sent before, by their keys.
+        seen: of a request for the result of a task, the questions that were sent before and are open, or whose page has
+            not reported yet: the name of that page, or nothing, by their keys.
         is_lost: whether the store has it no more, so that only the method, the id and the version are known.
     """
 
@@ -76,10 +82,15 @@ class Event:
     state: str = ""
     questions: dict[str, Question] = field(default_factory=dict)
     expires: float = 0.0
-    progress: float = 0.0
+    progress: float = NONE_YET
     sent: int = 0
     is_lost: bool = False
-    seen: tuple[str, ...] = ()
+    seen: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> float:
+        """When the round after the questions can run no more, though they were answered in time."""
+        return self.expires + KEPT_AFTER
 
     @property
     def round(self) -> str:
@@ -227,4 +238,4 @@ def load_event(parts: list[Any]) -> Event:
     (method, params, request_id), (version, client, issued, key), run, state, asked, expires, progress, seen = parts
     origin = Origin(method, params, request_id, Session(version, Client(*client), issued, key))
     questions = {key: Question(*rest) for key, *rest in asked}
-    return Event(origin, run, state, questions, expires, progress, seen=tuple(seen))
+    return Event(origin, run, state, questions, expires, progress, seen=seen)

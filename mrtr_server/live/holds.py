@@ -42,7 +42,7 @@ class Held:
         """Begin."""
 
     def __exit__(self, *error: object) -> None:
-        """Give the place back."""
+        """Free the place."""
         self._give_back()
 
 

@@ -21,7 +21,7 @@ from ..protocol.messages import JSON, TASK_RESULT, Call, Change, NeedsInput, Out
 from ..storage.lease import Lease
 from ..tasks.task_service import Tasks
 from .channel import Channel
-from .events import Event
+from .events import KEPT_AFTER, Event
 from .first_rounds import FirstRounds
 from .hold import RETRY, Hold
 from .parts import LiveParts
@@ -96,7 +96,7 @@ class LiveCalls:
                 return await self._first_rounds.run(call, channel, self._dispatch)
             answers = await pages.answers(event)
         again = replace(call, state=event.state, answers=answers)
-        outcome = await self._redeem(again, event.expires, running, channel)
+        outcome = await self._redeem(again, event, running, channel)
         if not isinstance(outcome, NeedsInput):
             await pages.forget(call, event, self._parts.clock())
         return outcome
@@ -124,8 +124,8 @@ class LiveCalls:
                 with self._parts.holds.hold(call.principal):
                     outcome = await self._first_rounds.find(event, call, channel)
                 return await self._follow(outcome, running, channel) if isinstance(outcome, NeedsInput) else outcome
-        if event.expires <= self._parts.clock():
-            raise ProtocolError("Nobody answered in time; call again")
+        if event.ends <= self._parts.clock():
+            raise ProtocolError("It is too late to continue this call; call again")
         return await self._follow(NeedsInput(event.questions, event.state, event.expires), running, channel, event)
 
     async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
@@ -150,7 +150,8 @@ class LiveCalls:
         answers = self._parts.answers
         with store_needed():
             if (asked := answers.open(id, principal)) is not None:
-                await answers.keep(asked, read(), principal)
+                if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
+                    await answers.keep(asked, read(), principal)
                 return True
             return await self._task_results.take(id, read, principal)
 
@@ -169,7 +170,7 @@ class LiveCalls:
             is_new = event is None
             if event is None:
                 event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
-            if self._admission.draining if event.questions else self._admission.is_full and channel.can_move:
+            if self._is_to_move(event, channel, is_new=is_new):
                 await self._move(event, running, channel)
                 return None
             answers: dict[str, JSON] = {}
@@ -181,19 +182,28 @@ class LiveCalls:
                 answers = read_answers(event.questions, found)
             call = channel.load(event.origin)
             call.state, call.answers = event.state, answers
-            outcome = await self._redeem(call, event.expires, running, channel)
+            outcome = await self._redeem(call, event, running, channel)
             event = None
         return outcome
 
-    async def _redeem(self, call: Call, expires: float, running: "_Running", channel: Channel) -> Outcome:
+    def _is_to_move(self, event: Event, channel: Channel, *, is_new: bool) -> bool:
+        """Return whether a call continues at another replica."""
+        draining = self._admission.draining
+        if event.questions:
+            return draining
+        # One that has come from another replica goes no further for want of room, or it would go round for ever.
+        return channel.can_move and (draining or (is_new and self._admission.has_no_room))
+
+    async def _redeem(self, call: Call, event: Event, running: "_Running", channel: Channel) -> Outcome:
         """Run the round after an answer, once in the fleet."""
+        call.grace = KEPT_AFTER  # what was answered in time counts, however long it takes until the round can run
 
         async def run(lease: Lease) -> Outcome:
             return await running.within(running_task(), self._dispatch(call, channel))
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
         # All of its deliveries have the answers as they are stored, in one order.
-        return await self._parts.redeemer.once(call, expires, run, b"live ", to_json(call.answers))
+        return await self._parts.redeemer.once(call, event.ends, run, b"live ", to_json(call.answers))
 
     async def _end_with_pages(self, event: Event, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.

@@ -1,24 +1,25 @@
 """The table of methods: one function serves each."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from ..errors import InvalidRequestState, UnknownMethod
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
+from ..rates.rate_limiter import RateLimiter
 from .completion import Completions
 from .discovery import Discoverer
 from .lists import Lists
 from .prompts import Prompts
+from .rated import Method, rated
 from .resources import Resources
 from .sessions import SessionRequests
 from .subscriptions import Subscriptions
 from .tasks import TaskRequests
 from .tools import Tools
 
-logger = logging.getLogger("mrtr_server")
-
-Method = Callable[[Call, Outlet], Awaitable[Outcome]]
-"""Serves a call. The outlet takes the notes that its handler sends on its way."""
+_NO_REQUESTS = frozenset({"sessions/listen"})
+"""Methods of ours that no message names."""
 
 
 class Dispatcher:
@@ -26,6 +27,7 @@ class Dispatcher:
 
     Args:
         tools, prompts, resources, lists, completions, discoverer, subscriptions, tasks, sessions: have the methods.
+        rates: counts requests.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Dispatcher:
         subscriptions: Subscriptions,
         tasks: TaskRequests,
         sessions: SessionRequests,
+        rates: RateLimiter,
     ) -> None:
-        self._methods: Mapping[str, Method] = {
+        self._refusals = RefusalLog()
+        methods: Mapping[str, Method] = {
             "tools/call": tools.call,
             "prompts/get": prompts.get,
             "resources/read": resources.read,
@@ -65,6 +69,17 @@ class Dispatcher:
             "tasks/respond": tasks.respond,
             "tasks/cancel": tasks.cancel,
         }
+        self._methods = {name: rated(name, method, rates) for name, method in methods.items()}
+
+    def observe(self, serve: Callable[[Method, Call, Outlet], Awaitable[Outcome]]) -> None:
+        """Let every request be observed from now on.
+
+        Args:
+            serve: serves a call by its method.
+        """
+        self._methods = {
+            name: method if name in _NO_REQUESTS else partial(serve, method) for name, method in self._methods.items()
+        }
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
@@ -83,6 +98,6 @@ class Dispatcher:
         if method is None:
             raise UnknownMethod(call.method)
         if call.state is not None and call.method not in STATE_METHODS:
-            logger.warning("%s: refused a requestState: this method issues none", call.method)
+            self._refusals.note("%s: refused a requestState: this method issues none", call.method)
             raise InvalidRequestState("this method issues none")
         return method(call, outlet)

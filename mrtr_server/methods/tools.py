@@ -19,6 +19,7 @@ from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..flow.round_service import Opened, RoundService
 from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
+from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.results import failed
@@ -38,16 +39,24 @@ class Tools:
         tasks: starts tasks.
         errors: notes what goes wrong on our side.
         authorizer: knows who may call what.
+        rates: counts the calls of tools that have a rate.
     """
 
     def __init__(
-        self, registry: Registry, flows: RoundService, tasks: Tasks, errors: ErrorReporter, authorizer: Authorizer
+        self,
+        registry: Registry,
+        flows: RoundService,
+        tasks: Tasks,
+        errors: ErrorReporter,
+        authorizer: Authorizer,
+        rates: RateLimiter,
     ) -> None:
         self._registry = registry
         self._flows = flows
         self._tasks = tasks
         self._errors = errors
         self._authorizer = authorizer
+        self._rates = rates
 
     def call(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer `tools/call` (Tools, Calling Tools).
@@ -57,6 +66,8 @@ class Tools:
         """
         tool = self._registry.tools.get(call.target)
         if tool is None:
+            if call.state is not None:
+                self._errors.note_gone(call.target)
             raise UnknownTarget("tool", call.target)
         if self._authorizer.guards(tool.authorize):
             return self._call_if_allowed(tool, call, outlet)
@@ -68,20 +79,34 @@ class Tools:
 
     def _call(self, tool: Tool, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Call a tool that the caller may call."""
+        if self._rates.is_on and call.state is None:
+            return self._call_counted(tool, call, outlet)
+        return self._call_now(tool, call, outlet)
+
+    async def _call_counted(self, tool: Tool, call: Call, outlet: Outlet) -> Outcome:
+        """Call a tool unless its rate is used up."""
+        await self._rates.admit_to_tool(call, tool.rate)
+        return await self._call_now(tool, call, outlet)
+
+    def _call_now(self, tool: Tool, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
+        """Call a tool that the caller may call now."""
         if call.mismatch is not None:
             raise call.mismatch
         try:
             # A flow that has begun may have been begun by a version that took more.
             arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
+            if call.state is not None:
+                self._errors.note_changed(tool.handler.name)
             return _done(_misfit(call, problems(call.target, misfit)))
-        _check_offer(call, tool.handler.task)
-        if call.state is None:
+        if call.task is not None or tool.handler.task is not None:
+            _check_offer(call, tool.handler.task)
+        if call.state is None and not self._rates.is_on:
             return self._run(tool, arguments, call, outlet, None, None)
         return self._deliver(tool, arguments, call, outlet)
 
     async def _deliver(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
-        """Run a round that continues a flow."""
+        """Run a round that continues a flow, or one that counts for a rate."""
         try:
             outcome = await self._flows.deliver(tool.handler, call, partial(self._run, tool, arguments, call, outlet))
         except Exception as error:
@@ -112,6 +137,8 @@ class Tools:
                     has_run = len(journal.steps) > steps_before
                     return await self._start_task(tool, call, journal, opened if has_run else None, has_run=has_run)
                 case Refused():
+                    if call.facts is not None:
+                        call.facts.declined = True
                     return Complete(failed(refused(end.refusal)))
                 case Failed():
                     return self._failed(call, end.error)

@@ -14,15 +14,19 @@ from ..errors import (
     InvalidRequest,
     MissingCapability,
     OverBudget,
+    Overloaded,
     PagesRequired,
+    RateLimited,
     RequestError,
     Unavailable,
     UnknownMethod,
     UnknownTarget,
+    UnsupportedVersion,
 )
 from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
 from .dialect import (
+    BUSY,
     METHODS,
     WITH_ARGUMENTS,
     Dialect,
@@ -119,6 +123,8 @@ class HandshakeDialect(Dialect):
         OverBudget: (200, -32602),
         PagesRequired: (200, -32042),
         MissingCapability: (200, -32021),  # these versions name no code for what the client did not declare
+        Overloaded: (200, BUSY),  # at any other status, `mcp` 1 ends its whole session
+        RateLimited: (200, BUSY),
         Unavailable: (200, -32603),
         CutOff: (200, -32603),
         InternalFault: (200, -32603),
@@ -143,6 +149,11 @@ class HandshakeDialect(Dialect):
         if not self.form.structures:
             self._info.pop("title", None)
 
+    @property
+    def spoken(self) -> str:
+        """The version of what it writes."""
+        return self.form.name
+
     # Which requests are of this era, and of which of its versions
 
     def claims(self, envelope: Envelope) -> bool:
@@ -165,6 +176,16 @@ class HandshakeDialect(Dialect):
         if header is not None and (version := HEADERS.get(header.strip(b" \t"))) is not None:
             return self._forms[version.name]
         return self._forms.get(session.version) or self._forms[UNNAMED.name]
+
+    def check_version(self, headers: Mapping[bytes, bytes]) -> None:
+        """Check the version that the headers of a request name, if they name one (Transports, Protocol Version Header).
+
+        Raises:
+            UnsupportedVersion: it is not served.
+        """
+        named = headers.get(VERSION_HEADER, b"").strip(b" \t")
+        if named and named not in HEADERS and (version := named.decode("latin-1")) not in self.surface.versions:
+            raise UnsupportedVersion(version, [*self.surface.versions, *self.versions])
 
     def is_named(self, headers: Mapping[bytes, bytes], session: Session) -> bool:
         """Return whether a client says which version it speaks, by its header or its session."""
@@ -300,7 +321,7 @@ class HandshakeDialect(Dialect):
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this version has none."""
         if isinstance(note, PageReported) and self.form.enriches:
-            return _completion(note.page)
+            return _completion(note.page, note.task)
         if not isinstance(note, Progress):
             return super().note(note)
         if note.message is not None and not self.form.annotates:
@@ -388,9 +409,10 @@ class _NotificationWriter(ListenWriter):
         return b""
 
 
-def _completion(page: str) -> bytes:
+def _completion(page: str, task: str = "") -> bytes:
     """Return the notification that a page has reported (Elicitation, Completion Notifications)."""
-    return notification("notifications/elicitation/complete", {"elicitationId": page})
+    params = {"elicitationId": page}
+    return notification("notifications/elicitation/complete", with_related(params, task) if task else params)
 
 
 def _negotiated(params: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from ..errors import SetupError
 from ..limits import Limits
 from ..protocol.content import Icon
+from ..rates.rate_limits import RateLimits
 
 
 class _Kind(NamedTuple):
@@ -66,7 +67,12 @@ Kinds = Mapping[str, _Kind]
 """What options take, by their names."""
 
 LISTED: Kinds = {"name": _TEXT, "title": _TEXT, "description": _TEXT, "icons": _ICONS, "meta": _JSON_OBJECT}
-TOOL: Kinds = {"single_use": _FLAG, "concurrency": _Kind(_is_count, "a number of tasks"), "input_schema": _JSON_OBJECT}
+TOOL: Kinds = {
+    "single_use": _FLAG,
+    "concurrency": _Kind(_is_count, "a number of tasks"),
+    "input_schema": _JSON_OBJECT,
+    "rate_limit": _Kind(_is_text, 'a rate, such as "5/minute"'),
+}
 RESOURCE: Kinds = {
     "mime_type": _TEXT,
     "size": _Kind(_is_count, "a number of bytes"),
@@ -75,10 +81,13 @@ RESOURCE: Kinds = {
 }
 SETTING_TYPES: Kinds = {
     **dict.fromkeys(("name", "version", "title", "description", "instructions", "website_url", "path"), _TEXT),
-    **dict.fromkeys(("audience", "base_url"), _TEXT),
+    **dict.fromkeys(("audience", "base_url", "metrics"), _TEXT),
     "icons": _ICONS,
     "list_scope": _SCOPE,
     "limits": _Kind(lambda value: isinstance(value, Limits), "Limits(...), such as Limits(rounds=5)"),
+    "rate_limits": _Kind(
+        lambda value: isinstance(value, RateLimits), 'RateLimits(...), such as RateLimits(per_principal="100/minute")'
+    ),
     "auth": _Kind(
         _has("authenticate"),
         'a Starlette AuthenticationBackend; for fixed tokens BearerTokens({"token": "user"})',
@@ -89,6 +98,10 @@ SETTING_TYPES: Kinds = {
     "middleware": _Kind(_several(Middleware), "a list of Starlette's Middleware(Class, option=...)"),
     "page_size": _Kind(_is_count, "a number of entries"),
     **dict.fromkeys(("list_ttl", "lame_duck"), _SECONDS),
+    "telemetry": _Kind(
+        lambda value: isinstance(value, bool) or (hasattr(value, "meter_provider") and not isinstance(value, type)),
+        "True, False, or OpenTelemetry(tracer_provider=...)",
+    ),
     **dict.fromkeys(("run_tasks", "debug", "ready_needs_store"), _FLAG),
 }
 

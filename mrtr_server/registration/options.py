@@ -50,6 +50,7 @@ class ToolOptions(ListedOptions):
     ttl: float | None = None
     poll: float | None = None
     concurrency: int | None = None
+    rate_limit: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

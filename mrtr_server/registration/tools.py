@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import Parameter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
@@ -22,6 +22,9 @@ from .listed import list_entry, name_of
 from .options import ToolOptions
 from .signatures import names_around_decorator
 
+if TYPE_CHECKING:
+    from ..rates.counters import Rate
+
 logger = logging.getLogger("mrtr_server")
 
 
@@ -32,6 +35,7 @@ class Tool:
     Args:
         names: the arguments that a new call may have; None where its schema says so, or unknown ones are ignored.
         authorize: says who may call it; None for everyone whom the server lets in.
+        rate: how often each caller may call it; None for as often as they like.
     """
 
     handler: Handler
@@ -41,6 +45,7 @@ class Tool:
     entry: JSON
     names: ArgumentNames | None = None
     authorize: Hook | None = None
+    rate: "Rate | None" = None
 
 
 def build_tool(
@@ -86,7 +91,15 @@ def build_tool(
     entry = list_entry(
         function, options, inputSchema=arguments.schema, outputSchema=output_schema, annotations=_annotations(options)
     )
-    return Tool(handler, arguments, write, headers, entry, names, hook)
+    return Tool(handler, arguments, write, headers, entry, names, hook, _rate(name, options))
+
+
+def _rate(name: str, options: ToolOptions) -> "Rate | None":
+    if options.rate_limit is None:
+        return None
+    from ..rates.counters import read_rate  # which needs a library that not everybody has
+
+    return read_rate(f"{name}: rate_limit", options.rate_limit)
 
 
 def _compile(function: Callable[..., Any], name: str, options: ToolOptions, server: str) -> Handler:

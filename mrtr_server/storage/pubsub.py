@@ -68,8 +68,9 @@ class InProcessFanout:
         self._publish_topic(topic_of(change), change.note)
 
     def _publish_topic(self, topic: Change, note: str = "") -> None:
-        for listener, change in tuple(self._listeners_to.get(topic, _NOBODY).items()):
-            listener.notify(Change(change.kind, change.uri, change.task, note) if note else change)
+        with self._guard:  # so that who subscribes knows that what its earlier subscription lacks will come to this one
+            for listener, change in tuple(self._listeners_to.get(topic, _NOBODY).items()):
+                listener.notify(Change(change.kind, change.uri, change.task, note) if note else change)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""

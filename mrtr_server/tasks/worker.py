@@ -149,7 +149,7 @@ class _LoopWorker:
         return [run.row for run, _ in self._running.values()]
 
     def _should_yield(self) -> YieldReason | None:
-        return YieldReason.BUSY if self._closing or self._admission.draining else None
+        return YieldReason.DRAINING if self._closing or self._admission.draining else None
 
     async def _again_and_again(self, work: Callable[[], Awaitable[None]], what: str) -> None:
         """Do work until the server ends."""

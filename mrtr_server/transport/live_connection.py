@@ -6,12 +6,23 @@ from collections.abc import Awaitable, Callable
 from pydantic_core import from_json
 
 from ..errors import StoreUnavailable
-from ..live.events import Origin, last_id
+from ..live.events import NONE_YET, Event, Origin, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
 from ..protocol.callers import Principal
-from ..protocol.messages import LOG_LEVELS, NOTHING, Call, LogLevel, LogMessage, Note, PageReported, Progress, Question
+from ..protocol.messages import (
+    LOG_LEVELS,
+    NOTHING,
+    Call,
+    ComeBack,
+    LogLevel,
+    LogMessage,
+    Note,
+    PageReported,
+    Progress,
+    Question,
+)
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from . import connection
@@ -39,7 +50,7 @@ class LiveConnection(Connection):
         states: knows which log messages the session wants.
     """
 
-    progress = 0.0
+    progress = NONE_YET
     """The progress that was sent last."""
     _body = b""
     _origin: Origin | None = None
@@ -48,10 +59,12 @@ class LiveConnection(Connection):
     _then: Callable[[], object] | None = None
     _ticking: asyncio.TimerHandle | None = None
     _cancellation: asyncio.Task[None] | None = None
-    _resumes = _waiting = False
+    _resumes = _waiting = _is_settling = False
     _level: LogLevel | None = None
     _looking: asyncio.Task[None] | None = None
     _accepts_stream: bool | None = None
+    _closing: asyncio.Task[None] | None = None
+    """Ends a stream before there is a response."""
 
     def __init__(
         self,
@@ -87,11 +100,11 @@ class LiveConnection(Connection):
         self._call = self._load(envelope, self.session)
         return self._call
 
-    def reopen(self, origin: Origin) -> Call:
+    def reopen(self, event: Event) -> Call:
         """Return the call of a stream that the client comes back to."""
         self._resumes = True
-        self._origin = origin
-        self._call = self.load(origin)
+        self._origin, self.progress = event.origin, event.progress
+        self._call = self.load(event.origin)
         return self._call
 
     def origin(self) -> Origin:
@@ -117,6 +130,7 @@ class LiveConnection(Connection):
     def _load(self, envelope: Envelope, session: Session) -> Call:
         call = self.form.load_call_of(envelope, self.principal, self._user, session)
         call.root = self.scope.get("root_path", "")
+        call.peer = self.scope.get("client")
         call.can_retry = self.can_move
         if (credentials := self.scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)
@@ -155,10 +169,11 @@ class LiveConnection(Connection):
         self._first_id = id
 
     def prime(self, id: str, retry: int | None = None) -> None:
-        """Send an event with nothing but an id; see `Channel`."""
+        """Send an event without data; see `Channel`."""
         later = f"retry: {retry}\n" if retry is not None else ""
+        named = f"id: {id}\n" if id else ""
         # A type of its own: a client would look for a message in one without data.
-        self._add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
+        self._add_frame(Frame(f"event: prime\n{named}{later}data:\n\n".encode()))
 
     def check(self, question: Question) -> None:
         """Check that clients of this version can be asked something. Raises `MissingCapability`."""
@@ -231,7 +246,7 @@ class LiveConnection(Connection):
         stream = self._stream or self._open_stream()
         token = None if self._call is None else self._call.progress_token
         if self._waiting and token is not None:
-            self.progress += STEP
+            self.progress = max(self.progress, 0.0) + STEP
             stream.add_progress(self.form.note(Progress(token, self.progress)))
         else:
             stream.add_frame(_COMMENT)
@@ -240,13 +255,20 @@ class LiveConnection(Connection):
     # Notes
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
+        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`.
+
+        Progress grows with each note (Progress, Behavior Requirements). What a later round tells again is dropped.
+        """
         if isinstance(note, Progress):
+            if note.progress <= self.progress:
+                return NOTHING
             self.progress = note.progress
         elif isinstance(note, PageReported):
             if note.page in self._reported:
                 return NOTHING
             self._reported.add(note.page)
+        elif isinstance(note, ComeBack):
+            return self._send_away(note)
         elif not self._wants(note):
             return NOTHING
         return super().send(note)
@@ -278,6 +300,31 @@ class LiveConnection(Connection):
         self._held_back.clear()
 
     # The end
+
+    def _send_away(self, note: ComeBack) -> Awaitable[None]:
+        """Close the stream before there is a response; the client comes back for that, as if it had left."""
+        try:
+            on_loop = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            on_loop = False
+        if not on_loop:
+            self.loop.call_soon_threadsafe(self._send_away, note)
+            return NOTHING
+        if self._looking is not None:  # what is held back goes first
+            self._looking.add_done_callback(lambda _: self._send_away(note))
+            return asyncio.shield(self._looking)
+        if self.gone or self.finishing or self._is_settling or not self.can_move:
+            return NOTHING
+        id = self._take_first_id()
+        if not (id or self._stream):  # there is nothing to come back to
+            return NOTHING
+        self.prime(id, round(note.seconds * 1000))
+        assert self._stream is not None  # noqa: S101  there is one by now
+        self._closing = self.loop.create_task(self._stream.end(b""))
+        self.gone = True
+        self._close()
+        self._leave()
+        return asyncio.shield(self._closing)
 
     async def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> None:
         """Send the reply; see `Connection.finish`."""
@@ -311,8 +358,11 @@ class LiveConnection(Connection):
 
     async def _settle(self) -> None:
         """Send what is held back, and nothing more by itself."""
+        self._is_settling = True
         if self._looking is not None:
             await self._looking
+        if self._closing is not None:
+            await self._closing
         self._close()
 
     def _close(self) -> None:
@@ -355,8 +405,9 @@ class LiveConnection(Connection):
             self._watcher = self.loop.create_task(self._wait_until_gone(self._leave))
 
     def _leave(self) -> None:
-        if self._then is not None:
-            self._then()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
 
 def _message(id: str, data: bytes) -> Frame:

@@ -3,10 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from mrtr_server import Limits
+from mrtr_server.errors import Overloaded
+from mrtr_server.flow import admission
 from mrtr_server.flow.admission import Admission
 
 pytestmark = pytest.mark.anyio
@@ -19,22 +22,27 @@ class Calls:
         limits: of the admission.
     """
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.admission = Admission(Limits(**limits))
         self.begun: list[str] = []
         self.handed_back: list[str] = []
+        self.refused: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def come(self, names: Iterable[str], *, may_leave: bool = True) -> None:
+    async def come(self, names: Iterable[str], *, may_leave: bool = True, **how: bool) -> None:
         for name in names:
             self._ends[name] = asyncio.Event()
-            self._tasks[name] = asyncio.create_task(self._call(name, may_leave))
+            self._tasks[name] = asyncio.create_task(self._call(name, may_leave, **how))
             await settled()
 
-    async def _call(self, name: str, may_leave: bool) -> None:
-        if not await self.admission.enter(lambda: may_leave):
-            self.handed_back.append(name)
+    async def _call(self, name: str, may_leave: bool, **how: bool) -> None:
+        try:
+            if not await self.admission.enter(lambda: may_leave, **how):
+                self.handed_back.append(name)
+                return
+        except Overloaded as error:
+            self.refused.append(name if 1 <= error.retry_after <= 60 else f"{name} {error.retry_after}")
             return
         try:
             self.begun.append(name)
@@ -58,7 +66,7 @@ class Calls:
             await self.end(*self._tasks)
         await asyncio.wait(self._tasks.values())
         assert (self.admission._in_flight, self.admission._running) == (0, 0)
-        assert not self.admission._waiting
+        assert not self.admission._line._waiting
         assert not self.admission._watching
 
 
@@ -99,7 +107,7 @@ class TestConcurrency:
         calls = Calls(max_concurrency=1)
         await calls.come("abc")
         calls._ends["a"].set()
-        while not next(iter(calls.admission._waiting)).done():  # noqa: ASYNC110  the last moment is what matters
+        while not next(iter(calls.admission._line._waiting)).done():  # noqa: ASYNC110  the last moment is what matters
             await asyncio.sleep(0)
         await calls.cancel("b")
         assert calls.begun == ["a", "c"]
@@ -160,6 +168,152 @@ class TestShedding:
         await calls.cancel("b")
         assert not calls.admission.is_full
         await calls.all_end()
+
+
+class TestTheQueue:
+    async def test_who_finds_it_full_goes_elsewhere_or_is_refused(self) -> None:
+        calls = Calls(max_concurrency=1, max_queue=2)
+        await calls.come("abcd")
+        await calls.come("e", may_leave=False)
+        assert (calls.begun, calls.handed_back, calls.refused) == (["a"], ["d"], ["e"])
+        await calls.end("a")
+        await calls.come("f")
+        assert (calls.begun, calls.handed_back) == (["a", "b"], ["d"])
+        await calls.all_end()
+        assert calls.begun == ["a", "b", "c", "f"]
+
+    async def test_what_another_one_has_shed_is_refused_and_new_calls_are_not_sent_there(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls = Calls(max_concurrency=1, max_queue=1)
+        await calls.come("abc")
+        assert calls.handed_back == ["c"]
+        await calls.come("d", may_leave=False, was_shed=True)
+        await calls.come("ef")
+        assert (calls.handed_back, calls.refused) == (["c"], ["d", "e", "f"])
+        calls.admission._others_full_until = 0.0  # a second later
+        calls.admission._sheds_left = 1  # and one has run
+        await calls.come("g")
+        assert calls.handed_back == ["c", "g"]
+        await calls.all_end()
+
+    async def test_what_another_one_has_shed_waits_where_there_is_room(self) -> None:
+        calls = Calls(max_concurrency=1, max_queue=1)
+        await calls.come("a")
+        await calls.come("b", may_leave=False, was_shed=True)
+        await calls.come("c")
+        assert (calls.handed_back, calls.refused) == (["c"], [])
+        await calls.all_end()
+        assert calls.begun == ["a", "b"]
+
+    async def test_no_more_are_handed_back_than_have_run(self) -> None:
+        calls = Calls(max_concurrency=2, max_queue=1)
+        await calls.come("abcdefg")
+        assert (calls.begun, calls.handed_back, calls.refused) == (["a", "b"], ["d", "e"], ["f", "g"])
+        await calls.end("a")
+        await calls.come("hij")
+        assert (calls.begun, calls.handed_back, calls.refused) == (["a", "b", "c"], ["d", "e", "i"], ["f", "g", "j"])
+        await calls.all_end()
+
+    async def test_running_calls_stay_while_others_are_as_full(self) -> None:
+        calls = Calls(max_concurrency=1, max_queue=5, shed_above=1)
+        await calls.come("a")
+        await calls.come("b", may_leave=False)
+        assert calls.admission.should_yield
+        await calls.come("c", may_leave=False, was_shed=True)
+        assert not calls.admission.should_yield
+        await calls.come("d")
+        assert calls.handed_back == [], "it waits here instead"
+        await calls.all_end()
+        assert calls.begun == ["a", "b", "c", "d"]
+
+    async def test_those_that_bring_answers_wait_where_new_ones_are_refused(self) -> None:
+        calls = Calls(max_concurrency=1, max_queue=1)
+        await calls.come("ab")
+        await calls.come("cd", may_leave=False, has_answers=True)
+        assert calls.refused == ["d"]
+        await calls.all_end()
+        assert calls.begun == ["a", "b", "c"]
+
+    async def test_who_has_waited_for_too_long_is_refused(self) -> None:
+        calls = Calls(max_concurrency=1, queue_seconds=0.05)
+        await calls.come("ab")
+        async with asyncio.timeout(10):
+            await calls._tasks["b"]
+        assert calls.refused == ["b"]
+        await calls.come("c")
+        await calls.end("a")
+        assert calls.begun == ["a", "c"]
+        await calls.all_end()
+
+    async def test_who_would_wait_for_too_long_is_refused_at_once(self) -> None:
+        calls = Calls(max_concurrency=1, queue_seconds=30)
+        await calls.come("ab")
+        calls.admission._line._pace = 10.5  # as those before have waited
+        await calls.come("c", may_leave=False)
+        await calls.come("d", may_leave=False)
+        await calls.come("e", may_leave=False, has_answers=True)
+        assert calls.refused == ["d"]
+        await calls.all_end()
+        assert calls.begun == ["a", "b", "c", "e"]
+
+    async def test_how_long_it_takes_is_learned_from_those_who_waited(self) -> None:
+        calls = Calls(max_concurrency=2, queue_seconds=30)
+        await calls.come("abcdef")
+        for name in "abcd":
+            await asyncio.sleep(0.05)
+            await calls.end(name)
+        assert calls.admission._line._pace > 0.005
+        await calls.all_end()
+
+    async def test_however_slow_it_was_somebody_waits_from_whom_it_is_learned_anew(self) -> None:
+        calls = Calls(max_concurrency=1, queue_seconds=1)
+        await calls.come("a")
+        calls.admission._line._pace = 1000.0
+        await calls.come("b", may_leave=False)
+        assert calls.refused == []
+        await calls.come("c", may_leave=False)
+        assert calls.refused == ["c"]
+        await calls.all_end()
+        assert calls.admission._line._pace < 1000
+
+    async def test_those_who_came_at_the_same_time_are_told_before_the_first_one_computes(self) -> None:
+        told: list[str] = []
+        queue = Admission(Limits(max_concurrency=1, max_queue=1))
+
+        async def compute(name: str) -> None:
+            try:
+                await queue.enter(lambda: False)
+            except Overloaded:
+                told.append(f"{name} is refused")
+                return
+            told.append(f"{name} computes")
+            queue.leave()
+
+        await asyncio.gather(*(compute(name) for name in "abcd"))
+        assert told == ["c is refused", "d is refused", "a computes", "b computes"]
+
+    async def test_who_leaves_just_before_it_begins_makes_room(self) -> None:
+        calls = Calls(max_concurrency=1, max_queue=1)
+        calls._ends["a"] = asyncio.Event()
+        calls._tasks["a"] = asyncio.create_task(calls._call("a", True))
+        await asyncio.sleep(0)  # it is let in, and lets others come
+        await calls.cancel("a")
+        await calls.come("b")
+        assert calls.begun == ["b"]
+        await calls.all_end()
+
+    async def test_a_draining_server_hands_back_whoever_else_is_full(self) -> None:
+        calls = Calls(max_concurrency=1, max_queue=1)
+        await calls.come("ab")
+        await calls.come("c", may_leave=False, was_shed=True)
+        calls.admission.drain()
+        await calls.come("d")
+        assert (sorted(calls.handed_back), calls.refused) == (["b", "d"], ["c"])
+        await calls.all_end()
+
+    def test_a_second_is_how_long_others_count_as_full(self) -> None:
+        assert admission.OTHERS_FULL_SECONDS == 1.0
 
 
 class TestDraining:

