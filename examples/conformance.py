@@ -237,7 +237,8 @@ async def test_elicitation_sep1330_enums(ctx: Context) -> str:
 
 @app.tool
 async def test_reconnection(ctx: Context) -> str:
-    """Return at once: this server holds streams, and closes them only when it ends."""
+    """Let the client go, which comes back for the result."""
+    await ctx.close_stream(retry=0.5)
     return "Reconnection test completed successfully."
 
 

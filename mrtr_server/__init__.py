@@ -61,6 +61,7 @@ from .storage.base import TaskStore as TaskStore
 from .storage.memory import InProcessStore as InProcessStore
 from .storage.pubsub import Fanout as Fanout
 from .storage.tasks import TaskRow as TaskRow
+from .telemetry.choice import OpenTelemetry as OpenTelemetry
 
 if _typing.TYPE_CHECKING:
     from .storage.sql.store import SQLStore as SQLStore

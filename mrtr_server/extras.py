@@ -5,6 +5,8 @@ from .errors import SetupError
 EXTRAS = {
     "schemas": ("jsonschema-rs>=0.60",),
     "postgres": ("asyncpg>=0.30",),
+    "otel": ("opentelemetry-api>=1.30",),
+    "prometheus": ("prometheus-client>=0.21",),
     "auth": ("PyJWT[crypto]>=2.10", "httpx>=0.28"),
     "limits": ("limits>=5.0", "redis>=5.2"),
 }

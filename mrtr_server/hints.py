@@ -135,6 +135,7 @@ SERVER_OPTIONS: Mapping[str, str] = {
     ),
     "mask_error_details": "clients see details only with debug=True; raise ToolError(...) with what the model may read",
     "list_page_size": "use page_size=",
+    **dict.fromkeys(("cors", "allow_origins", "cors_allowed_origins"), "use cors_origins="),
     **dict.fromkeys(("cache_ttl", "cache_scope", "cache_hints"), _LIST_TTL),
     "strict_input_validation": "use a strict type: StrictInt, or Field(strict=True)",
     **dict.fromkeys(("session_state_store", "event_store", "session_idle_timeout"), _SESSIONS),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .errors import OverBudget, SetupError
+from .given import KnowsGiven
 
 LONGEST_KEY = 256
 """Characters of a progress token, of the id of a request, of a key; or digits, where it is a number."""
@@ -54,7 +55,7 @@ def share_of(total: int, part: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(KnowsGiven):
     """Limits of requests and flows. Every default is safe to keep.
 
     Args:

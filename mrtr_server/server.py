@@ -37,7 +37,8 @@ class MRTRServer:
     """An MCP server, and the ASGI application that serves it.
 
     Run it with `uvicorn module:app`, or mount it in a Starlette or FastAPI application. It needs no lifespan events.
-    With several workers it needs `MRTR_KEYS`, and where tools have tasks, `MRTR_DATABASE_URL`.
+    With several workers it needs `MRTR_KEYS`, and where tools have tasks, `MRTR_DATABASE_URL`. What is not given here
+    and can be said in text is read from the environment: `lame_duck` from `MRTR_LAME_DUCK`, and so on.
 
     Args:
         name: what clients see. Sealed states are bound to it unless `audience` is given.
@@ -84,7 +85,13 @@ class MRTRServer:
         allowed_origins: from where browsers may call, besides loopback: origins such as `"https://app.example.com"`, or
             `"*"`.
         allowed_hosts: the allowed values of the `Host` header. Default: all.
+        cors_origins: from where pages may call and read the answers: their browsers are told so (CORS). The same as
+            for `allowed_origins`, which these need not be in, too.
         middleware: Starlette middleware around the application.
+        telemetry: whether calls are traced and measured with OpenTelemetry (extra `otel`). Default: where its SDK is
+            set up for the process when the server starts. An `OpenTelemetry` says where to.
+        metrics: the path that shows the metrics in the form of Prometheus, such as `"/metrics"` (extra `prometheus`).
+            Default: nowhere. They are those of this process alone.
         lifespan: a function of the server that returns an asynchronous context manager, such as one with
             `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
             server is mounted: there the outer application starts and ends.
@@ -122,12 +129,12 @@ class MRTRServer:
         return other
 
     def _assemble(self, settings: "Settings[MRTRServer]", registry: Registry) -> None:
-        self.name = settings.name
-        self.path = settings.path.rstrip("/")
-        """Where the MCP endpoint is, without a slash at its end."""
         self.registry = registry
         """All that is registered, by name."""
         self._parts = ServerParts(settings, registry, self)
+        self.name = settings.name
+        self.path = self._parts.settings.path.rstrip("/")
+        """Where the MCP endpoint is, without a slash at its end."""
 
     if not TYPE_CHECKING:  # which knows that they are not there
         __getattr__ = attributes_of(SERVER_ATTRIBUTES)
@@ -140,6 +147,7 @@ class MRTRServer:
         if scope["type"] == "http":
             if not parts.lifecycle.hears_sigterm:  # mounted, so no startup has come
                 parts.lifecycle.hear_sigterm()
+                parts.observe()
             if parts.admission.draining:
                 send = closing(scope, send)
             await parts.router.find(scope, parts.shared.refusal)(scope, receive, send)

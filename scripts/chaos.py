@@ -83,6 +83,9 @@ async def run(play: Play, given: argparse.Namespace, log: Path, strikes: Strikes
                 for task in late:
                     task.cancel()
                 await asyncio.gather(*late, return_exceptions=True)
+                for server in servers:
+                    if server.up:
+                        server.check()
                 play.problems += [f"a client failed: {error!r}" for task in done if (error := task.exception())]
         finally:
             for server in servers:
@@ -113,9 +116,10 @@ def main(given: argparse.Namespace) -> int:
     strikes = Strikes()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mrtr-chaos-")))
+        log = given.log or directory / "log"
         play, what = choose(given, directory, stack, strikes)
         print(f"{given.clients} clients, {given.processes} servers, {what}; signals: {given.signal}", flush=True)
-        code = asyncio.run(struck(play, given, directory / "log", strikes))
+        code = asyncio.run(struck(play, given, log, strikes))
         if code:
             return code
         report = {**play.report(), **{name: count for name, count in asdict(strikes).items() if name != "pids"}}
@@ -125,7 +129,7 @@ def main(given: argparse.Namespace) -> int:
         if not strikes.terminated + strikes.killed:
             wrong.append("no server was stopped or killed; let it take longer")
         if wrong:
-            print(f"The servers said last:\n{tail(directory / 'log')}", file=sys.stderr)
+            print(f"The servers said last:\n{tail(log)}", file=sys.stderr)
     for each in wrong[:10]:
         print(f"BROKEN: {each}", file=sys.stderr)
     sys.stderr.flush()
@@ -173,6 +177,7 @@ if __name__ == "__main__":
         "--database", choices=["sqlite", "postgresql"], default="sqlite", help="where tasks and open calls are"
     )
     parser.add_argument("--outages", action="store_true", help="take PostgreSQL away for longer than the lease, too")
+    parser.add_argument("--log", type=Path, help="the file that the servers' output is kept in")
     options = parser.parse_args()
     if options.era and (options.tasks or options.single_use):
         parser.error("--era goes with neither --tasks nor --single-use")

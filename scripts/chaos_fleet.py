@@ -69,10 +69,14 @@ class Server:
         )
         async with asyncio.timeout(START_PATIENCE):
             while not await listens(self.port):
-                if self._process.returncode is not None:
-                    raise RuntimeError(f"the server at port {self.port} ended with {self._process.returncode}")
+                self.check()
                 await asyncio.sleep(0.05)
         self.up = True
+
+    def check(self) -> None:
+        """Raise `RuntimeError` if it has ended by itself."""
+        if self._process is not None and self._process.returncode is not None:
+            raise RuntimeError(f"the server at port {self.port} ended with {self._process.returncode}")
 
     @property
     def pid(self) -> int:
@@ -113,14 +117,14 @@ async def listens(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that nobody has, and below those that the system gives to connections."""
-    found: list[int] = []
+    """Find different ports that nobody has, and below those that the system gives to connections."""
+    found: set[int] = set()
     while len(found) < count:
         port = random.randrange(20_000, 32_000)  # noqa: S311
         with closing(socket.socket()) as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            found.append(port)
-    return found
+            found.add(port)
+    return list(found)
 
 
 @asynccontextmanager
@@ -135,13 +139,18 @@ async def front(ports: list[int], port: int) -> AsyncIterator[None]:
     )
     assert process.stderr is not None  # noqa: S101  it is a pipe
     reading = asyncio.create_task(process.stderr.read())
+
+    async def check() -> None:
+        if process.returncode is not None:
+            raise RuntimeError(f"the front ended: {(await reading).decode()}")
+
     try:
         async with asyncio.timeout(START_PATIENCE):
             while not await listens(port):
-                if process.returncode is not None:
-                    raise RuntimeError(f"the front ended: {(await reading).decode()}")
+                await check()
                 await asyncio.sleep(0.05)
         yield
+        await check()
     finally:
         with suppress(ProcessLookupError):
             process.kill()
@@ -170,6 +179,8 @@ async def strike(
             if calm is not None:
                 await calm.wait()
             up = [server for server in servers if server.up]
+            for server in up:
+                server.check()
             if len(up) <= 2:
                 continue
             number = random.choice(signals)  # noqa: S311

@@ -11,7 +11,7 @@ from chaos_ledger import Ledger
 from chaos_open_wire import OpenWire
 from chaos_outage import Outages
 from chaos_rounds import EFFECTS_OF_A_FLOW
-from chaos_wire import think
+from chaos_wire import Story, think
 
 
 class OpenCalls:
@@ -63,22 +63,23 @@ class OpenCalls:
             await think()
             intent = secrets.token_hex(8)
             self._started += 1
-            before = wire.not_acknowledged
+            story = wire.story = Story()
             try:
-                result = await wire.call("order", {"intent": intent})
+                with story.until_told(self.problems, f"the call {intent}"):
+                    result = await wire.call("order", {"intent": intent})
             except (LookupError, ValueError) as error:
-                if isinstance(error, LookupError) and wire.not_acknowledged > before:
+                if isinstance(error, LookupError) and not wire.is_acknowledged:
                     self._answers_lost += 1  # it came back when the question had expired
                     continue
-                self.problems.append(f"{type(error).__name__}: {error}")
+                self.problems.append(story.tell(f"{type(error).__name__}: {error}"))
                 continue
             text = result["content"][0]["text"]
             if text == f"reservation for {intent}, charge for {intent}":
                 self._finished += 1
-            elif result["isError"] and wire.not_acknowledged > before:
+            elif result["isError"] and not wire.is_acknowledged:
                 self._answers_lost += 1
             else:
-                self.problems.append(text)
+                self.problems.append(story.tell(text))
 
     def report(self) -> dict[str, Any]:
         """Return what has happened, and note what should not have."""

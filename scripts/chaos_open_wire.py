@@ -2,11 +2,12 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import httpx
-from chaos_wire import ANSWERS, BACKOFF, REQUEST_PATIENCE, think
+from chaos_wire import ANSWERS, BACKOFF, REQUEST_PATIENCE, Story, named, think
 
 from mrtr_server.testing.events import EventReader
 
@@ -30,10 +31,16 @@ class OpenWire:
         """How often it called again, since the stream broke before there was an event to come back to."""
         self.not_acknowledged = 0
         """Answers that got no acknowledgement. They are not sent again."""
+        self.is_acknowledged = True
+        """Whether the last answer of the call got one."""
+        self.story = Story()
+        """Of the call that it makes."""
         self._url = f"http://127.0.0.1:{port}/mcp"
         self._era = era
         self._headers: dict[str, str] = {}
         self._ids = 0
+        self._last = ""
+        """The id of the last event of the call."""
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Call a tool; return the result. Raises `LookupError` if it is an error."""
@@ -43,12 +50,12 @@ class OpenWire:
                 await self._begin(http)
             self._ids += 1
             message = _request(self._ids, "tools/call", {"name": tool, "arguments": arguments})
-            last, wait = "", BACKOFF[0]
+            self._last, self.is_acknowledged, wait = "", True, BACKOFF[0]
             while True:
-                last, result = await self._read(http, message, last)
+                result = await self._read(http, message)
                 if result is not None:
                     return result
-                if last:
+                if self._last:
                     self.resumed += 1
                 else:
                     self.repeated += 1
@@ -71,59 +78,70 @@ class OpenWire:
             "Mcp-Session-Id": response.headers["mcp-session-id"],
         }
 
-    async def _read(
-        self, http: httpx.AsyncClient, message: dict[str, Any], last: str
-    ) -> tuple[str, dict[str, Any] | None]:
-        """Read the stream of a call until it breaks or ends.
+    async def _read(self, http: httpx.AsyncClient, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Read the stream of a call until it breaks or ends; return the result, if it has come.
 
         Args:
             http: the connections.
             message: the call.
-            last: the id of the last event; empty to call.
-
-        Returns:
-            The id of the last event, and the result, if it has come.
         """
-        reader = EventReader()
+        self.story.note(f"GET after {named(self._last)}" if self._last else "POST of the call")
         try:
-            async with self._stream(http, message, last) as response:
+            async with self._stream(http, message) as response:
+                self.story.note(f"HTTP {response.status_code}{served(response)}")
                 if response.status_code >= 500 or response.status_code == 429:
-                    return last, None
+                    return None
                 if response.status_code != 200:
                     raise LookupError(f"HTTP {response.status_code}: {(await response.aread()).decode()}")
-                async for data in response.aiter_bytes():
-                    for event in reader.feed(data):
-                        last = event.id or last
-                        if not event.data:
-                            continue
-                        heard = event.message
-                        if "error" in heard:
-                            raise LookupError(f"the call ended with {heard['error']}")
-                        if "result" in heard:
-                            return last, heard["result"]
-                        if "id" in heard:
-                            await think()
-                            await self._answer(http, heard["id"])
-        except httpx.HTTPError:
-            pass
-        return last, None
+                async for heard in self._messages(response):
+                    if "error" in heard:
+                        raise LookupError(f"the call ended with {heard['error']}")
+                    if "result" in heard:
+                        return dict(heard["result"])
+                    if "id" in heard:
+                        await think()
+                        await self._answer(http, heard["id"])
+            self.story.note("the stream ended")
+        except httpx.HTTPError as error:
+            self.story.note(f"the stream broke: {type(error).__name__}")
+        return None
 
-    def _stream(
-        self, http: httpx.AsyncClient, message: dict[str, Any], last: str
-    ) -> AbstractAsyncContextManager[httpx.Response]:
-        if last:
-            return http.stream("GET", self._url, headers={**self._headers, "Last-Event-ID": last})
+    async def _messages(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+        """Read the messages of a stream, and the ids to come back to."""
+        reader = EventReader()
+        async for data in response.aiter_bytes():
+            for event in reader.feed(data):
+                if event.id:
+                    self._last = event.id
+                    self.story.note(f"event {named(self._last)}, {self._last.rpartition('.')[2]}")
+                if event.data:
+                    yield event.message
+
+    def _stream(self, http: httpx.AsyncClient, message: dict[str, Any]) -> AbstractAsyncContextManager[httpx.Response]:
+        if self._last:
+            return http.stream("GET", self._url, headers={**self._headers, "Last-Event-ID": self._last})
         return http.stream("POST", self._url, headers=self._headers, json=message)
 
     async def _answer(self, http: httpx.AsyncClient, question: str) -> None:
         """Answer a question, once."""
-        answer = {"jsonrpc": "2.0", "id": question, "result": ANSWERS[question.partition(".")[0]]}
+        key = question.partition(".")[0]
+        name = f"the answer to {key} ({named(question)})"
+        self.story.note(name)
+        answer = {"jsonrpc": "2.0", "id": question, "result": ANSWERS[key]}
+        self.is_acknowledged = False
         try:
             response = await http.post(self._url, json=answer, headers=self._headers)
-        except httpx.HTTPError:
-            self.not_acknowledged += 1
+        except httpx.HTTPError as error:
+            self.story.note(f"{name} was not acknowledged: {type(error).__name__}")
         else:
-            self.not_acknowledged += response.status_code != 202
+            self.story.note(f"{name} got HTTP {response.status_code}{served(response)}")
+            self.is_acknowledged = response.status_code == 202
+        self.not_acknowledged += not self.is_acknowledged
+
+
+def served(response: httpx.Response) -> str:
+    """Return who served a response, as the front says."""
+    return f" from {response.headers.get('x-served-by', 'nobody')}"
 
 
 _INFO = {"name": "chaos", "version": "1"}

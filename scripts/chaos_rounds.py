@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos_ledger import Ledger
 from chaos_outage import Outages
-from chaos_wire import ANSWERS, Wire, think
+from chaos_wire import ANSWERS, Story, Wire, named, think
 
 EFFECTS_OF_A_FLOW = 2
 
@@ -56,15 +56,17 @@ class Rounds:
             await think()
             intent = secrets.token_hex(8)
             self._started += 1
+            story = wire.story = Story()
             try:
-                text = await self._order(wire, intent)
+                with story.until_told(self.problems, f"the flow {intent}"):
+                    text = await self._order(wire, intent)
             except (LookupError, ValueError) as error:
-                self.problems.append(f"{type(error).__name__}: {error}")
+                self.problems.append(story.tell(f"{type(error).__name__}: {error}"))
             else:
                 if text == f"reservation for {intent}, charge for {intent}":
                     self._finished += 1
                 else:
-                    self.problems.append(text)
+                    self.problems.append(story.tell(text))
 
     async def _order(self, wire: Wire, intent: str) -> str:
         params: dict[str, Any] = {"name": "order", "arguments": {"intent": intent}}
@@ -74,7 +76,9 @@ class Rounds:
                 return str(result["content"][0]["text"])
             params.pop("inputResponses", None)
             params["requestState"] = result["requestState"]
-            if asked := result.get("inputRequests"):
+            asked = result.get("inputRequests")
+            wire.story.note(f"state {named(result['requestState'])}, which asks for {list(asked or ())}")
+            if asked:
                 await think()
                 params["inputResponses"] = {key: ANSWERS[key] for key in asked}
             else:

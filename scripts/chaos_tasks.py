@@ -13,7 +13,7 @@ from typing import Any
 from chaos_fleet import Strikes
 from chaos_outage import Outages
 from chaos_task_ledger import STEP_SECONDS, TaskLedger
-from chaos_wire import ANSWERS, Wire, think
+from chaos_wire import ANSWERS, Story, Wire, think
 
 STEPS_OF_A_TASK = 4
 
@@ -81,12 +81,14 @@ class Tasks:
             await think()
             intent = secrets.token_hex(8)
             self._started += 1
+            story = wire.story = Story()
             try:
-                task = await self._start(wire, intent)
-                self._ids.add(task)
-                self._receipts[intent] = await self._follow(wire, task)
+                with story.until_told(self.problems, f"the task of {intent}"):
+                    task = await self._start(wire, intent)
+                    self._ids.add(task)
+                    self._receipts[intent] = await self._follow(wire, task)
             except (LookupError, ValueError) as error:
-                self.problems.append(f"{type(error).__name__}: {error}")
+                self.problems.append(story.tell(f"{type(error).__name__}: {error}"))
 
     async def _start(self, wire: Wire, intent: str) -> str:
         params: dict[str, Any] = {"name": "order", "arguments": {"intent": intent}}

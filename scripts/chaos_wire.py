@@ -1,9 +1,12 @@
 """Requests of scripts/chaos: each on a connection of its own, and again until there is a whole response."""
 
 import asyncio
+import hashlib
 import json
 import random
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 THINKING = (0.2, 1.0)
@@ -24,6 +27,33 @@ class NoResponse(Exception):
     """There was no whole response, or one that says to come back later."""
 
 
+class Story:
+    """What has happened to a flow, to be told if it breaks: times and ids, and nothing of what was answered."""
+
+    def __init__(self) -> None:
+        self._began = time.time()
+        self._noted: list[str] = []
+
+    def note(self, what: str) -> None:
+        """Note what has happened now."""
+        now = time.time()
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        self._noted.append(f"    {clock}.{int(now * 1000) % 1000:03} +{now - self._began:.3f} {what}")
+
+    def tell(self, problem: str) -> str:
+        """Return a problem, with all that led to it."""
+        return "\n".join([problem, *self._noted])
+
+    @contextmanager
+    def until_told(self, problems: list[str], name: str) -> Iterator[None]:
+        """Tell it if the flow is given up meanwhile, since it takes too long."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            problems.append(self.tell(f"{name} did not end"))
+            raise
+
+
 class Wire:
     """Sends requests, and sends again what got no response.
 
@@ -34,6 +64,8 @@ class Wire:
 
     def __init__(self, port: int, extensions: dict[str, Any] | None = None) -> None:
         self.retries = 0
+        self.story = Story()
+        """Of the flow that it serves."""
         self._port = port
         capabilities = {"elicitation": {}, "extensions": extensions or {}}
         self._meta = {
@@ -47,15 +79,23 @@ class Wire:
         body = json.dumps(message).encode()
         wait, longest = BACKOFF
         while True:
-            with suppress(NoResponse):
+            try:
+                self.story.note(f"{method} {name}")
                 reply = await _post(self._port, body, method, name)
                 if "error" in reply:
                     raise LookupError(f"{method} was refused: {reply['error']}")
                 result: dict[str, Any] = reply["result"]
                 return result
+            except NoResponse as why:
+                self.story.note(f"no response: {why}")
             self.retries += 1
             await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311
             wait = min(wait * 2, longest)
+
+
+def named(sealed: str) -> str:
+    """Return a short name for something sealed."""
+    return hashlib.sha256(sealed.encode()).hexdigest()[:8]
 
 
 async def think() -> None:
@@ -81,11 +121,12 @@ async def _post(port: int, body: bytes, method: str, name: str) -> dict[str, Any
         raise NoResponse(type(error).__name__) from None
     start, _, content = received.partition(b"\r\n\r\n")
     lines = start.lower().split(b"\r\n")
+    served = next((line[13:].decode() for line in lines if line.startswith(b"x-served-by: ")), "nobody")
     length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), -1)
     if length != len(content):
-        raise NoResponse("cut off")
+        raise NoResponse(f"cut off after {received[:60]!r} from {served}")
     status = int(lines[0].split()[1])
     if status >= 500 or status == 429:
-        raise NoResponse(str(status))
+        raise NoResponse(f"{status} from {served}")
     reply: dict[str, Any] = json.loads(content)
     return reply

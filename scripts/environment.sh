@@ -41,3 +41,14 @@ make_environment() {
     "$directory/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
     printf '%s\n' "$recipe" >"$directory/made-from"
 }
+
+# install_nginx: install the web server that the tests run, from the packages of Debian or Ubuntu, where this may be done.
+install_nginx() {
+    if [ -x /usr/sbin/nginx ] || command -v nginx >/dev/null || ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
+        return 0
+    fi
+    echo "Installing nginx; this takes a moment, once."
+    # It is not started: in this runlevel services are not.
+    { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light; } \
+        >/dev/null || echo "nginx can't be installed: the tests that need it are skipped." >&2
+}

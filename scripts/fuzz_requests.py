@@ -1,4 +1,4 @@
-"""The requests of scripts/fuzz: right ones, ones with something wrong, and ids that are forged or in a wrong place."""
+"""The requests of scripts/fuzz: right ones, and ones with something wrong."""
 
 import json
 from collections import deque
@@ -97,6 +97,7 @@ class Request:
         what: names how it was made.
         call: the method and parameters, for what comes of it.
         check: returns what is wrong with the reply: its status, and its body; empty for nothing.
+        waits: whether its reply is waited for, since it may take a while and is never a stream.
     """
 
     server: str
@@ -107,6 +108,7 @@ class Request:
     what: str = ""
     call: Call = ("", {})
     check: Callable[[int, bytes], str] = lambda status, body: ""
+    waits: bool = False
 
     def listed(self) -> list[tuple[bytes, bytes]]:
         """Return the headers as an ASGI server has them."""
@@ -134,17 +136,17 @@ class Requests:
             (self._answer, 12),
             (self._resume, 6),
             (self._own, 8),
-            (self._wrong_id, 16),
+            (self._task, 4),
             (self._listen_or_end, 3),
             (self._batch, 4),
             (self._noise, 5),
         ]
-        self._weights = [weight for _, weight in self._makers]
 
     def next(self) -> Request:
         """Return the next request."""
-        ((maker, _),) = self._random.choices(self._makers, self._weights)
-        request = maker()
+        makers, weights = zip(*self._makers, strict=True)
+        (maker,) = self._random.choices(makers, weights)
+        request: Request = maker()
         if self._random.random() < 0.05:
             name = self._random.choice(("mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id", "accept"))
             request.headers[name] = self._junk_text()
@@ -171,7 +173,7 @@ class Requests:
                 params["protocolVersion"] = form
             elif (session := self._mine("session", server, user)) is not None:
                 request.headers["mcp-session-id"] = session.id
-        request.body = _dump(message)
+        request.body = dump(message)
         return request
 
     def _call(self) -> Call:
@@ -216,7 +218,7 @@ class Requests:
         request = Request(server, user, what="retry", call=state.call)
         if self._random.random() < 0.7:
             self._make_modern(message, request)
-        request.body = _dump(message)
+        request.body = dump(message)
         return request
 
     def _own(self) -> Request:
@@ -234,7 +236,7 @@ class Requests:
         answered: JSON = {"result": random.choice(ANSWERS)}
         if random.random() < 0.2:
             answered = {"error": {"code": random.choice((-32601, -1)), "message": "no"}}
-        request = Request(server, user, body=_dump({"jsonrpc": "2.0", "id": id, **answered}), what="answer")
+        request = Request(server, user, body=dump({"jsonrpc": "2.0", "id": id, **answered}), what="answer")
         request.headers["mcp-protocol-version"] = HANDSHAKES[0]
         return request
 
@@ -246,6 +248,31 @@ class Requests:
     def _resume_at(self, id: str, user: str, server: str) -> Request:
         headers = {"last-event-id": id, "accept": "text/event-stream", "mcp-protocol-version": HANDSHAKES[0]}
         return Request(server, user, "GET", headers, what="resume")
+
+    def _task(self) -> Request:
+        """Return a request about a task, by whom it belongs to: what its client would send, in one of the forms."""
+        task = self._any("task")
+        return self._right() if task is None else self._about(task.id, task.user, task.server)
+
+    def _about(self, id: str, user: str, server: str) -> Request:
+        random, answer = self._random, self._random.choice(ANSWERS)
+        modern, _ = self._servers[server]
+        forms = [*([MODERN, MODERN, ""] if modern else []), *([] if server == "modern" else HANDSHAKES[:1])]
+        form = random.choice(forms)
+        params: JSON = {"taskId": id}
+        method = random.choice(("tasks/get", "tasks/cancel", "tasks/result", "tasks/update", "tasks/input_response"))
+        if method in ("tasks/update", "tasks/input_response"):
+            params["inputResponses"] = dict.fromkeys(("login", "confirm", "x"), answer)
+        elif random.random() < 0.2:
+            params["_meta"] = {"modelcontextprotocol.io/related-task": {"taskId": id}, "elicitation": answer}
+        message = self._message(method, params)
+        request = Request(server, user, what=f"{form or 'draft'} {method}", call=(method, params))
+        if form == MODERN:
+            self._make_modern(message, request)
+        elif form:
+            request.headers["mcp-protocol-version"] = form
+        request.body = dump(message)
+        return request
 
     def _listen_or_end(self) -> Request:
         random = self._random
@@ -263,69 +290,7 @@ class Requests:
             parts.append({"jsonrpc": "2.0", "id": question.id, "result": random.choice(ANSWERS)})
         parts += [self._junk() for _ in range(random.randrange(2))]
         server, user = self._caller()
-        return Request(server, user, headers={"mcp-protocol-version": "2025-03-26"}, body=_dump(parts), what="batch")
-
-    # Ids that must not open
-
-    def _wrong_id(self) -> Request:
-        """Return a request with an id that is forged, of another user or server, or of another kind."""
-        random = self._random
-        place = random.choice(("question", "event", "session", "state"))
-        kind = place if random.random() < 0.7 else random.choice(KINDS)
-        found = self._any(kind)
-        if found is None or (kind != place and kind in ("task", "cursor") and place == "state"):
-            return self._right()
-        id, user, server, how = found.id, found.user, found.server, "of another kind"
-        if kind == place:
-            how = random.choice(("forged", "user", "server"))
-            if how == "user" and server != OPEN:
-                user = random.choice([each for each in USERS if each != user])
-            elif how == "server":
-                server = random.choice([each for each in self._servers if each != server])
-                user = "" if server == OPEN else user or USERS[0]
-            else:
-                id = self._forged(id)
-        what = f"{kind} as {place}, {how}"
-        modern, handshake = self._servers[server]
-        if place == "state":
-            state = self._any("state")
-            if state is None or not modern:
-                return self._own()
-            request = self._retry(found if kind == place else state, user, server, id)
-            request.check = _expects(-32602, "the state")
-        elif not handshake:
-            return self._right()
-        elif place == "question":
-            request = self._answer_to(id, user, server)
-            request.check = lambda status, body: "" if status == 400 else f"the answer was taken: {status}"
-        elif place == "event":
-            request = self._resume_at(id, user, server)
-            request.check = lambda status, body: "" if status == 405 else f"the stream was opened: {status}"
-        else:
-            request = Request(server, user, body=_dump(self._message("resources/subscribe", {"uri": "notes://1"})))
-            request.headers = {"mcp-session-id": id, "mcp-protocol-version": HANDSHAKES[0]}
-            request.check = _expects(-32602, "the session")
-        request.what = what
-        return request
-
-    def _forged(self, id: str) -> str:
-        random = self._random
-        sealed, dot, sent = id.rpartition(".") if "." in id else (id, "", "")
-        at = random.randrange(len(sealed))
-        match random.randrange(5):
-            case 0:
-                sealed = sealed[:at] + random.choice([c for c in "AB" if c != sealed[at]]) + sealed[at + 1 :]
-            case 1:
-                sealed = sealed[:at]
-            case 2:
-                sealed += random.choice("AQ=.-_")
-            case 3:
-                sealed = sealed[:at] + sealed[at + 1 :]
-            case _:
-                other = self._any(random.choice(KINDS))
-                sealed = sealed[: at or 1] + ("A" if other is None or len(other.id) <= at else other.id[at:]) + "x"
-        forged = f"{sealed}{dot}{sent}"
-        return forged if forged != id else "x"
+        return Request(server, user, headers={"mcp-protocol-version": "2025-03-26"}, body=dump(parts), what="batch")
 
     # Broken ones
 
@@ -351,7 +316,7 @@ class Requests:
                 break
             if random.random() < 0.2 and isinstance(message, dict):
                 message[random.choice(("x", "result", "error", "id", "params", "_meta"))] = self._junk()
-        request.body, request.what = _dump(message), f"broken {request.what}"
+        request.body, request.what = dump(message), f"broken {request.what}"
         return request
 
     def _noise(self) -> Request:
@@ -366,7 +331,7 @@ class Requests:
                 at = random.randrange(len(body))
                 body = body[:at] + random.choice((b"\x00", b"\xff", b'"', b"[" * 20, b"1e999", b"NaN")) + body[at + 1 :]
             case _:
-                body = _dump(self._junk())
+                body = dump(self._junk())
         version = random.choice((*HANDSHAKES, MODERN, ""))
         headers = {"mcp-protocol-version": version} if version else {}
         return Request(*self._caller(), headers=headers, body=body, what="noise")
@@ -412,12 +377,6 @@ class Requests:
         return self._random.choice(mine) if mine and self._random.random() < 0.9 else None
 
 
-def _expects(code: int, what: str) -> Callable[[int, bytes], str]:
-    def check(status: int, body: bytes) -> str:
-        return "" if b'"code":%d' % code in body else f"{what} was taken: {status} {body[:200]!r}"
-
-    return check
-
-
-def _dump(message: Any) -> bytes:
+def dump(message: Any) -> bytes:
+    """Return a message as bytes."""
     return json.dumps(message, ensure_ascii=True).encode()

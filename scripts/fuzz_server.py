@@ -1,12 +1,26 @@
 """What scripts/fuzz sends its requests to: a server of each kind, with a tool of every sort."""
 
+import json
 from collections.abc import Callable
 
 from pydantic import BaseModel
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
 from starlette.requests import HTTPConnection
 
-from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, ListRoots, MRTRServer, Sample, State, ToolError
+from mrtr_server import (
+    Context,
+    Elicit,
+    InputRequired,
+    Inputs,
+    IntrospectionAuth,
+    JWTAuth,
+    Limits,
+    ListRoots,
+    MRTRServer,
+    Sample,
+    State,
+    ToolError,
+)
 
 LIMITS = Limits(body_bytes=64 * 1024, json_depth=12, values=2_000, hold_seconds=0.01, first_ask_seconds=0.01)
 """Limits that a request reaches soon."""
@@ -52,6 +66,30 @@ def make_servers(clock: Callable[[], float], database: str | None) -> dict[str, 
         )
         for kind, dialects in KINDS.items()
     }
+
+
+def make_token_servers(issuer: str, audience: str) -> dict[str, MRTRServer]:
+    """Return the servers that take tokens of an issuer: signed ones, and ones about which it is asked."""
+    endpoint = f"{issuer}/introspect"
+    asking = IntrospectionAuth(
+        issuer,
+        client_id="fuzz",
+        client_secret="secret",  # noqa: S106  of nobody
+        audience=audience,
+        endpoint=endpoint,
+        cache_seconds=0,
+    )
+    auths = {"signed": JWTAuth(issuer, audience=audience, jwks_uri=f"{issuer}/keys"), "opaque": asking}
+    servers = {kind: MRTRServer(kind, keys=[bytes(32)], auth=auth, limits=LIMITS) for kind, auth in auths.items()}
+    for server in servers.values():
+        server.tool(who)
+    return servers
+
+
+async def who(ctx: Context) -> str:
+    """Say who calls."""
+    principal = ctx.principal
+    return json.dumps(None if principal is None else [principal.subject, principal.issuer, principal.client_id])
 
 
 async def effect(what: str) -> str:

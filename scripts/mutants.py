@@ -158,7 +158,7 @@ class Coverage:
             took = root / "took.json"
             run = [sys.executable, "-m", "coverage", "run", "--rcfile=coverage.ini", "-m", "pytest", "-q"]
             run += ["-p", "mutants_contexts", "-p", "no:cacheprovider", "--numprocesses", str(jobs), "--dist=loadfile"]
-            took_in = environment(root, MRTR_TESTS_TOOK=str(took))
+            took_in = environment(root, MUTANTS_TOOK=str(took))
             done = subprocess.run([*run, *tests], cwd=root, env=took_in)  # noqa: S603
             if done.returncode not in (0, 1):  # what fails unchanged is left out
                 sys.exit(done.returncode)
@@ -321,7 +321,7 @@ class Runner:
         process = subprocess.Popen(  # noqa: S603
             [*command, "@tests.txt"],
             cwd=root,
-            env=environment(root, MRTR_TESTS_FAILED=str(failed)),
+            env=environment(root, MUTANTS_FAILED=str(failed)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

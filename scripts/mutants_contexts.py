@@ -38,4 +38,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write down how long each test took that passed."""
     if not hasattr(session.config, "workerinput"):  # the one that hears from all workers
         passed = {name: seconds for name, seconds in _took.items() if name not in _failed}
-        Path(os.environ["MRTR_TESTS_TOOK"]).write_text(json.dumps(passed))
+        Path(os.environ["MUTANTS_TOOK"]).write_text(json.dumps(passed))

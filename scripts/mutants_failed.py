@@ -22,4 +22,4 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def _note(test: str) -> None:
-    Path(os.environ["MRTR_TESTS_FAILED"]).write_text(name_of(test))
+    Path(os.environ["MUTANTS_FAILED"]).write_text(name_of(test))

@@ -26,7 +26,7 @@ NAMES = """
     Annotations AudioContent BearerTokens Callback CallbackLink Caller Client Codec Completion Confirm Context Depends
     Elicit Elicited ElicitUrl EmbeddedResource Fanout Header Icon IdempotencyKey ImageContent
     InProcessStore InputRequired Inputs InsufficientScope IntrospectionAuth
-    JWTAuth KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound Principal
+    JWTAuth KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound OpenTelemetry Principal
     PromptResult ProtocolError RateLimits Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled
     SealedCodec SetupError SignedCodec State Store StoreUnavailable TaskRow TaskStore TextContent
     ToolAnnotations ToolError ToolResult

@@ -77,6 +77,7 @@ class IntrospectionAuth(TokenBackend):
         self._inactive: VerifiedTokens[bool] = VerifiedTokens(4096)
         self._asking: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
         self._away_until = float("-inf")
+        self._is_away = False
         self._places: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
@@ -134,9 +135,15 @@ class IntrospectionAuth(TokenBackend):
                     if not isinstance(found, str):
                         raise IssuerUnavailable("its metadata has no introspection_endpoint; give endpoint=")
                     self._endpoint = found
-                return await self._fetch(self._endpoint, form, self._credentials)
+                claims = await self._fetch(self._endpoint, form, self._credentials)
             except IssuerUnavailable as error:
                 self._away_until = loop.time() + AWAY
-                logger.error("Tokens can't be verified: %s", error)
                 self._endpoint = self._given  # it may have moved
+                if not self._is_away:
+                    logger.error("Tokens can't be verified until their issuer answers: %s", error)
+                self._is_away = True
                 raise
+            if self._is_away:
+                logger.warning("The issuer answers again, and tokens can be verified")
+            self._is_away = False
+            return claims

@@ -18,6 +18,9 @@ from .verified import VerifiedTokens
 LEEWAY = 60.0
 """By how much the clocks of this machine and of the issuer may be apart, in seconds."""
 
+LATEST = 1e12
+"""The latest expiry, in seconds since the epoch. An integer of JSON may be larger than any floating-point number."""
+
 MOST_KNOWN = 4096
 """How many verified tokens are known at a time."""
 
@@ -197,6 +200,6 @@ def expires_at(claims: Mapping[str, Any]) -> float:
         AuthenticationError: its `exp` is no time.
     """
     expires = claims.get("exp")
-    if isinstance(expires, bool) or not isinstance(expires, int | float) or not math.isfinite(expires):
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or not abs(expires) < math.inf:
         raise AuthenticationError("the token's 'exp' is no time")
-    return expires + LEEWAY
+    return min(max(expires, 0), LATEST) + LEEWAY

@@ -6,6 +6,7 @@ from .._version import __version__
 from .check import check
 from .database import db
 from .keys import keygen
+from .run import run
 from .states import open_state
 from .stdio import stdio
 from .tasks import tasks
@@ -18,5 +19,5 @@ def main() -> None:
     """Tools for authors and operators of MCP servers built with mrtr_server."""
 
 
-for command in (stdio, worker, check, keygen, db, tasks, open_state):
+for command in (run, stdio, worker, check, keygen, db, tasks, open_state):
     main.add_command(command)

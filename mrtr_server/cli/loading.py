@@ -35,12 +35,23 @@ def load(app: str, app_dir: str) -> MRTRServer:
     Raises:
         click.ClickException: there is none, or it can't be made; the message says why.
     """
+    found = find(app, app_dir)
+    if not isinstance(found, MRTRServer):
+        raise click.ClickException(
+            f"{app} is a {type(found).__name__}, not an MRTRServer. If it is an application in which one is mounted, "
+            "name the server itself"
+        )
+    return found
+
+
+def find(app: str, app_dir: str) -> Any:
+    """Import whatever a name stands for: a server, or an application in which one is mounted; as `load`."""
     sys.path.insert(0, app_dir)
     module, _, attribute = app.partition(":")
     if not module or not attribute:
         raise click.ClickException(f"{app!r} must be a module and the server in it, such as weather:app")
     try:
-        found = resolve_name(app)
+        return resolve_name(app)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # it is the module itself that imports what is not there
@@ -52,9 +63,3 @@ def load(app: str, app_dir: str) -> MRTRServer:
         raise click.ClickException(f"The module {module!r} has no {attribute!r}") from None
     except (SetupError, ValueError) as error:
         raise click.ClickException(str(error)) from None
-    if not isinstance(found, MRTRServer):
-        raise click.ClickException(
-            f"{app} is a {type(found).__name__}, not an MRTRServer. If it is an application in which one is mounted, "
-            "name the server itself"
-        )
-    return found

@@ -1,7 +1,6 @@
 """`mrtr-server worker`: run tasks, and serve no requests."""
 
 import asyncio
-import logging
 import os
 import signal
 from types import FrameType
@@ -11,13 +10,16 @@ import click
 
 from ..concurrency.shutdown import end_process_in_time
 from ..errors import SetupError
+from ..logs.formats import Format
 from ..server import MRTRServer
 from .loading import load, takes_app
+from .log_options import configure, takes_log_options
 
 
 @click.command()
 @takes_app
-def worker(app: str, app_dir: str) -> None:
+@takes_log_options("warning")
+def worker(app: str, app_dir: str, log_format: Format, log_level: str) -> None:
     """Run the tasks of MODULE:APP, an MRTRServer.
 
     It serves no requests. It needs the database and the keys of its servers: in MRTR_DATABASE_URL and MRTR_KEYS, unless
@@ -26,7 +28,7 @@ def worker(app: str, app_dir: str) -> None:
     SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and continue in other
     workers. What has not ended after MRTR_SHUTDOWN_SECONDS is abandoned. A second signal ends it at once.
     """
-    logging.basicConfig(format="%(levelname)s:     %(message)s")
+    configure(log_format, log_level)
     server = load(app, app_dir)
     try:
         asyncio.run(_work(server))

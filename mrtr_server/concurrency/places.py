@@ -45,7 +45,8 @@ class PlacesByCaller:
         if self.taken >= self._total:
             raise Full(self._limit, self._total)
         self.taken += 1
-        self._held[caller] += 1
+        if caller is not None:
+            self._held[caller] += 1
         is_held = True
 
         def give_back() -> None:
@@ -54,6 +55,8 @@ class PlacesByCaller:
                 return
             is_held = False
             self.taken -= 1
+            if caller is None:
+                return
             self._held[caller] -= 1
             if not self._held[caller]:
                 del self._held[caller]

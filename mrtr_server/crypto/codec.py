@@ -38,6 +38,12 @@ _base64: Any = SchemaValidator(bytes_schema(), _CONFIG)
 _from_base64: Callable[[str], bytes] = _base64.validate_strings
 
 
+class UrlSafe(str):
+    """A token of letters, digits, `-` and `_`, which JSON holds as it is."""
+
+    __slots__ = ()
+
+
 class Codec(Protocol):
     """Seals journals into the strings that clients carry, and unseals them (Multi Round-Trip Requests).
 
@@ -149,7 +155,7 @@ class SealedCodec:
         """
         nonce = os.urandom(NONCE_BYTES)
         sealed = self._sealing.encrypt(nonce, payload, self._header)
-        return _to_base64(self._header + nonce + sealed, mode="json").rstrip("=")
+        return UrlSafe(_to_base64(self._header + nonce + sealed, mode="json").rstrip("="))
 
     def unseal(self, token: str) -> bytes:
         """Return the payload of a token that this ring sealed for this purpose.
@@ -168,7 +174,9 @@ class SealedCodec:
             raise InvalidRequestState("unknown token version")
         cipher = self._opening.get(raw[1:_HEADER_BYTES])
         if cipher is None:
-            raise InvalidRequestState("sealed under a key that is not in the ring")
+            raise InvalidRequestState(
+                "sealed under a key that is not in the ring. Give every replica all keys of the ring"
+            )
         body = _HEADER_BYTES + NONCE_BYTES
         try:
             return cipher.decrypt(raw[_HEADER_BYTES:body], raw[body:], raw[:_HEADER_BYTES])

@@ -60,3 +60,8 @@ def digest_bytes(data: bytes) -> str:
 def digest(value: Any) -> str:
     """Return a digest of a JSON value's canonical form. Raises as `canonical` does."""
     return digest_bytes(canonical(value))
+
+
+def digest_texts(*texts: str) -> str:
+    """Return a digest of several texts, which tells where one ends and the next one begins."""
+    return digest_bytes(to_json(texts))

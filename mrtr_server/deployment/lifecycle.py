@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import Receive, Send
 
 from ..callbacks.callback_service import Callbacks
+from ..concurrency.loop_watch import watch_loop
 from ..concurrency.threads import Threads
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
@@ -37,6 +38,7 @@ class Lifecycle:
         callbacks: wakes the calls that it holds.
         worker: hands back its tasks.
         rates: closes its connections.
+        observe: lets calls be observed from now on, where that is wanted.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds.
     """
 
@@ -52,6 +54,7 @@ class Lifecycle:
         worker: Worker,
         rates: RateLimiter,
         *,
+        observe: Callable[[], None],
         lame_duck: float,
     ) -> None:
         self._name = name
@@ -63,7 +66,9 @@ class Lifecycle:
         self._callbacks = callbacks
         self._worker = worker
         self._rates = rates
+        self._observe = observe
         self._lame_duck = lame_duck
+        self._told_draining = False
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
 
@@ -105,6 +110,7 @@ class Lifecycle:
         """
         shutdown = self._admission.shutdown
         self._admission.reopen()
+        self._told_draining = False
         try:
             async with AsyncExitStack() as stack:
                 entered = self._enter()
@@ -112,10 +118,13 @@ class Lifecycle:
                 stack.push_async_exit(
                     lambda *raised: shutdown.in_time(entered.__aexit__(*raised), f"{self._name}: lifespan=", LIFESPAN)
                 )
+                watch_loop()
+                self._observe()
                 if run_tasks:
                     self._worker.start()
                 try:
-                    yield
+                    with self._admission.on_drain(self._say_draining):
+                        yield
                 finally:
                     self._admission.shut_down()
                     self.drain()
@@ -133,7 +142,17 @@ class Lifecycle:
         """Begin to drain on SIGTERM; see `drain_on_sigterm`. From now on, clients come by a network."""
         self.hears_sigterm = True
         self._shared.serve_many()
+        watch_loop()  # a mounted server has had no startup
         drain_on_sigterm(self._admission, self._lame_duck)
+
+    def _say_draining(self) -> None:
+        """Log that the server drains since it was told to, unless that is a shutdown, of which the signal tells."""
+        if self._admission.draining and self._admission.shutdown.began is None and not self._told_draining:
+            self._told_draining = True
+            logger.info(
+                "Draining: calls continue in other replicas",
+                extra={"fields": {"event": "drain"}},
+            )
 
     def drain(self) -> None:
         """Begin to drain. May be called from any thread, from a signal handler, and again."""

@@ -9,6 +9,7 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
 from ..registration.registry import Registry
 from ..storage.factory import ENVIRONMENT as DATABASE
+from .environment import unknown_variables
 from .settings import Settings
 from .shared_resources import SharedResources
 
@@ -52,6 +53,7 @@ def review(
         workers: how many processes are to serve it, on all machines.
     """
     found = [
+        *(Finding("warning", "environment", advice) for advice in unknown_variables().values()),
         *_review_deployment(settings, registry, shared, workers),
         *_review_access(settings, registry, host, experiments),
         *_review_descriptions(registry),
@@ -114,12 +116,11 @@ def _review_access(
             "auth",
             f"anyone who reaches {host} may call every tool: pass auth=, or let only a gateway reach it that has some",
         )
-    if "*" in settings.allowed_origins:
-        yield Finding(
-            "warning",
-            "allowed_origins",
-            'with "*", any page that a user opens can call the server; list your origins',
-        )
+    for option in ("allowed_origins", "cors_origins"):
+        if "*" in getattr(settings, option):
+            yield Finding(
+                "warning", option, 'with "*", any page that a user opens can call the server; list your origins'
+            )
     if registry.callbacks and settings.base_url is None:
         yield Finding(
             "warning",

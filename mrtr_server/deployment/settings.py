@@ -14,6 +14,7 @@ from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
 from ..flow.authorization import Authorize
+from ..given import KnowsGiven
 from ..limits import Limits
 from ..methods.discovery import Registered
 from ..rates.rate_limits import RateLimits
@@ -21,13 +22,15 @@ from ..registration.option_types import SETTING_TYPES, check_types
 from ..registration.options import Icons
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
+from ..telemetry.choice import OpenTelemetry
+from ..telemetry.choice import check as check_telemetry
 from ..transport.callback_pages import Identify
 
 Server = TypeVar("Server")
 
 
 @dataclass(frozen=True)
-class Settings(Generic[Server]):
+class Settings(KnowsGiven, Generic[Server]):
     """The settings of a server, checked.
 
     Raises:
@@ -64,7 +67,10 @@ class Settings(Generic[Server]):
     list_scope: Literal["public", "private"] | None = None
     allowed_origins: Sequence[str] = ()
     allowed_hosts: Sequence[str] | None = None
+    cors_origins: Sequence[str] = ()
     middleware: Sequence[Middleware] = ()
+    telemetry: OpenTelemetry | bool | None = None
+    metrics: str | None = None
     lifespan: Callable[[Server], AbstractAsyncContextManager[Any]] | None = None
     lame_duck: float = 1.0
     shutdown_seconds: float | None = None
@@ -79,9 +85,10 @@ class Settings(Generic[Server]):
             raise SetupError("MRTRServer needs a name")
         if not self.path.startswith("/"):
             raise SetupError(f"path={self.path!r} must start with a slash")
+        self._check_metrics()
         if self.page_size < 1:
             raise SetupError("page_size must be at least 1")
-        for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts"):
+        for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts", "cors_origins"):
             texts = getattr(self, option)
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
@@ -92,3 +99,12 @@ class Settings(Generic[Server]):
             raise SetupError(f"registers_later={unknown}: choose from {', '.join(get_args(Registered))}")
         if isasyncgenfunction(self.lifespan):
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
+
+    def _check_metrics(self) -> None:
+        path = self.metrics
+        if path is not None and (not path.startswith("/") or path.endswith("/")):
+            raise SetupError(f"metrics={path!r} must start with a slash, and end without one")
+        folder = self.path.rstrip("/").rpartition("/")[0]
+        if path in (self.path.rstrip("/"), f"{folder}/health", f"{folder}/ready"):
+            raise SetupError(f"metrics={path!r} is the path of something else")
+        check_telemetry(self.telemetry, path)

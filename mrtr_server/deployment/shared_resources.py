@@ -12,6 +12,7 @@ from ..storage.factory import ENVIRONMENT as DATABASE
 from ..storage.factory import store_of
 from ..storage.memory import InProcessStore
 from ..storage.watched import Outage, WatchedStore
+from ..tally import Tally
 from .workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
@@ -24,6 +25,7 @@ class SharedResources:
         name: the server's, for the log.
         keys, store, database, clock: as for `MRTRServer`.
         lease: how long a replica may be silent before others take its tasks over, in seconds.
+        tally: counts what happens at the store.
 
     Raises:
         SetupError: what is given can't be used, and there is one worker only. With several, `refusal` says so.
@@ -37,6 +39,7 @@ class SharedResources:
         database: str | None,
         lease: float,
         clock: Callable[[], float],
+        tally: Tally,
     ) -> None:
         self._name = name
         self._workers = worker_count()
@@ -53,7 +56,7 @@ class SharedResources:
         self._is_alone = given is None
         self.store: Store = given or InProcessStore(clock=clock)
         self._outage = Outage(name)
-        self.watched = WatchedStore(self.store, self._outage, lease=lease)
+        self.watched = WatchedStore(self.store, self._outage, lease=lease, tally=tally)
         """The same store, for all who use it."""
 
     async def check(self) -> str:

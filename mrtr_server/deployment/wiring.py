@@ -44,21 +44,25 @@ from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from ..tally import Tally
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
 from ..tasks.worker import Worker
 from ..transport.authentication import Authentication
 from ..transport.callback_pages import CallbackPages
 from ..transport.challenges import Challenges
+from ..transport.cors import check_cors_origins, share_with_origins
 from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
 from ..transport.resource_metadata import ResourceMetadata
 from ..transport.routing import Metadata, Router
 from ..transport.stdio import StdioServer
+from .environment import warn_of_unknown_variables, with_environment
 from .lifecycle import Lifecycle
 from .settings import Settings
 from .shared_resources import SharedResources
+from .telemetry import ServerTelemetry
 
 
 class ServerParts:
@@ -74,14 +78,19 @@ class ServerParts:
     """
 
     def __init__(self, settings: Settings[Any], registry: Registry, server: ASGIApp) -> None:
+        settings, wrong = with_environment(settings)
         limits, clock = settings.limits or Limits(), settings.clock
         audience, path = settings.audience or settings.name, settings.path.rstrip("/")
         self.limits = limits
         self.registry = registry
         self.threads = Threads(limits.threads)
+        self.tally = Tally()
         self.shared = SharedResources(
-            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock
+            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock, self.tally
         )
+        warn_of_unknown_variables()
+        if wrong is not None:
+            self.shared.refuse(wrong)
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
@@ -90,7 +99,7 @@ class ServerParts:
         if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
             self.rates.turn_on()
         self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
-        base, refusals = BaseUrl(settings.base_url), RefusalLog()
+        base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
         self.callbacks = Callbacks(
             registry.callbacks,
             ring,
@@ -123,7 +132,9 @@ class ServerParts:
             clock=clock,
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        records = TaskRecords(self.shared.watched, ring, self.fanout, limits, clock=clock)
+        records = TaskRecords(
+            self.shared.watched, ring, self.fanout, limits, audience=audience, clock=clock, tally=self.tally
+        )
         background = BackgroundTools(registry, flows, errors, authorizer)
         self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
         self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
@@ -161,6 +172,11 @@ class ServerParts:
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
             self.rates,
         )
+        self.telemetry = ServerTelemetry(
+            settings, self.tally, registry, quotas, self.admission, self.shared.watched, dispatcher, background
+        )
+        self.observe = self.telemetry.start
+        """Lets calls be observed from now on, where that is wanted."""
         metadata = _resource_metadata(settings, path)
         challenges = Challenges(metadata, settings.scopes)
         dialects = ServedDialects(
@@ -175,6 +191,7 @@ class ServerParts:
         calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
         """Makes what serves the client that started this process."""
+        cors = check_cors_origins(settings.cors_origins)
         endpoint = Endpoint(
             dispatcher,
             dialects,
@@ -182,7 +199,7 @@ class ServerParts:
             live,
             limits,
             self.admission,
-            allowed_origins=settings.allowed_origins,
+            allowed_origins=(*settings.allowed_origins, *cors),
             allowed_hosts=settings.allowed_hosts,
             challenges=challenges,
             refusals=refusals,
@@ -203,6 +220,8 @@ class ServerParts:
             served = Authentication(served, auth, challenges, refusals)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
             served = build_middleware_stack(served, middleware, refusals)
+        if cors:
+            served = share_with_origins(served, cors)
         self.resource_metadata = public = None
         if metadata is not None:
             self.resource_metadata = build_middleware_stack(metadata, middleware, refusals)
@@ -216,6 +235,7 @@ class ServerParts:
             callbacks=registry.callbacks,
             metadata=public,
             probes=probes,
+            metrics=self.telemetry.page(refusals),
         )
         self.lifecycle = Lifecycle(
             settings.name,
@@ -227,6 +247,7 @@ class ServerParts:
             self.callbacks,
             self.worker,
             self.rates,
+            observe=self.observe,
             lame_duck=settings.lame_duck,
         )
 

@@ -5,6 +5,18 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+_declared = 1
+
+
+def declare_workers(count: int) -> None:
+    """Note how many workers there will be, before the application is imported and they are started.
+
+    Args:
+        count: the number.
+    """
+    global _declared
+    _declared = count
+
 
 def worker_count() -> int:
     """Return the number of workers that the web server was told to start; 1 where nothing says otherwise.
@@ -13,7 +25,7 @@ def worker_count() -> int:
     stack, and they hold its settings. (The parent process says nothing: with `--reload` there is one for a single
     worker, too.) What loads it in any other way is not recognized.
     """
-    most = 1
+    most = _declared
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         most = max(most, _count_in(frame.f_globals.get("__name__", ""), frame.f_locals))

@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
+from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..errors import Overloaded
 from ..limits import Limits
+from .overload import Overload
 from .waiting_line import WaitingLine
 
 OTHERS_FULL_SECONDS = 1.0
@@ -50,6 +52,7 @@ class Admission:
         self._was_blocked = False
         """Whether the event loop may have been blocked since calls were last let come."""
         self._watching: set[_Watching] = set()
+        self._overload = Overload()
 
     @property
     def is_full(self) -> bool:
@@ -65,6 +68,11 @@ class Admission:
     def should_yield(self) -> bool:
         """Whether running calls are to continue elsewhere, from their next boundary."""
         return self.draining or (self._in_flight > self._shed_above and not self._others_are_full)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their turn."""
+        return len(self._line)
 
     # Draining
 
@@ -92,7 +100,7 @@ class Admission:
         Args:
             callback: what to call; at once if the server is draining already. It may be called twice.
         """
-        watching = _Watching(self._watching, asyncio.get_running_loop(), callback)
+        watching = _Watching(self._watching, running_loop(), callback)
         if self.draining:
             watching.notify()
         return watching
@@ -123,8 +131,10 @@ class Admission:
             if (self.draining or self._may_shed) and may_leave():
                 if not self.draining:
                     self._sheds_left -= 1
+                    self.note_turned_away()
                 return False
             if is_refused:
+                self.note_turned_away()
                 raise Overloaded(self._line.retry_after)
         self._in_flight += 1
         runs = False
@@ -142,8 +152,14 @@ class Admission:
             now = time.monotonic()
             self._was_blocked = self._was_blocked or now - self._left > BLOCKED_SECONDS
             self._left = now
+        self._overload.look()
         self._sheds_left = min(self._sheds_left + 1, self._most)
         self._pass_on()
+
+    def note_turned_away(self) -> None:
+        """Note that a call is not to run here; the log says once that there is too much to do."""
+        if not self.draining:
+            self._overload.note(self._running, len(self._line))
 
     def _is_refused(self, share: int) -> bool:
         return self._running >= self._most and self._line.refuses(share)
@@ -178,6 +194,7 @@ class Admission:
         finally:
             self._line.leave(turn)
         if runs is None:
+            self.note_turned_away()
             raise Overloaded(self._line.retry_after)
         if runs:
             await self._let_others_come()

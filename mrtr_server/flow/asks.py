@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import blocks
-from ..protocol.messages import JSON, Question
+from ..protocol.messages import JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, describe, form
 from .journal import CONFIRMATION, UNSET
 
@@ -207,8 +207,9 @@ class Elicit(Ask[T]):
                 "Elicit(message) without a model is for the annotation of a parameter; here, write "
                 "Elicit(message, Model)"
             )
-        params = {"message": written(self.message), "requestedSchema": self._form.schema}
-        return Question("form", "elicitation/create", params, "elicitation.form", self._form.shape)
+        message = written(self.message)
+        # Most messages of a tool are always the same.
+        return (_known_form if len(message) <= SHORT_MESSAGE else _form_question)(message, self._form)
 
     @override
     def parse(self, raw: JSON) -> T:
@@ -332,6 +333,14 @@ class ListRoots(Ask["list[Root]"]):
         return list(read_model(Roots, raw).roots)
 
 
+def _form_question(message: str, elicited: Form) -> Question:
+    params = {"message": message, "requestedSchema": elicited.schema}
+    return Question("form", "elicitation/create", params, "elicitation.form", elicited.shape)
+
+
+_known_form = lru_cache(maxsize=128)(_form_question)
+
+
 def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
     """Read the answer to a form as its model, or as an `Elicited` for a handler that branches."""
     try:
@@ -387,11 +396,11 @@ _CONFIRMATION: JSON = {
 def accepted(raw: JSON, *, confirming: bool = False) -> Any:
     """Return the content of an accepted answer; raises as `Ask.parse` does for any other."""
     action = raw.get("action")
+    if action == "accept":
+        return raw.get("content", {})
     if action in ("decline", "cancel"):
         raise Refusal(action, confirming=confirming)
-    if action != "accept":
-        raise InvalidAnswer("The answer has no action.")
-    return raw.get("content", {})
+    raise InvalidAnswer("The answer has no action.")
 
 
 def form_of(schema: Any) -> tuple[Form, bool]:

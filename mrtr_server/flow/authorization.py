@@ -12,6 +12,7 @@ from typing import Any
 from ..concurrency.threads import Threads, call_function
 from ..errors import InsufficientScope, SetupError, StoreUnavailable, UnknownTarget, check_scopes
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.callers import Caller
 
 logger = logging.getLogger("mrtr_server")
@@ -103,6 +104,7 @@ class Authorizer:
     def __init__(self, authorize: Authorize | None, threads: Threads) -> None:
         self._of_server = compile_hook("MRTRServer", authorize)
         self._threads = threads
+        self._refusals = RefusalLog()
 
     def guards(self, hook: Hook | None) -> bool:
         """Check whether anybody need be asked for what has this hook."""
@@ -125,7 +127,7 @@ class Authorizer:
         if isinstance(verdict, InsufficientScope):
             raise verdict
         if verdict is not True:
-            logger.warning("%s %.200r: refused by authorize=", method, asked[1])
+            self._refusals.note("%s %.200r: refused by authorize=", method, asked[1])
             raise UnknownTarget(kind, asked[1])
 
     async def allowed(

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from ..callbacks.callback_service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
 from ..protocol.callers import Client, Principal
-from ..protocol.messages import LOG_LEVELS, NOTHING, LogLevel, LogMessage, Outlet, Progress
+from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
 from .url_asks import ElicitUrl
 from .waiting_round import WaitingRound
@@ -336,6 +336,21 @@ class Context:
             self._round.task.say(message)
         token = self._round.call.progress_token
         return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
+
+    def close_stream(self, retry: float = 1.0) -> Awaitable[None]:
+        """Let the client go while the function works on; it comes back for the result (Transports, Sending Messages).
+
+        For work that takes longer than a proxy leaves a response open. It is for clients of 2025-11-25 over HTTP: their
+        response is closed, and they come back to any replica. For all others nothing happens. In a plain `def`, don't
+        await it.
+
+        Args:
+            retry: when the client is to come back, in seconds.
+
+        Returns:
+            Something that an `async def` may await.
+        """
+        return self._outlet.send(ComeBack(retry))
 
     def status(self, message: str) -> Awaitable[None]:
         """Describe what a task is doing (Tasks, Task Status). In a plain `def`, don't await it.

@@ -110,6 +110,7 @@ class Journal:
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
         shed: whether the last round was handed over by a replica that had too much to do.
         expires: when the state that it came in expires, in seconds since the epoch.
+        origin: where the first round was traced; empty if it was not.
     """
 
     started: float
@@ -124,6 +125,7 @@ class Journal:
     single_use: bool = False
     shed: bool = False
     expires: float = field(default=math.inf, compare=False)
+    origin: str = ""
 
     @property
     def flow(self) -> str:
@@ -253,7 +255,8 @@ class Journal:
         # Single letters, since the client carries them back and forth: version, binding, expires ("x"), flow id,
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
-        # handed over for too much load ("l").
+        # handed over for too much load ("l"), where the first round was traced ("w"). A release ignores what it does
+        # not know of these.
         fields: JSON = {
             "v": _FORMAT,
             "b": bound_to,
@@ -268,12 +271,9 @@ class Journal:
         }
         if self.state is not UNSET:
             fields["h"] = self.state
-        if self.handed_over:
-            fields["d"] = self.handed_over
-        if self.single_use:
-            fields["c"] = True
-        if self.shed:
-            fields["l"] = True
+        for name, value in (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin)):
+            if value:
+                fields[name] = value
         earlier: JSON = {}
         for key, kept in self.answers.items():
             if len(kept) > 1:
@@ -290,10 +290,16 @@ class Journal:
         return payload
 
     @classmethod
-    def load(cls, payload: bytes, bound_to: list[str], now: float) -> "Journal":
+    def load(cls, payload: bytes, bound_to: list[str], now: float, grace: float = 0.0) -> "Journal":
         """Read a payload back, for a call that it belongs to.
 
         Only what a codec opened comes here, so it is what some version of this package sealed.
+
+        Args:
+            payload: what `dump` returned.
+            bound_to: what the state must belong to; see `binding`.
+            now: seconds since the epoch.
+            grace: how long after its expiry it still counts, in seconds.
 
         Raises:
             InvalidRequestState: it is of another version, has expired, or belongs to another call.
@@ -319,11 +325,12 @@ class Journal:
             )
             journal.expires = expires
             journal.shed = "l" in fields
+            journal.origin = fields.get("w", "")
             # What an earlier release sealed has no such mark.
             journal.single_use = "c" in fields or (payload.find(_CONFIRMS) >= 0 and journal._has_confirmation())
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequestState("not a journal") from None
-        if expires <= now:
+        if expires + grace <= now:
             raise InvalidRequestState("expired")
         if started > now + CLOCK_SKEW_SECONDS:
             raise InvalidRequestState("from the future; the replicas' clocks differ")

@@ -16,6 +16,8 @@ def dump_outcome(outcome: Outcome | RequestError) -> bytes:
     Raises:
         ValueError: there is something in it that is not JSON, so that no reply can be made of it either.
     """
+    if type(outcome) is Complete:  # as nearly always
+        return to_json(["complete", outcome.body, outcome.ttl, outcome.scope], inf_nan_mode="null")
     return to_json(_fields(outcome), inf_nan_mode="null")
 
 
@@ -42,8 +44,6 @@ def load_outcome(written: bytes) -> Outcome | RequestError:
 
 def _fields(outcome: Outcome | RequestError) -> list[Any]:
     match outcome:
-        case Complete(body, ttl, scope):
-            return ["complete", body, ttl, scope]
         case NeedsInput(questions, state, expires):
             return ["input", _parts(questions), state, expires]
         case TaskCreated(task):

@@ -35,6 +35,9 @@ class _Gravity(IntEnum):
     NOTHING = 8
 
 
+_ASKING = _Gravity.ASKING  # before Python 3.12, members take long to find
+
+
 @dataclass(slots=True)
 class Claim:
     """An ask in the middle of a handler.
@@ -161,7 +164,7 @@ class Round:
         Args:
             own: how the handler ended.
         """
-        if self.asked and self._gravity > _Gravity.ASKING:
+        if self.asked and self._gravity > _ASKING:
             return Asking(self.asked, self._returned)
         return own if self._end is None else self._end
 

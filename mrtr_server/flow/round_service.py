@@ -8,10 +8,11 @@ from typing import assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
-from ..crypto.codec import Codec
+from ..crypto.codec import Codec, SealedCodec
 from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported, Question
 from ..rates.rate_limiter import RateLimiter
 from ..storage.lease import Lease
@@ -35,7 +36,7 @@ from .journal import Journal, binding
 from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
-from .single_use import Redeemer
+from .single_use import REDEEMED_FOR, Redeemer
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
@@ -82,6 +83,7 @@ class RoundService:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._codec = codec
+        self._is_own_codec = isinstance(codec, SealedCodec)
         self._redeemer = redeemer
         self._require_shared_store = require_shared_store
         self._threads = threads
@@ -94,6 +96,7 @@ class RoundService:
         self._audience = audience
         self._clock = clock
         self._warned: set[str] = set()
+        self._refusals = RefusalLog()
 
     def deliver(self, handler: Handler, call: Call, run: RunRound) -> Awaitable[Outcome]:
         """Run a delivery of a call, or return the outcome of an earlier one if its state is redeemed once.
@@ -111,7 +114,8 @@ class RoundService:
         """
         if call.state is None:
             return self._deliver_first(call, run) if self._rates.is_on else run(None, None)
-        opened = self.open_state(handler, call)  # what does not open is not redeemed
+        # What does not open is not redeemed. What has expired may be, if it was before.
+        opened = self.open_state(handler, call, grace=call.grace + REDEEMED_FOR)
         if self._rates.is_on:
             return self._deliver_counted(handler, call, run, opened)
         return self._deliver(handler, call, run, opened)
@@ -132,9 +136,12 @@ class RoundService:
 
     def _deliver(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Awaitable[Outcome]:
         journal, _ = opened
-        if not (handler.single_use or journal.single_use):
-            return run(opened, None)
-        return self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
+        expires = journal.expires + call.grace
+        if handler.single_use or journal.single_use:
+            return self._redeemer.once(call, expires, lambda lease: run(opened, lease))
+        if expires <= self._clock():
+            raise self._refused(handler, call, InvalidRequestState("expired"))
+        return run(opened, None)
 
     async def run(
         self,
@@ -174,29 +181,29 @@ class RoundService:
                 return Refused(error) if isinstance(error, Refusal) else Failed(error)
             if not isinstance(result, InputRequired):
                 return Completed(result)
-            journal, bound_to = Journal(self._clock()), binding(self._audience, call)
+            journal, bound_to = self._begin_flow(call), binding(self._audience, call)
             end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
-            journal, bound_to = opened or self.open_state(handler, call)
+            journal, bound_to = opened or self.open_state(handler, call, grace=call.grace)
             unsealed = handler.single_use and call.state is None
             if is_open and not unsealed and not (journal.answers and self._callbacks.known):  # nothing to wait for
                 end = await self._begin(handler, arguments, call, journal, outlet, lease, NO_REPORTS, may_become_task)
             else:
                 end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
+            case Asking():
+                return self._seal(handler, call, journal, bound_to, end.questions)
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
                 return end
-            case Asking(questions):
-                return self._seal(handler, journal, bound_to, questions)
             case Yielded(why):
-                self._refuse_in_doubt(handler, journal, why)
-                return self._seal(handler, journal, bound_to, {}, why)
+                self._take_yield(handler, call, journal, why)
+                return self._seal(handler, call, journal, bound_to, {}, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
-                return self._seal(handler, journal, bound_to, {}) if unsealed else end
+                return self._seal(handler, call, journal, bound_to, {}) if unsealed else end
             case unknown:
                 assert_never(unknown)
 
@@ -295,37 +302,57 @@ class RoundService:
                 journal.forget(key, question)
         return reports
 
-    def open_state(self, handler: Handler, call: Call) -> Opened:
+    def open_state(self, handler: Handler, call: Call, *, grace: float = 0.0) -> Opened:
         """Open the flow that a call belongs to: that of its state, or a new one.
+
+        Args:
+            handler: what the call is of.
+            call: the request.
+            grace: how long after its expiry the state still counts, in seconds.
 
         Raises:
             RequestError: the state does not open, the call has too many answers, or it is new and can neither be served
                 now nor go on elsewhere.
         """
         if not self._admission.is_open and self._admission.is_full and not call.can_retry and call.state is None:
+            self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)
-        bound_to = binding(self._audience, call)
+        bound_to = call.binding
+        if bound_to is None:
+            bound_to = call.binding = binding(self._audience, call)
         if call.answers is not None and len(call.answers) > self._limits.answers:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
-            return Journal(self._clock()), bound_to
+            return self._begin_flow(call), bound_to
         try:
             if not isinstance(call.state, str):
                 raise InvalidRequestState("not a string")
             if len(call.state) > self._longest_state:
                 raise InvalidRequestState("too large")
-            journal = Journal.load(call.journal or self._codec.unseal(call.state), bound_to, self._clock())
+            payload = call.state.encode() if self._is_plain(call) else self._codec.unseal(call.state)
+            journal = Journal.load(payload, bound_to, self._clock(), grace)
         except InvalidRequestState as refused:
-            logger.warning("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
-            raise
+            raise self._refused(handler, call, refused) from None
+        if call.facts is not None:
+            call.facts.resume(journal)
         journal.deliver(call.answers or {})
         return journal, bound_to
+
+    def _begin_flow(self, call: Call) -> Journal:
+        journal = Journal(self._clock())
+        if call.facts is not None:
+            call.facts.begin(journal)
+        return journal
+
+    def _refused(self, handler: Handler, call: Call, error: InvalidRequestState) -> InvalidRequestState:
+        self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, error.reason)
+        return error
 
     def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
         journal, bound_to = self.open_state(handler, call)
-        return self._seal(handler, journal, bound_to, {})
+        return self._seal(handler, call, journal, bound_to, {})
 
     def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> NeedsInput | None:
         """End a round with a state that holds what it has done.
@@ -339,7 +366,7 @@ class RoundService:
             The state; None where the client can't come again with one, or the flow's budget has none left.
         """
         journal, bound_to = opened
-        return self._seal(handler, journal, bound_to, {}) if self._may_leave(call, journal) else None
+        return self._seal(handler, call, journal, bound_to, {}) if self._may_leave(call, journal) else None
 
     async def run_task(
         self,
@@ -392,7 +419,10 @@ class RoundService:
             journal.hand_over(self._limits)
         return end
 
-    def _refuse_in_doubt(self, handler: Handler, journal: Journal, why: YieldReason) -> None:
+    def _take_yield(self, handler: Handler, call: Call, journal: Journal, why: YieldReason) -> None:
+        """Note why a round is to be continued elsewhere. Raises `NotExecuted` if it never began."""
+        if call.facts is not None:
+            call.facts.yielded = why
         if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
             raise NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
 
@@ -405,9 +435,14 @@ class RoundService:
                 handler.name,
             )
 
+    def _is_plain(self, call: Call) -> bool:
+        """Return whether the state of a call is the journal as it is, since what leaves the server is sealed anyway."""
+        return call.stays_open and self._is_own_codec  # another codec may keep what our keys do not
+
     def _seal(
         self,
         handler: Handler,
+        call: Call,
         journal: Journal,
         bound_to: list[str],
         questions: dict[str, Question],
@@ -423,9 +458,9 @@ class RoundService:
             now = self._clock()
             payload = journal.dump(bound_to, now, seconds, self._limits)
         except OverBudget as error:
-            logger.warning("%s %r: %s", bound_to[2], handler.name, error.message)
+            self._refusals.note("%s %r: %s", bound_to[2], handler.name, error.message)
             raise
         if journal.single_use:
             self._require_shared_store(handler.name)
         expires = min(now + seconds, journal.started + self._limits.flow_seconds)
-        return NeedsInput(questions, self._codec.seal(payload), expires, payload)
+        return NeedsInput(questions, payload.decode() if self._is_plain(call) else self._codec.seal(payload), expires)

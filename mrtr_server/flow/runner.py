@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, assert_never
 
+from ..concurrency.running import running_loop, running_task
 from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, Refusal, ToolError
 from ..protocol.messages import JSON, Outlet
@@ -121,8 +122,7 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
         case Stop.CANCELLED:
             raise asyncio.CancelledError("the round has ended")
         case Stop.PARKED:
-            if (task := asyncio.current_task()) is not None:
-                task.uncancel()
+            running_task().uncancel()
             return round_.conclude(Completed(None))
         case Stop.RETURNED:
             return (
@@ -185,8 +185,7 @@ async def _leave_dependencies(round_: WaitingRound, teardown: Teardown, error: B
 
 async def _run_as_asyncio_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
     """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
-    task = asyncio.create_task(coroutine)
-    round_.main = task
+    round_.main = task = running_loop().create_task(coroutine)
     task.add_done_callback(round_.wake)
     try:
         while not task.done():
@@ -221,20 +220,40 @@ async def _publish(round_: WaitingRound) -> None:
 
 async def _settled(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> bool:
     """Wait for branches that are about to ask or to start a step; return whether none did."""
-    loop = asyncio.get_running_loop()
-    waited: asyncio.Future[None] = loop.create_future()
-    seen = round_.activity
+    settling = _Settling(task, round_)
+    settling.tick(SETTLE_TICKS - 1)
+    await settling.waited
+    return settling.is_quiet
 
-    def tick(left: int) -> None:
-        # By callbacks, since each turn of a task goes through all that awaits it.
-        if left and not task.done() and round_.activity == seen:
-            loop.call_soon(tick, left - 1)
-        elif not waited.done():
-            waited.set_result(None)
 
-    loop.call_soon(tick, SETTLE_TICKS - 2)
-    await waited
-    return not task.done() and round_.activity == seen
+class _Settling:
+    """Counts turns of the loop, by callbacks: each turn of a task would go through all that awaits it.
+
+    Args:
+        task: runs the handler.
+        round_: the round.
+    """
+
+    __slots__ = ("_loop", "_round", "_seen", "_task", "waited")
+
+    def __init__(self, task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
+        self._task = task
+        self._round = round_
+        self._seen = round_.activity
+        self._loop = running_loop()
+        self.waited: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has happened in the round meanwhile."""
+        return self._round.activity == self._seen and not self._task.done()
+
+    def tick(self, left: int) -> None:
+        """Wait for so many more turns, as long as nothing happens."""
+        if left and self._round.activity == self._seen and not self._task.done():
+            self._loop.call_soon(self.tick, left - 1)
+        elif not self.waited.done():
+            self.waited.set_result(None)
 
 
 async def _finish_steps(round_: WaitingRound) -> None:
@@ -266,8 +285,16 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         logger.error("%r does not end when it is cancelled, and is abandoned", round_.name)
     # Retrieve its exception: asyncio would report it as never retrieved.
-    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    if task.done():
+        _retrieve(task)
+    else:
+        task.add_done_callback(_retrieve)
     _leave(round_)
+
+
+def _retrieve(task: asyncio.Task[RoundEnd]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def _end_of_teardown(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:

@@ -5,15 +5,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
+from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_bytes
 from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StoreUnavailable
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
 from ..storage.lease import GRACE_SECONDS, Lease
@@ -35,6 +37,10 @@ long in all, and for the attempt that is under way then."""
 RECORD_INTERVAL = 0.5
 """How often it is offered from then on, in seconds, until the state has expired."""
 
+REDEEMED_FOR = CLOCK_SKEW_SECONDS
+"""How long after its expiry a state is remembered that was redeemed in time, in seconds: its round may have to run
+again since its replica has died, and deliveries may ask for the outcome."""
+
 MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
 """How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
 
@@ -54,12 +60,13 @@ class _Delivery:
         call: the request.
         state, answers: their digests.
         expires: when the state expires, in seconds since the epoch.
+        is_late: whether it had expired when this delivery came.
         run: runs the handler.
         client_left: whether the client has gone.
         result: that of the round, once it has run here.
         sealed: the same, sealed for the store.
         unrecorded_since: when the store first failed to take it, by the monotonic clock; None if it never did.
-        waiter: what the client's request waits for.
+        waiter: what the client's request waits for, where it does not run the delivery itself.
         is_told: whether there is a reply for the client, which may have left.
     """
 
@@ -67,19 +74,20 @@ class _Delivery:
     state: str
     answers: str
     expires: float
+    is_late: bool
     run: Run
     client_left: bool = False
     result: RoundResult | None = None
     sealed: bytes = b""
     unrecorded_since: float | None = None
-    waiter: "asyncio.Future[RoundResult]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    waiter: "asyncio.Future[RoundResult] | None" = None
     is_told: bool = False
 
     def tell(self, result: RoundResult) -> None:
         """Return the result to the client, unless it has been returned."""
         if not self.is_told:
             self.is_told = True
-            if not self.waiter.done():
+            if self.waiter is not None and not self.waiter.done():
                 self.waiter.set_result(result)
 
 
@@ -95,30 +103,45 @@ class Redeemer:
         quotas: how many states a caller may redeem while they are remembered.
         lease: how long a replica may be silent before another may run what it was running, in seconds.
         clock: returns the time, in seconds since the epoch.
+        outlives: whether what has begun outlives its request, where that is cancelled.
     """
 
     def __init__(
-        self, store: Store, codec: RowCodec, quotas: Quotas, *, lease: float, clock: Callable[[], float]
+        self,
+        store: Store,
+        codec: RowCodec,
+        quotas: Quotas,
+        *,
+        lease: float,
+        clock: Callable[[], float],
+        outlives: bool = True,
     ) -> None:
         self._store = store
         self._quotas = quotas
         self._codec = codec
         self._lease = lease
         self._clock = clock
+        self._refusals = RefusalLog()
+        self._outlives = outlives
         self._under_way: set[asyncio.Task[None]] = set()
         self._unrecorded: dict[str, _Delivery] = {}
         """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
 
-    async def once(self, call: Call, expires: float, run: Run, purpose: bytes = b"") -> Outcome:
+    async def once(
+        self, call: Call, expires: float, run: Run, purpose: bytes = b"", answers: bytes | None = None
+    ) -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
 
-        A client that leaves does not end what has begun: it runs to its end, and is recorded.
+        A client that leaves does not end what has begun: it runs to its end, and is recorded, if it `outlives` its
+        request. A delivery that comes when the state has expired begins nothing. But what began before has its outcome,
+        if need be by running again, for `REDEEMED_FOR`.
 
         Args:
             call: the request; its state has been opened.
             expires: when the state expires, in seconds since the epoch.
             run: runs the handler; called at most once.
             purpose: what is redeemed of the state: one state may be redeemed once for each.
+            answers: the answers of the call, in one form for all deliveries; None where a client sent them in any.
 
         Raises:
             RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or the store
@@ -126,28 +149,43 @@ class Redeemer:
         """
         state = purpose + str(call.state).encode()
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
-        answers = digest_bytes(state + b" " + canonical(dict(call.answers or {})))
-        delivery = _Delivery(call, digest_bytes(state), answers, expires, run)
+        given = canonical(dict(call.answers or {})) if answers is None else answers
+        is_late = expires <= self._clock()
+        delivery = _Delivery(call, digest_bytes(state), digest_bytes(state + b" " + given), expires, is_late, run)
         result = self._kept_here(delivery) if self._unrecorded else None
         if result is None:
-            task = asyncio.create_task(self._deliver(delivery))
-            self._under_way.add(task)  # the loop itself holds tasks weakly
-            task.add_done_callback(self._under_way.discard)
-            try:
-                result = await delivery.waiter
-            except asyncio.CancelledError:
-                delivery.client_left = True
-                raise
+            result = await (self._wait_for(delivery) if self._outlives else self._settled(delivery))
         if isinstance(result, RequestError):
             raise result
         return result
+
+    async def _settled(self, delivery: _Delivery) -> RoundResult:
+        """Run a delivery as part of its request."""
+        try:
+            return await self._settle(delivery)
+        finally:
+            self._forget(delivery)
+
+    async def _wait_for(self, delivery: _Delivery) -> RoundResult:
+        """Run a delivery in a task of its own."""
+        waiter: asyncio.Future[RoundResult] = asyncio.get_running_loop().create_future()
+        delivery.waiter = waiter
+        task = asyncio.create_task(self._deliver(delivery, waiter))
+        self._under_way.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._under_way.discard)
+        try:
+            result: RoundResult = await waiter
+            return result
+        except asyncio.CancelledError:
+            delivery.client_left = True
+            raise
 
     def _kept_here(self, delivery: _Delivery) -> RoundResult | None:
         """Return what a delivery gets while outcomes wait to be recorded; None if it is to ask the store."""
         earlier = self._unrecorded.get(delivery.state)
         if earlier is not None:
             same = earlier.answers == delivery.answers
-            return earlier.result if same else _refused(delivery, "redeemed already, with other answers")
+            return earlier.result if same else self._refused(delivery, "redeemed already, with other answers")
         if sum(len(each.sealed) for each in self._unrecorded.values()) < MOST_UNRECORDED_BYTES:
             return None
         error = StoreUnavailable(f"{len(self._unrecorded)} outcomes of other rounds wait to be recorded")
@@ -167,24 +205,29 @@ class Redeemer:
                     "The server ends while single-use rounds still run, or their outcomes could not be recorded (%d of "
                     "them, of which %d have run); if their requests are repeated, these rounds run again",
                     len(left),
-                    sum(each.waiter.get_loop() is loop for each in self._unrecorded.values()),
+                    sum(
+                        each.waiter is not None and each.waiter.get_loop() is loop for each in self._unrecorded.values()
+                    ),
                 )
 
-    async def _deliver(self, delivery: _Delivery) -> None:
+    async def _deliver(self, delivery: _Delivery, waiter: "asyncio.Future[RoundResult]") -> None:
         """Redeem until the outcome of the state is known, and recorded if it was run here."""
         try:
             delivery.tell(await self._settle(delivery))
         except asyncio.CancelledError:
-            delivery.waiter.cancel()
+            waiter.cancel()
             raise
         except Exception as error:
-            if delivery.is_told or delivery.waiter.done():
+            if delivery.is_told or waiter.done():
                 logger.error("%s %r: its outcome is lost", delivery.call.method, delivery.call.target, exc_info=error)
             else:
-                delivery.waiter.set_exception(error)
+                waiter.set_exception(error)
         finally:
-            if self._unrecorded.get(delivery.state) is delivery:
-                del self._unrecorded[delivery.state]
+            self._forget(delivery)
+
+    def _forget(self, delivery: _Delivery) -> None:
+        if self._unrecorded.get(delivery.state) is delivery:
+            del self._unrecorded[delivery.state]
 
     async def _settle(self, delivery: _Delivery) -> RoundResult:
         waited = 0.0
@@ -207,8 +250,8 @@ class Redeemer:
                 assert delivery.result is not None  # noqa: S101  for the type checker
                 return delivery.result
             # Another delivery of it is running.
-            if self._clock() >= delivery.expires and (delivery.result is None or delivery.is_told):
-                return delivery.result or _refused(delivery, "expired")
+            if self._has_expired(delivery) and (delivery.result is None or delivery.is_told):
+                return delivery.result or self._refused(delivery, "expired")
             pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             await asyncio.sleep(pause)
             waited += pause
@@ -228,10 +271,13 @@ class Redeemer:
         if redemption.verdict == "recorded":
             return self._unseal(delivery, redemption.outcome)
         if redemption.verdict == "spent":
-            return _refused(delivery, "redeemed already, with other answers")
+            return self._refused(delivery, "redeemed already, with other answers")
         if delivery.client_left and delivery.result is None:  # nothing has begun
             await self._release(delivery, redemption)
             return InvalidRequestState("its client left")
+        if redemption.verdict == "granted" and redemption.attempt == 1 and delivery.is_late and delivery.result is None:
+            await self._release(delivery, redemption)
+            return self._refused(delivery, "expired")
         if redemption.verdict == "granted" and _was_not_run(delivery.result):
             await self._release(delivery, redemption)
             return delivery.result
@@ -239,7 +285,7 @@ class Redeemer:
 
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
         # Kept for as long as any replica may take the state for good.
-        keep = max(delivery.expires - self._clock(), 0.0) + CLOCK_SKEW_SECONDS
+        keep = max(delivery.expires - self._clock(), 0.0) + REDEEMED_FOR
         return await self._store.redeem(
             delivery.state,
             delivery.answers,
@@ -251,7 +297,7 @@ class Redeemer:
 
     def _has_expired(self, delivery: _Delivery) -> bool:
         """Return whether no replica takes the state any more."""
-        return self._clock() >= delivery.expires + CLOCK_SKEW_SECONDS
+        return self._clock() >= delivery.expires + REDEEMED_FOR
 
     async def _release(self, delivery: _Delivery, redemption: Redemption) -> None:
         if redemption.verdict == "granted":
@@ -268,6 +314,7 @@ class Redeemer:
                 if granted.attempt > 1:
                     _warn(
                         delivery,
+                        "takeover",
                         "the lease of this round ended without an outcome, so its replica has ended, was silent for "
                         "longer, or could not reach the store; the round runs again",
                     )
@@ -311,19 +358,27 @@ class Redeemer:
             except StoreUnavailable as error:
                 self._keep(delivery, error, patient=time.monotonic() < end_of_patience)
                 if self._has_expired(delivery):
-                    _warn(delivery, "its outcome was never recorded, and its state has expired")
+                    _warn(delivery, "unrecorded", "its outcome was never recorded, and its state has expired")
                     return True
                 await asyncio.sleep(pause)
             else:
                 if delivery.is_told and delivery.unrecorded_since is not None:
                     seconds = time.monotonic() - delivery.unrecorded_since
-                    _warn(delivery, f"its outcome has been recorded, {seconds:.0f} s after the store failed")
+                    _warn(
+                        delivery,
+                        "recorded_late",
+                        f"its outcome has been recorded, {seconds:.0f} s after the store failed",
+                    )
                 return True
         if delivery.unrecorded_since is None:
             why = f"this replica was silent for longer than its lease of {lease.seconds:g} s"
         else:
             why = "its lease ended while the outcome could not be recorded"
-        _warn(delivery, f"{why}, so another replica may have run the same round; deliveries get what is recorded first")
+        _warn(
+            delivery,
+            "result_dropped",
+            f"{why}, so another replica may have run the same round; deliveries get what is recorded first",
+        )
         return False
 
     def _keep(self, delivery: _Delivery, error: StoreUnavailable, *, patient: bool) -> None:
@@ -336,6 +391,7 @@ class Redeemer:
             delivery.tell(delivery.result)
             _warn(
                 delivery,
+                "unrecorded",
                 "its outcome could not be recorded. This replica keeps it, answers repetitions with it, and tries on "
                 "until the state expires. Until then, at another replica a repetition may run the round again",
                 error,
@@ -356,6 +412,11 @@ class Redeemer:
                 report_failure("%r: a recorded outcome can't be unsealed", delivery.call.target, why=why)
             )
 
+    def _refused(self, delivery: _Delivery, reason: str) -> InvalidRequestState:
+        call = delivery.call
+        self._refusals.note("%s %r: refused a requestState: %s", call.method, call.target, reason)
+        return InvalidRequestState(reason)
+
 
 class _Renewal:
     """Work that begins after a while, unless it is not needed by then, as nearly always.
@@ -369,7 +430,7 @@ class _Renewal:
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
         self._begin = begin
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+        self._timer = running_loop().call_later(seconds, self._start)
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._begin())
@@ -390,10 +451,9 @@ def _place(delivery: _Delivery) -> bytes:
     return f"{delivery.state} {delivery.answers} ".encode()
 
 
-def _refused(delivery: _Delivery, reason: str) -> InvalidRequestState:
-    logger.warning("%s %r: refused a requestState: %s", delivery.call.method, delivery.call.target, reason)
-    return InvalidRequestState(reason)
-
-
-def _warn(delivery: _Delivery, what: str, error: Exception | None = None) -> None:
-    logger.warning("%s %r: %s%s", delivery.call.method, delivery.call.target, what, f": {error}" if error else "")
+def _warn(delivery: _Delivery, event: str, what: str, error: Exception | None = None) -> None:
+    call = delivery.call
+    fields = {"event": event, "work": "round", "method": call.method}
+    logger.warning(
+        "%s %r: %s%s", call.method, call.target, what, f": {error}" if error else "", extra={"fields": fields}
+    )

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from typing_extensions import override
 
 from ..callbacks.callback_service import KIND, Callbacks, Reports
+from ..concurrency.running import running_loop
 from ..concurrency.threads import Threads
 from ..errors import CallEnded, FlowError, MisplacedCall, NotBegun, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
@@ -69,9 +70,9 @@ class Parked:
 
     def __init__(self, may_continue: Callable[[], bool]) -> None:
         self.may_continue = may_continue
-        self.task = asyncio.current_task()
+        self.task = asyncio.current_task(loop := running_loop())
         self.continues = False
-        self.waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiter: asyncio.Future[None] = loop.create_future()
 
 
 class WaitingRound(Round):
@@ -149,7 +150,7 @@ class WaitingRound(Round):
 
     async def changed(self) -> None:
         """Wait until something changes."""
-        self._woken = asyncio.get_running_loop().create_future()
+        self._woken = running_loop().create_future()
         await self._woken
 
     def begin_teardown(self) -> None:
@@ -226,7 +227,7 @@ class WaitingRound(Round):
         if step := current_step.get():
             message = f"{what} was called inside the step {step!r}; a step can't contain an ask or another step"
             raise self.fail(MisplacedCall(message))
-        if self.main is not None and asyncio.get_running_loop() is not self.main.get_loop():
+        if self.main is not None and running_loop() is not self.main.get_loop():
             raise self.fail(MisplacedCall(f"{what} was called on another event loop than its handler's"))
 
     def refuse_plain(self, what: str) -> CallEnded:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ..crypto.bound_codec import BoundCodec, row_codec
-from ..crypto.digests import digest
+from ..crypto.digests import digest, digest_texts
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
@@ -19,7 +19,7 @@ from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Change, Question, Subscription
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
-from ..storage.pubsub import Fanout
+from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quotas
 from .events import KEPT_AFTER
 
@@ -30,7 +30,7 @@ _LONGEST_ID = 2_048
 """Characters of the id of a question."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """A question that went out.
 
@@ -78,6 +78,7 @@ class Answers:
         self._nobodys_place = to_json([audience, owner_of(None)])
         self._store = store
         self._fanout = fanout
+        self._is_told_here = type(fanout) is InProcessFanout
         self._quotas = quotas
         self._clock = clock
         self._name = token_hex(8)
@@ -92,7 +93,8 @@ class Answers:
 
     def asked(self, round: str, key: str, expires: float) -> Asked:
         """Return a question that goes out; see `Asked`."""
-        return Asked(round, key, expires, self._asker, self._clock(), self._row(round, key))
+        asker, at = ("", 0.0) if self._store.shared else (self._asker, self._clock())
+        return Asked(round, key, expires, asker, at, self._row(round, key))
 
     def seal(self, asked: Asked, principal: Principal | None) -> str:
         """Return the id of the request that asks, which is to be forgotten when nobody waits for its answer here.
@@ -100,8 +102,8 @@ class Answers:
         It begins with the question's key, for who reads the messages.
         """
         fields: list[Any] = [asked.round, asked.key, asked.expires]
-        if not self._store.shared:
-            fields += [self._asker, self._clock()]
+        if asked.asker:
+            fields += [asked.asker, asked.at]
         place = self._place(principal)
         id = f"{asked.key}.{self._ids.seal(place, to_json(fields))}"
         self._sealed_here[id] = place, asked
@@ -163,8 +165,8 @@ class Answers:
         sealed = self._codec.seal(_answer_place(id), to_json(answer))
         keep, quota = max(left, 0.0) + KEPT_AFTER, self._quotas.of(principal)
         is_first = await self._store.put(id, sealed.encode(), keep=keep, quota=quota)
-        # What is not sealed stays where it is; to look there costs nothing.
-        note = sealed if is_first and not self._store.in_memory else ""
+        # What is not sealed stays in this process.
+        note = sealed if is_first and (not self._store.in_memory or self._is_told_here) else ""
         self._fanout.publish(Change("answer", id, note=note))
 
     async def find(self, asked: Asked) -> JSON | None:
@@ -236,7 +238,7 @@ class Answers:
         return asked.row or self._row(asked.round, asked.key)
 
     def _row(self, round: str, key: str) -> str:
-        return digest(["live answer", self._audience, round, key])
+        return digest_texts("live answer", self._audience, round, key)
 
     def _place(self, principal: Principal | None) -> bytes:
         return self._nobodys_place if principal is None else to_json([self._audience, owner_of(principal)])

@@ -40,11 +40,11 @@ class Channel(Outlet, Protocol):
         ...
 
     def load(self, origin: Origin) -> Call:
-        """Return the call of a request. Raises `RequestError`."""
+        """Return the call of a request, as it was before any round of it. Raises `RequestError`."""
         ...
 
-    def on_start(self, id: Callable[[], str]) -> None:
-        """Set which id the first event has, if a stream starts by itself."""
+    def on_start(self, id: Callable[[], str] | None) -> None:
+        """Set which id the first event has, if a stream starts by itself; None for none."""
         ...
 
     def on_gone(self, then: Callable[[], object] | None) -> None:
@@ -52,10 +52,10 @@ class Channel(Outlet, Protocol):
         ...
 
     def prime(self, id: str, retry: int | None = None) -> None:
-        """Start the stream, unless it has started, and send an event with nothing but an id.
+        """Start the stream, unless it has started, and send an event without data.
 
         Args:
-            id: the event's.
+            id: the event's; empty where the client has one already, since no two events have the same.
             retry: when a client that loses the stream is to come back, in milliseconds.
         """
         ...
@@ -65,7 +65,7 @@ class Channel(Outlet, Protocol):
         ...
 
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
-        """Send a question.
+        """Send a question; `flush` is to be awaited then.
 
         Args:
             id: of the request.

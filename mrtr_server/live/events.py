@@ -1,7 +1,10 @@
 """Ids of what goes out on the stream of an open call: any replica can continue from one."""
 
-from collections.abc import Callable
+import math
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from secrets import token_hex
 from typing import Any
 
@@ -21,8 +24,12 @@ from ..storage.quotas import ANY, Quota, Quotas
 LONGEST_ID = 2_500
 """Characters of a sealed event id. nginx refuses headers of more than 8 KB, so what is longer goes to the store."""
 
-KEPT_AFTER = 60.0
-"""How long what belongs to a question is kept after it has expired, in seconds."""
+KEPT_AFTER = 300.0
+"""How long what belongs to a question is kept after it has expired, in seconds: for so long may the round run that its
+answer began, for a client that is away, or when replicas have died."""
+
+NONE_YET = -math.inf
+"""The progress of what has sent none."""
 
 ENDED = "end."
 """How the id of a stream's last event begins: there is nothing after it."""
@@ -34,7 +41,11 @@ _MOST_DIGITS = 4
 """Digits of either number."""
 
 
-@dataclass(frozen=True, slots=True)
+_PROCESS = token_hex(6)
+_numbers = count()
+
+
+@dataclass(slots=True)
 class Origin:
     """The request that opened a call, so that another replica can load it.
 
@@ -49,7 +60,7 @@ class Origin:
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """Where a stream stands.
 
@@ -61,7 +72,8 @@ class Event:
         expires: when they expire, in seconds since the epoch.
         progress: the progress that was sent last.
         sent: how many of the questions were sent before.
-        seen: of a request for the result of a task, the open questions that were sent before, by their keys.
+        seen: of a request for the result of a task, the questions that were sent before and are open, or whose page has
+            not reported yet: the name of that page, or nothing, by their keys.
         is_lost: whether the store has it no more, so that only the method, the id and the version are known.
     """
 
@@ -70,10 +82,15 @@ class Event:
     state: str = ""
     questions: dict[str, Question] = field(default_factory=dict)
     expires: float = 0.0
-    progress: float = 0.0
+    progress: float = NONE_YET
     sent: int = 0
     is_lost: bool = False
-    seen: tuple[str, ...] = ()
+    seen: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> float:
+        """When the round after the questions can run no more, though they were answered in time."""
+        return self.expires + KEPT_AFTER
 
     @property
     def round(self) -> str:
@@ -81,7 +98,7 @@ class Event:
         return digest_bytes(self.state.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SealedEvent:
     """An event's id, still without the number of questions that were sent.
 
@@ -186,8 +203,8 @@ class EventIds:
 
 
 def last_id() -> str:
-    """Return an id for the last event of a stream."""
-    return f"{ENDED}{token_hex(8)}"
+    """Return an id for the last event of a stream. None is like another, since clients may drop what they have seen."""
+    return f"{ENDED}{_PROCESS}{os.getpid():x}.{next(_numbers):x}"
 
 
 def _is_number(text: str) -> bool:
@@ -221,4 +238,4 @@ def load_event(parts: list[Any]) -> Event:
     (method, params, request_id), (version, client, issued, key), run, state, asked, expires, progress, seen = parts
     origin = Origin(method, params, request_id, Session(version, Client(*client), issued, key))
     questions = {key: Question(*rest) for key, *rest in asked}
-    return Event(origin, run, state, questions, expires, progress, seen=tuple(seen))
+    return Event(origin, run, state, questions, expires, progress, seen=seen)

@@ -60,7 +60,7 @@ class FirstRounds:
             nonlocal came
             came = asyncio.get_running_loop().create_future()
             name = token_hex(16)
-            event = Event(channel.origin(), run=name, expires=self._clock() + KEPT)
+            event = Event(channel.origin(), run=name, expires=self._clock() + KEPT, progress=channel.progress)
             sealed = self._events.seal(event, call.principal)
             if sealed.row:
                 self._keep(self._store(sealed))
@@ -78,6 +78,7 @@ class FirstRounds:
                 came.set_result(error)
             raise
         finally:
+            channel.on_start(None)
             if came is not None:
                 channel.on_gone(None)
                 came.cancel()  # unless it is done
@@ -97,7 +98,7 @@ class FirstRounds:
         while True:
             began = loop.time()
             try:
-                return await self._redeemer.once(_named(call, event.run), event.expires, _runs_nowhere)
+                return await self._redeemer.once(_named(call, event.run), event.ends, _runs_nowhere)
             except NotExecuted as error:
                 if error.data != {"reference": _NOBODY}:
                     raise

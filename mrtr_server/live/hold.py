@@ -1,7 +1,6 @@
 """A call that waits for answers: its questions are on its stream, and nothing of its handler runs."""
 
-import asyncio
-
+from ..concurrency.running import running_loop
 from ..flow.admission import Admission
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Change, PageReported
@@ -12,9 +11,6 @@ from .questions import WITHDRAWN, no_answer
 
 RETRY = 250
 """When the client of a stream that closes is to come back, in milliseconds."""
-
-ANSWERED_BEFORE = 5.0
-"""How long before its expiry a question counts as not answered, in seconds; at most a tenth of the time it had."""
 
 
 class Hold:
@@ -32,7 +28,7 @@ class Hold:
         cancelled: tells that the call may have been cancelled; None if it can't be.
     """
 
-    _has_sent = _is_too_late = False
+    _has_sent = False
     heard_of_cancellation = False
     """Whether the call may have been cancelled."""
 
@@ -63,7 +59,9 @@ class Hold:
         self._requests: list[str] = []
         """The ids of the requests that were sent."""
         left = event.expires - now
-        self._deadline = asyncio.get_running_loop().time() + left - min(ANSWERED_BEFORE, left / 10)
+        self._is_too_late = left <= 0.0
+        self._loop = running_loop()
+        self._deadline = self._loop.time() + left
 
     async def look(self) -> None:
         """Find what was answered while the client was away. Raises `StoreUnavailable`."""
@@ -81,6 +79,8 @@ class Hold:
             StoreUnavailable: an answer could not be found.
             MissingCapability: clients of this version can't be asked that.
         """
+        if self._is_too_late and not self._is_answered:
+            await self._give_up()
         if not self._is_answered:
             if not self._has_sent:
                 self._send()
@@ -96,7 +96,7 @@ class Hold:
         if self._is_answered:
             return self._found
         if not (self._channel.gone or self.heard_of_cancellation):  # it drains
-            self._channel.prime(self._id.after(len(self._asked)), RETRY)
+            self._channel.prime("", RETRY)  # the client has the id of the last question
         return None
 
     async def withdraw(self) -> None:
@@ -134,7 +134,7 @@ class Hold:
         return id
 
     async def _hear(self) -> None:
-        ending = asyncio.get_running_loop().call_at(self._deadline, self._end_in_vain)
+        ending = self._loop.call_at(self._deadline, self._end_in_vain)
         try:
             await self._hear_in_time()
         finally:

@@ -1,7 +1,6 @@
 """How many streams a process holds open, in all and for each caller."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ..concurrency.places import PlacesByCaller
 from ..limits import Limits
@@ -22,14 +21,29 @@ class Holds:
         """Return whether one more may be held for a caller; None where nobody is authenticated."""
         return self._places.has_room(_caller(principal))
 
-    @contextmanager
-    def hold(self, principal: Principal | None) -> Iterator[None]:
-        """Count one for as long as the block lasts. Raises `Full` if there is no room."""
-        give_back = self._places.take(_caller(principal))
-        try:
-            yield
-        finally:
-            give_back()
+    def hold(self, principal: Principal | None) -> "Held":
+        """Count one for as long as a block lasts. Raises `Full` if there is no room."""
+        return Held(self._places.take(_caller(principal)))
+
+
+class Held:
+    """A stream that is held open, for as long as a block lasts.
+
+    Args:
+        give_back: gives its place back.
+    """
+
+    __slots__ = ("_give_back",)
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back = give_back
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, *error: object) -> None:
+        """Free the place."""
+        self._give_back()
 
 
 def _caller(principal: Principal | None) -> tuple[str, str] | None:

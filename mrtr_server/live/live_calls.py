@@ -10,7 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..crypto.digests import digest
+from pydantic_core import to_json
+
+from ..concurrency.running import running_task
+from ..crypto.digests import digest_bytes
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
 from ..logs.failures import report_outage
 from ..protocol.callers import Principal
@@ -18,7 +21,7 @@ from ..protocol.messages import JSON, TASK_RESULT, Call, Change, NeedsInput, Out
 from ..storage.lease import Lease
 from ..tasks.task_service import Tasks
 from .channel import Channel
-from .events import Event
+from .events import KEPT_AFTER, Event
 from .first_rounds import FirstRounds
 from .hold import RETRY, Hold
 from .parts import LiveParts
@@ -49,8 +52,8 @@ class LiveCalls:
         self._task_results = TaskResults(dispatch, tasks, parts)
         self._admission = parts.admission
         self._first_rounds = FirstRounds(parts)
-        self._open: dict[tuple[str, str | int], _Running] = {}
-        """Calls that are open here, by session and request."""
+        self._open: dict[tuple[str, str | int], list[_Running]] = {}
+        """Calls that are open here, by session and request; several where a client has come back to one."""
 
     async def serve(self, call: Call, channel: Channel) -> Outcome | None:
         """Serve a new call.
@@ -93,7 +96,7 @@ class LiveCalls:
                 return await self._first_rounds.run(call, channel, self._dispatch)
             answers = await pages.answers(event)
         again = replace(call, state=event.state, answers=answers)
-        outcome = await self._redeem(again, event.expires, running, channel)
+        outcome = await self._redeem(again, event, running, channel)
         if not isinstance(outcome, NeedsInput):
             await pages.forget(call, event, self._parts.clock())
         return outcome
@@ -121,12 +124,12 @@ class LiveCalls:
                 with self._parts.holds.hold(call.principal):
                     outcome = await self._first_rounds.find(event, call, channel)
                 return await self._follow(outcome, running, channel) if isinstance(outcome, NeedsInput) else outcome
-        if event.expires <= self._parts.clock():
-            raise ProtocolError("Nobody answered in time; call again")
+        if event.ends <= self._parts.clock():
+            raise ProtocolError("It is too late to continue this call; call again")
         return await self._follow(NeedsInput(event.questions, event.state, event.expires), running, channel, event)
 
     async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
-        cancelled = _cancellation(call.session, call.request_id) if call.session else None
+        cancelled = self._cancellation_of(call)
         with store_needed():
             return await self._task_results.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
@@ -147,7 +150,8 @@ class LiveCalls:
         answers = self._parts.answers
         with store_needed():
             if (asked := answers.open(id, principal)) is not None:
-                await answers.keep(asked, read(), principal)
+                if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
+                    await answers.keep(asked, read(), principal)
                 return True
             return await self._task_results.take(id, read, principal)
 
@@ -163,7 +167,7 @@ class LiveCalls:
             event: where the client left, if it has come back.
         """
         while isinstance(outcome, NeedsInput):
-            is_new, journal = event is None, outcome.journal
+            is_new = event is None
             if event is None:
                 event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
             if self._is_to_move(event, channel, is_new=is_new):
@@ -177,8 +181,8 @@ class LiveCalls:
                     return None
                 answers = read_answers(event.questions, found)
             call = channel.load(event.origin)
-            call.state, call.journal, call.answers = event.state, journal, answers
-            outcome = await self._redeem(call, event.expires, running, channel)
+            call.state, call.answers = event.state, answers
+            outcome = await self._redeem(call, event, running, channel)
             event = None
         return outcome
 
@@ -190,14 +194,16 @@ class LiveCalls:
         # One that has come from another replica goes no further for want of room, or it would go round for ever.
         return channel.can_move and (draining or (is_new and self._admission.has_no_room))
 
-    async def _redeem(self, call: Call, expires: float, running: "_Running", channel: Channel) -> Outcome:
+    async def _redeem(self, call: Call, event: Event, running: "_Running", channel: Channel) -> Outcome:
         """Run the round after an answer, once in the fleet."""
+        call.grace = KEPT_AFTER  # what was answered in time counts, however long it takes until the round can run
 
         async def run(lease: Lease) -> Outcome:
-            return await running.within(asyncio.current_task(), self._dispatch(call, channel))
+            return await running.within(running_task(), self._dispatch(call, channel))
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
-        return await self._parts.redeemer.once(call, expires, run, b"live ")
+        # All of its deliveries have the answers as they are stored, in one order.
+        return await self._parts.redeemer.once(call, event.ends, run, b"live ", to_json(call.answers))
 
     async def _end_with_pages(self, event: Event, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.
@@ -232,8 +238,9 @@ class LiveCalls:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id, round, call = parts.events.seal(event, principal), event.round, running.call
         with parts.holds.hold(principal), store_needed():
-            await parts.events.keep(id)
-            cancelled = _cancellation(call.session, call.request_id) if call.session else None
+            if id.row:
+                await parts.events.keep(id)
+            cancelled = self._cancellation_of(call)
             hold = Hold(event, round, id, principal, parts.answers, channel, self._admission, parts.clock(), cancelled)
             parts.answers.begin_to_await(round)
             try:
@@ -276,7 +283,7 @@ class LiveCalls:
             Busy: likewise, since the principal has cancelled too much of late, or too much is kept.
         """
         change = _cancellation(session, request_id)
-        if running := self._open.get((session, request_id)):
+        for running in tuple(self._open.get((session, request_id), ())):
             running.cancel()
         self._parts.cancellations.take(principal, change.uri)
         await self._parts.store.put(change.uri, b"", keep=CANCEL_KEPT, quota=self._parts.quotas.of(principal))
@@ -284,10 +291,11 @@ class LiveCalls:
 
     async def watch(self, call: Call) -> None:
         """Wait until a call that takes long is cancelled through another replica, and cancel it."""
-        running = self._open.get((call.session, call.request_id))
-        if running is None:
+        cancelled = self._cancellation_of(call)
+        running = next((each for each in self._open.get(_key(call), ()) if each.call is call), None)
+        if running is None or cancelled is None:
             return
-        changes = self._parts.answers.listen((), _cancellation(call.session, call.request_id))
+        changes = self._parts.answers.listen((), cancelled)
         try:
             while await changes.next():
                 with suppress(StoreUnavailable):
@@ -301,16 +309,23 @@ class LiveCalls:
         id = _cancellation(call.session, call.request_id).uri
         return bool(call.session) and await self._parts.store.get(id) is not None
 
+    def _cancellation_of(self, call: Call) -> Change | None:
+        """Return the notice that a call may have been cancelled elsewhere; None if nobody could send one."""
+        is_told = bool(call.session) and self._parts.store.shared  # here, `cancel` finds the call itself
+        return _cancellation(call.session, call.request_id) if is_told else None
+
     def _enter(self, call: Call) -> "_Running":
         running = _Running(call)
         if call.session:
-            self._open[call.session, call.request_id] = running
+            self._open.setdefault(_key(call), []).append(running)
         return running
 
     def _leave(self, running: "_Running") -> None:
-        key = (running.call.session, running.call.request_id)
-        if self._open.get(key) is running:
-            del self._open[key]
+        key = _key(running.call)
+        if (others := self._open.get(key)) is not None:
+            others.remove(running)
+            if not others:
+                del self._open[key]
 
 
 class _Running:
@@ -325,8 +340,8 @@ class _Running:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.is_cancelled = False
-        self._own: asyncio.Task[Any] | None = asyncio.current_task()
-        self._task = self._own
+        self._own = running_task()
+        self._task: asyncio.Task[Any] | None = self._own
 
     def cancel(self) -> None:
         """Cancel what runs. Safe to call twice, and on any thread."""
@@ -336,7 +351,7 @@ class _Running:
 
     def has_cancelled(self) -> bool:
         """Return whether its client has cancelled it, and undo that for its own task, which has to end in peace."""
-        if self.is_cancelled and self._own is not None and self._own.cancelling():
+        if self.is_cancelled and self._own.cancelling():
             self._own.uncancel()
         return self.is_cancelled
 
@@ -363,5 +378,9 @@ class store_needed:
             raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
 
 
+def _key(call: Call) -> tuple[str, str | int]:
+    return call.session, call.request_id
+
+
 def _cancellation(session: str, request_id: str | int) -> Change:
-    return Change("cancelled", digest(["live cancellation", session, request_id]))
+    return Change("cancelled", digest_bytes(to_json(["live cancellation", session, request_id])))

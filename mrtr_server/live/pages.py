@@ -1,11 +1,12 @@
 """Calls that can't stay open and ask for pages alone: they end with the pages, and go on when they are repeated."""
 
+import hmac
 from contextlib import suppress
 
 from pydantic_core import from_json
 
 from ..crypto.bound_codec import BoundCodec
-from ..crypto.digests import digest
+from ..crypto.digests import canonical
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_PAGES
 from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
@@ -41,6 +42,8 @@ class RequiredPages:
         self, ring: KeyRing, audience: str, store: Store, states: SessionStates, answers: Answers, quotas: Quotas
     ) -> None:
         self._codec = BoundCodec(ring, LIVE_PAGES)
+        # Who reads the store could otherwise try out which arguments a call had.
+        self._name_keys = [key for _, key in ring.derive(f"{LIVE_PAGES}, by name")]
         self._audience = audience
         self._store = store
         self._states = states
@@ -77,7 +80,7 @@ class RequiredPages:
         """
         pages = tuple(question.page for question in event.questions.values() if question.page)
         if call.principal is not None:
-            await self._keep(call, dump_event(event), event.expires - now)
+            await self._keep(call, dump_event(event), event.ends - now)
         if pages and call.session:
             with suppress(StoreUnavailable, Busy):  # then the client repeats the call without being told when
                 await self._states.listen_to_pages(call.session, call.principal, pages)
@@ -85,6 +88,8 @@ class RequiredPages:
 
     async def find(self, call: Call, channel: Channel, now: float) -> Event | None:
         """Return the flow that an earlier call like this one left; None if there is none, or it has expired.
+
+        Pages that have reported are an answer that came in time: their flow may be found for a while longer.
 
         Only a client that could be sent one is looked for, which spares the others a look in the store.
 
@@ -95,16 +100,26 @@ class RequiredPages:
             return None
         if not call.client.supports("elicitation.url"):
             return None
-        key = self._key(call)
-        found = await self._store.get(key)
-        if found is None:
+        for key in self._keys(call):  # the first but while keys are rotated
+            if (found := await self._store.get(key)) is not None:
+                break
+        else:
             return None
         try:
             parts = from_json(self._codec.unseal(_place(key), found, "of another call"))
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"The flow of a call can't be unsealed: {refused.reason}") from None
         event = load_event(parts[1:]) if parts else None
-        return None if event is None or event.expires <= now else event
+        if event is None or event.ends <= now or (event.expires <= now and not await self._have_reported(event)):
+            return None
+        return event
+
+    async def _have_reported(self, event: Event) -> bool:
+        """Return whether every page of a flow reports, and has."""
+        for question in event.questions.values():
+            if not question.page or await self._store.get(question.page) is None:
+                return False
+        return True
 
     async def answers(self, event: Event) -> dict[str, JSON]:
         """Return the answers to a flow's questions, by key: to those whose pages report.
@@ -122,20 +137,22 @@ class RequiredPages:
     async def forget(self, call: Call, event: Event, now: float) -> None:
         """Note that a flow has ended, so that the next call like it begins anew."""
         with suppress(StoreUnavailable, Busy):  # then the next one gets the same outcome, until this one expires
-            await self._keep(call, b"null", event.expires - now)
+            await self._keep(call, b"null", event.ends - now)
 
     def _required(self, event: Event) -> PagesRequired:
         name = self._answers.elicitation
         return PagesRequired({name(event.round, key, each): each for key, each in event.questions.items()})
 
     async def _keep(self, call: Call, payload: bytes, seconds: float) -> None:
-        key = self._key(call)
+        key = self._keys(call)[0]
         sealed = self._codec.seal(_place(key), payload).encode()
         await self._store.replace(key, sealed, keep=max(seconds, 1.0), quota=self._quotas.of(call.principal))
 
-    def _key(self, call: Call) -> str:
+    def _keys(self, call: Call) -> list[str]:
+        """Return where the flow of a call may be kept: under the name that each key of the ring makes."""
         who = owner_of(call.principal)
-        return digest(["live pages", self._audience, who, call.method, call.target, call.arguments])
+        named = canonical(["live pages", self._audience, who, call.method, call.target, call.arguments])
+        return [hmac.digest(key, named, "sha256")[:16].hex() for key in self._name_keys]
 
 
 def _place(key: str) -> bytes:

@@ -60,7 +60,15 @@ class LiveParts:
         self.cancellations = Allowance(clock)
         self.holds = Holds(limits)
         outcomes = row_codec(ring, LIVE_OUTCOME, in_memory=store.in_memory)
-        self.redeemer = Redeemer(store, outcomes, quotas, lease=LEASE, clock=clock)
+        # What is recorded in memory is of no use to anybody once the process ends, which alone cancels requests here.
+        self.redeemer = Redeemer(
+            store,
+            outcomes,
+            quotas,
+            lease=min(LEASE, limits.lease_seconds),
+            clock=clock,
+            outlives=not store.in_memory,
+        )
         self.quotas = quotas
         self.is_shared = is_shared
         self.store = store

@@ -19,6 +19,7 @@ from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from .allowances import Allowance
+from .newest_stream import NewestStream
 
 T = TypeVar("T")
 
@@ -128,6 +129,10 @@ class SessionStates:
         if state.ended:
             _remember(self._ended, session, None)
         self._fanout.publish(changed(session))
+
+    def stream_of(self, session: str) -> NewestStream:
+        """Return what knows whether a new stream of a session's notifications is the newest."""
+        return NewestStream(session, self._fanout.publish)
 
     async def listen_to_pages(self, session: str, principal: Principal | None, pages: tuple[str, ...]) -> None:
         """Notify a session's stream of these pages, too, once they have reported; see `change`."""

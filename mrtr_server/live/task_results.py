@@ -18,8 +18,8 @@ from ..protocol.messages import (
     Note,
     Outcome,
     Outlet,
+    PageReported,
     Question,
-    Subscription,
     Task,
     TaskOffer,
     TaskResult,
@@ -27,6 +27,7 @@ from ..protocol.messages import (
 )
 from ..storage.tasks import ENDED
 from ..tasks.task_service import Tasks
+from .answers import Answers
 from .channel import Channel
 from .events import Event
 from .hold import RETRY
@@ -77,7 +78,7 @@ class TaskResults:
             RequestError: there is no such task, or no room for one more stream.
         """
         wanted = (Change("task", call.target), Change("progress", call.target))
-        changes = self._parts.answers.listen((), *wanted, *([] if cancelled is None else [cancelled]))
+        changes = _Changes(self._parts.answers, (*wanted, *([] if cancelled is None else [cancelled])))
         try:
             task = await self._look(call)
             if task.status in ENDED:
@@ -103,24 +104,29 @@ class TaskResults:
         finally:
             changes.close()
 
-    async def _show(self, task: Task, stream: "_Stream", changes: Subscription) -> list[Change] | None:
-        """Send what a task asks, and its progress until something else happens.
+    async def _show(self, task: Task, stream: "_Stream", changes: "_Changes") -> list[Change] | None:
+        """Send what a task asks, and its progress and the pages that are done until something else happens.
 
         Returns:
             What has happened; None if the stream is to end.
         """
         await stream.ask(task)
+        for page in changes.turn_to(stream.pages):
+            if await self._parts.store.get(page) is not None:  # it was done before
+                stream.tell(page)
+        await stream.channel.flush()
         while True:
             try:
                 async with asyncio.timeout(LOOK):
                     heard = await changes.next()
             except TimeoutError:
                 return [Change("task", task.id)]  # as far as is known
-            progress = [change for change in heard if change.kind == "progress"]
-            for change in progress:
-                if found := self._tasks.progress_in(stream.call, change):
+            for change in heard:
+                if change.kind == "page":
+                    stream.tell(change.uri)
+                elif change.kind == "progress" and (found := self._tasks.progress_in(stream.call, change)):
                     stream.channel.send(found)
-            if len(progress) < len(heard) or not heard:
+            if not all(change.kind in ("page", "progress") for change in heard) or not heard:
                 return heard or None
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
@@ -182,7 +188,7 @@ class _Stream:
 
     async def ask(self, task: Task) -> None:
         """Send the questions that are open, without those that were sent before."""
-        seen = tuple(key for key in self._event.seen if key in task.questions)
+        seen = {key: page for key, page in self._event.seen.items() if page or key in task.questions}
         self._event = replace(self._event, seen=seen)
         parts, principal = self._parts, self.call.principal
         for key, question in task.questions.items():
@@ -190,10 +196,22 @@ class _Stream:
                 continue
             if not self.channel.can_stream:
                 raise InvalidRequest("This task asks a question, which needs Accept: text/event-stream")
-            self._event = replace(self._event, seen=(*self._event.seen, key))
+            self._event = replace(self._event, seen={**self._event.seen, key: question.page})
             request = parts.task_asks.seal(AskedByTask(task.id, key, self.call.session), principal)
             page = parts.answers.elicitation(task.id, key, question)
             self.channel.ask(request, replace(question, task=task.id), page, await self._id())
+
+    @property
+    def pages(self) -> frozenset[str]:
+        """The pages that were asked for and have not reported yet."""
+        return frozenset(filter(None, self._event.seen.values()))
+
+    def tell(self, page: str) -> None:
+        """Notify the client of a page that has reported."""
+        self._event = replace(
+            self._event, seen={key: "" if page == each else each for key, each in self._event.seen.items()}
+        )
+        self.channel.send(PageReported(page, self._event.origin.params["taskId"]))
 
     async def move(self) -> None:
         """Send a client that is there to another replica. Raises `Busy` where it takes no stream."""
@@ -204,9 +222,50 @@ class _Stream:
         await self.mark(RETRY)
 
     async def _id(self) -> str:
-        id = self._parts.events.seal(self._event, self.call.principal)
+        stands = replace(self._event, progress=self.channel.progress)
+        id = self._parts.events.seal(stands, self.call.principal)
         await self._parts.events.keep(id)
         return id.after(0)
+
+
+class _Changes:
+    """What a stream waits for: always the same, and the pages that it has asked for.
+
+    Args:
+        answers: carry the changes.
+        always: what is always waited for.
+    """
+
+    def __init__(self, answers: Answers, always: tuple[Change, ...]) -> None:
+        self._answers = answers
+        self._always = always
+        self._pages: frozenset[str] = frozenset()
+        self._changes = answers.listen((), *always)
+        self._is_turned = self._is_closed = False
+
+    def turn_to(self, pages: frozenset[str]) -> frozenset[str]:
+        """Wait for these pages from now on; return those that are new, which may have reported before."""
+        new = pages - self._pages
+        if new:
+            before, self._is_turned = self._changes, True
+            self._changes = self._answers.listen((), *self._always, *(Change("page", page) for page in pages))
+            self._pages = pages
+            before.close()
+            if self._is_closed:  # on another thread, meanwhile
+                self._changes.close()
+        return new
+
+    async def next(self) -> list[Change]:
+        """Wait for changes. Return an empty list when the stream is to end."""
+        if self._is_turned and not self._is_closed:  # what had changed before may not have been heard
+            self._is_turned = False
+            return list(self._always)
+        return await self._changes.next()
+
+    def close(self) -> None:
+        """End the waiting."""
+        self._is_closed = True
+        self._changes.close()
 
 
 class _Nowhere:

@@ -2,13 +2,20 @@
 
 import logging
 import secrets
+from collections.abc import Mapping
 
 from ..errors import StoreUnavailable
 
 logger = logging.getLogger("mrtr_server")
 
 
-def report_failure(what: str, *values: object, why: str = "", error: BaseException | None = None) -> str:
+def report_failure(
+    what: str,
+    *values: object,
+    why: str = "",
+    error: BaseException | None = None,
+    fields: Mapping[str, str] | None = None,
+) -> str:
     """Log a failure under a new reference.
 
     Args:
@@ -16,12 +23,16 @@ def report_failure(what: str, *values: object, why: str = "", error: BaseExcepti
         values: what a client chose, or anything else; no answer, argument or state.
         why: the reason; empty where the error says it.
         error: is logged with its traceback, which may show values; None where `why` says it all.
+        fields: further facts, for logs that are read by programs.
 
     Returns:
         The reference, 8 hex digits.
     """
     reference = secrets.token_hex(4)
-    logger.error(f"{what} (reference %s)%s", *values, reference, why and f": {why}", exc_info=error)
+    facts = {"event": "failure", "reference": reference, **(fields or {})}
+    logger.error(
+        f"{what} (reference %s)%s", *values, reference, why and f": {why}", exc_info=error, extra={"fields": facts}
+    )
     return reference
 
 

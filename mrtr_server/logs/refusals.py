@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..errors import MissingCapability
+from ..tally import REFUSALS, Tally
 
 logger = logging.getLogger("mrtr_server")
 
@@ -37,11 +38,22 @@ class RefusalLog:
 
     Args:
         clock: returns the time in seconds, from any beginning.
+        tally: counts the refusals that `count` is told of.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, tally: Tally | None = None) -> None:
         self._clock = clock
+        self._tally = Tally() if tally is None else tally
         self._windows: dict[str, _Window] = {}
+
+    def count(self, reason: str, limit: str = "") -> None:
+        """Count a refused request.
+
+        Args:
+            reason: why, in a word.
+            limit: the limit that it is over; empty where it is another reason.
+        """
+        self._tally.add(REFUSALS, reason, limit)
 
     def note(self, message: str, *values: str) -> None:
         """Log a refused request, unless there have been enough of its kind.

@@ -51,6 +51,22 @@ def format_stack() -> str:
     return "".join(traceback.format_list([_summary(frame) for frame in reversed(calls)]))
 
 
+def format_innermost(frame: FrameType) -> str:
+    """Return the author's call that runs in a frame, in the format of a traceback; the innermost one if none is.
+
+    Args:
+        frame: the innermost frame of a thread.
+    """
+    code, line = frame.f_code, frame.f_lineno
+    at: FrameType | None = frame
+    while at is not None:
+        if _origin(at.f_code.co_filename) is None:
+            code, line = at.f_code, at.f_lineno
+            break
+        at = at.f_back
+    return format_call_site((code, line, code))
+
+
 def format_failure(error: BaseException) -> str:
     """Return a failure as the log shows it.
 

@@ -1,7 +1,7 @@
 """Implements `TaskTools` on the registry."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import assert_never
 
 from ..errors import ArgumentsMisfit, InvalidParams, UnknownTarget
@@ -15,11 +15,16 @@ from ..protocol.messages import Call, Complete
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.results import failed
+from ..storage.tasks import TaskRow
 from ..tasks.round_executor import TaskEnd
 from ..tasks.task_run import TaskRun
 from .failures import ErrorReporter, problems, refused, tool_failure
 
 logger = logging.getLogger("mrtr_server")
+
+
+Observe = Callable[[Call, Journal, TaskRow, Callable[[], Awaitable[TaskEnd]]], Awaitable[TaskEnd]]
+"""Runs a round of a task that is observed: the request, the flow, the task, and what runs the round."""
 
 
 class BackgroundTools:
@@ -37,6 +42,15 @@ class BackgroundTools:
         self._flows = flows
         self._errors = errors
         self._authorizer = authorizer
+        self._serve: Observe | None = None
+
+    def observe(self, serve: "Observe") -> None:
+        """Let every round be observed from now on.
+
+        Args:
+            serve: runs a round.
+        """
+        self._serve = serve
 
     @property
     def terms(self) -> Mapping[str, TaskTerms]:
@@ -50,6 +64,11 @@ class BackgroundTools:
 
     async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
         """Run a round of a task; see `TaskTools.run`."""
+        if self._serve is None:
+            return await self._run(call, journal, run, should_yield)
+        return await self._serve(call, journal, run.row, lambda: self._run(call, journal, run, should_yield))
+
+    async def _run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
         tool = self._registry.tools.get(call.target)
         if tool is None:
             raise UnknownTarget("tool", call.target)
@@ -58,6 +77,7 @@ class BackgroundTools:
         try:
             arguments = tool.arguments.validate(call.arguments)
         except ArgumentsMisfit as misfit:  # the tool has changed since
+            self._errors.note_changed(tool.handler.name)
             return Complete(failed(problems(call.target, misfit)))
         end = await self._flows.run_task(tool.handler, arguments, call, journal, run, run, should_yield)
         match end:
@@ -69,6 +89,8 @@ class BackgroundTools:
                 except Exception as error:
                     return tool_failure(call, error, self._errors)
             case Refused(refusal):
+                if call.facts is not None:
+                    call.facts.declined = True
                 return Complete(failed(refused(refusal)))
             case Failed(error):
                 return tool_failure(call, error, self._errors)

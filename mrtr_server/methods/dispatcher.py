@@ -1,9 +1,10 @@
 """The table of methods: one function serves each."""
 
-import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from ..errors import InvalidRequestState, UnknownMethod
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
 from ..rates.rate_limiter import RateLimiter
 from .completion import Completions
@@ -17,7 +18,8 @@ from .subscriptions import Subscriptions
 from .tasks import TaskRequests
 from .tools import Tools
 
-logger = logging.getLogger("mrtr_server")
+_NO_REQUESTS = frozenset({"sessions/listen"})
+"""Methods of ours that no message names."""
 
 
 class Dispatcher:
@@ -41,6 +43,7 @@ class Dispatcher:
         sessions: SessionRequests,
         rates: RateLimiter,
     ) -> None:
+        self._refusals = RefusalLog()
         methods: Mapping[str, Method] = {
             "tools/call": tools.call,
             "prompts/get": prompts.get,
@@ -68,6 +71,16 @@ class Dispatcher:
         }
         self._methods = {name: rated(name, method, rates) for name, method in methods.items()}
 
+    def observe(self, serve: Callable[[Method, Call, Outlet], Awaitable[Outcome]]) -> None:
+        """Let every request be observed from now on.
+
+        Args:
+            serve: serves a call by its method.
+        """
+        self._methods = {
+            name: method if name in _NO_REQUESTS else partial(serve, method) for name, method in self._methods.items()
+        }
+
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
 
@@ -85,6 +98,6 @@ class Dispatcher:
         if method is None:
             raise UnknownMethod(call.method)
         if call.state is not None and call.method not in STATE_METHODS:
-            logger.warning("%s: refused a requestState: this method issues none", call.method)
+            self._refusals.note("%s: refused a requestState: this method issues none", call.method)
             raise InvalidRequestState("this method issues none")
         return method(call, outlet)

@@ -14,6 +14,7 @@ from ..errors import (
 )
 from ..hints import for_error
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete
 from ..schema.results import failed
 
@@ -42,6 +43,31 @@ class ErrorReporter:
 
     def __init__(self, *, debug: bool) -> None:
         self._debug = debug
+        self._refusals = RefusalLog()
+
+    def note_changed(self, name: str) -> None:
+        """Log that a flow which has begun has arguments that no longer fit, as after a deploy that changed a tool.
+
+        Args:
+            name: the tool's.
+        """
+        self._refusals.note(
+            "%r: the arguments of a flow that has begun do not fit it any more, so the flow ends with an error. If a "
+            "deploy changed what it takes, let it take the former arguments, too, until those flows have ended",
+            name,
+        )
+
+    def note_gone(self, name: str) -> None:
+        """Log that a flow which has begun is of a tool that is not here, as after a deploy that dropped or renamed it.
+
+        Args:
+            name: the tool's, as the client sent it.
+        """
+        self._refusals.note(
+            "A flow that has begun is of the tool %r, which this server does not have, so the flow ends with an error. "
+            "Deploy the same version everywhere, and drop a tool only when its flows have ended",
+            name,
+        )
 
     def report(self, call: Call, error: Exception) -> RequestError:
         """Log what went wrong under a reference, unless it is in the log already.
@@ -53,6 +79,12 @@ class ErrorReporter:
         Returns:
             What the client sees of it.
         """
+        fault = self._report(call, error)
+        if call.facts is not None:
+            call.facts.reference = str((fault.data or {}).get("reference", ""))
+        return fault
+
+    def _report(self, call: Call, error: Exception) -> RequestError:
         if isinstance(error, StoreUnavailable) and error.reference:
             return Unavailable(error.reference)
         what = "%s %.200r failed", call.method, call.target

@@ -1,5 +1,6 @@
 """What clients of the handshake era ask that no other client does: `ping`, and what a session sets."""
 
+import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -91,7 +92,7 @@ class SessionRequests:
     async def listen(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `GET` (Streamable HTTP, Listening for Messages from the Server): what a session is to hear of."""
         changes = SessionChanges(call, self._states, self._subscriptions, self._tasks)
-        await changes.begin()
+        await changes.open()
         return Listening(changes)
 
     async def _change(self, call: Call, change: Callable[[SessionState], SessionState]) -> None:
@@ -104,7 +105,9 @@ class SessionRequests:
 
 
 class SessionChanges:
-    """The changes that a session hears of; it listens anew when the session has set something else.
+    """The changes that a stream of a session tells of; it listens anew when the session has set something else.
+
+    Of several streams of a session, the newest tells.
 
     Args:
         call: the request for the stream.
@@ -123,28 +126,39 @@ class SessionChanges:
         """The tasks that it hears of, as it was told of each last; at first, as its client found it."""
         self._newest = math.inf
         self._changes: Subscription | None = None
+        self._left: list[Change] = []
+        """What was heard while it began to listen anew."""
+        self._stream = states.stream_of(call.session) if call.session else None
         self._is_stale = False
         self._is_closed = False
 
-    async def begin(self) -> None:
+    async def open(self) -> None:
+        """Begin to listen, and tell from now on."""
+        await self._begin()
+        if self._stream is not None:
+            self._stream.open()
+
+    async def _begin(self) -> None:
         """Begin to listen to what the session wants now; changes meanwhile are not lost."""
-        session = self._call.session
-        before, self._is_stale = self._changes, False
+        session, before = self._call.session, self._changes
         try:
             state = await self._states.read(session)
         except StoreUnavailable:
             state = SessionState()  # the lists are heard of in any case
         wanted = {*_LISTS, *(Change("resource", uri) for uri in state.resources), *await self._find_tasks()}
         wanted |= {Change("page", page) for page in state.pages}
-        if session:
-            wanted.add(changed(session))
+        if self._stream is not None:
+            wanted |= {changed(session), self._stream.topic}
         self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted), challenges=False)
         if self._told:
             owner = owner_of(self._call)
             look = partial(self._tasks.peek, owner=owner)
             self._changes = TaskChanges(self._changes, self._changes.wanted, look, self._told)
         if before is not None:
+            await asyncio.sleep(0)  # until what other threads have told the former subscription has come
             before.close()
+            self._left += await before.next()
+        self._is_stale = False
         if state.ended or self._is_closed:
             self.close()
 
@@ -167,17 +181,28 @@ class SessionChanges:
         """Wait for changes. Return an empty list when the stream is to end."""
         while True:
             if self._is_stale or self._changes is None:
-                await self.begin()
-            assert self._changes is not None  # noqa: S101  begin() has made it
-            heard = await self._changes.next()
+                await self._begin()
+            assert self._changes is not None  # noqa: S101  _begin() has made it
+            heard, self._left = self._left or await self._changes.next(), []
             if not heard:
                 return []
-            self._is_stale = any(change.kind == "session" for change in heard)
-            if told := [change for change in heard if change.kind != "session"]:
+            if told := [change for change in heard if self._tells(change)]:
                 return told
+
+    def _tells(self, change: Change) -> bool:
+        """Note what concerns the session and its streams; return whether the client is to be told of a change."""
+        if change.kind == "session":
+            self._is_stale = True
+        elif change.kind == "stream" and self._stream is not None:
+            self._stream.hear(change.note)
+        else:
+            return self._stream is None or self._stream.tells
+        return False
 
     def close(self) -> None:
         """End the subscription. Safe to call twice."""
+        if self._stream is not None and not self._is_closed:
+            self._stream.end()
         self._is_closed = True
         if self._changes is not None:
             self._changes.close()

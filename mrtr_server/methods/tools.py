@@ -66,6 +66,8 @@ class Tools:
         """
         tool = self._registry.tools.get(call.target)
         if tool is None:
+            if call.state is not None:
+                self._errors.note_gone(call.target)
             raise UnknownTarget("tool", call.target)
         if self._authorizer.guards(tool.authorize):
             return self._call_if_allowed(tool, call, outlet)
@@ -94,8 +96,11 @@ class Tools:
             # A flow that has begun may have been begun by a version that took more.
             arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
+            if call.state is not None:
+                self._errors.note_changed(tool.handler.name)
             return _done(_misfit(call, problems(call.target, misfit)))
-        _check_offer(call, tool.handler.task)
+        if call.task is not None or tool.handler.task is not None:
+            _check_offer(call, tool.handler.task)
         if call.state is None and not self._rates.is_on:
             return self._run(tool, arguments, call, outlet, None, None)
         return self._deliver(tool, arguments, call, outlet)
@@ -132,6 +137,8 @@ class Tools:
                     has_run = len(journal.steps) > steps_before
                     return await self._start_task(tool, call, journal, opened if has_run else None, has_run=has_run)
                 case Refused():
+                    if call.facts is not None:
+                        call.facts.declined = True
                     return Complete(failed(refused(end.refusal)))
                 case Failed():
                     return self._failed(call, end.error)

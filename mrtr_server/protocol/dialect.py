@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import to_json
 
+from ..crypto.codec import UrlSafe
 from ..errors import (
     AnswerNotShared,
     Busy,
@@ -42,6 +43,8 @@ from .messages import (
     JSON,
     NEEDS_TASKS,
     Call,
+    ComeBack,
+    NeedsInput,
     Note,
     Outcome,
     PageReported,
@@ -169,6 +172,11 @@ class Dialect(ABC):
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
 
+    @property
+    def spoken(self) -> str:
+        """The version of what it writes; empty where that has none."""
+        return self.version
+
     @abstractmethod
     def claims(self, envelope: Envelope) -> bool:
         """Return whether a message is of this dialect."""
@@ -220,7 +228,7 @@ class Dialect(ABC):
 
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this dialect has none."""
-        if isinstance(note, PageReported):
+        if isinstance(note, (PageReported, ComeBack)):
             return b""
         if isinstance(note, Progress):
             return notification("notifications/progress", progress_params(note))
@@ -279,6 +287,31 @@ def result(call: Call, body: JSON) -> bytes:
     return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")
 
 
+def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) -> bytes:
+    """Return the response that asks (Multi Round-Trip Requests), put together from questions written before.
+
+    Args:
+        call: the request.
+        outcome: what it needs.
+        before: how its result begins, after the brace.
+        after: how the response ends, after the state.
+    """
+    parts = [b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before]
+    state = b'"%b"' % outcome.state.encode() if type(outcome.state) is UrlSafe else to_json(outcome.state)
+    begins = b'"inputRequests":{'
+    for key, question in outcome.questions.items():
+        parts += begins, to_json(key), b":", question.written or _write(question)
+        begins = b","
+    parts += b'},"requestState":' if outcome.questions else b'"requestState":', state, after
+    return b"".join(parts)
+
+
+def _write(question: Question) -> bytes:
+    request = {"method": question.method, "params": question.params}
+    question.written = to_json(request, inf_nan_mode="null")
+    return question.written
+
+
 def requests(questions: Mapping[str, Question]) -> JSON:
     """Return questions as `inputRequests` (Multi Round-Trip Requests)."""
     return {key: {"method": question.method, "params": question.params} for key, question in questions.items()}
@@ -330,7 +363,8 @@ def read_answers(answers: Any) -> dict[str, JSON]:
     for key, answer in answers.items():
         if not isinstance(answer, dict):
             raise InvalidParams(_NO_ANSWERS)
-        check_length(key, LONGEST_KEY, "inputResponses")
+        if len(key) > LONGEST_KEY:
+            raise too_long("inputResponses", LONGEST_KEY)
     return answers
 
 

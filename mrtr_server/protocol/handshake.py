@@ -21,6 +21,7 @@ from ..errors import (
     Unavailable,
     UnknownMethod,
     UnknownTarget,
+    UnsupportedVersion,
 )
 from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
@@ -148,6 +149,11 @@ class HandshakeDialect(Dialect):
         if not self.form.structures:
             self._info.pop("title", None)
 
+    @property
+    def spoken(self) -> str:
+        """The version of what it writes."""
+        return self.form.name
+
     # Which requests are of this era, and of which of its versions
 
     def claims(self, envelope: Envelope) -> bool:
@@ -170,6 +176,16 @@ class HandshakeDialect(Dialect):
         if header is not None and (version := HEADERS.get(header.strip(b" \t"))) is not None:
             return self._forms[version.name]
         return self._forms.get(session.version) or self._forms[UNNAMED.name]
+
+    def check_version(self, headers: Mapping[bytes, bytes]) -> None:
+        """Check the version that the headers of a request name, if they name one (Transports, Protocol Version Header).
+
+        Raises:
+            UnsupportedVersion: it is not served.
+        """
+        named = headers.get(VERSION_HEADER, b"").strip(b" \t")
+        if named and named not in HEADERS and (version := named.decode("latin-1")) not in self.surface.versions:
+            raise UnsupportedVersion(version, [*self.surface.versions, *self.versions])
 
     def is_named(self, headers: Mapping[bytes, bytes], session: Session) -> bool:
         """Return whether a client says which version it speaks, by its header or its session."""
@@ -214,6 +230,7 @@ class HandshakeDialect(Dialect):
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             can_retry=False,  # the connection knows
+            stays_open=True,
             session=session.key,
             mismatch=mismatch,
         )
@@ -229,6 +246,18 @@ class HandshakeDialect(Dialect):
         elif method == "logging/setLevel" and params.get("level") not in LOG_LEVELS:
             raise InvalidParams(f"params.level must be one of {', '.join(LOG_LEVELS)}")
         return call
+
+    def load_again(self, call: Call, params: JSON) -> None:
+        """Make a call what it was before its first round.
+
+        Args:
+            call: what `load_call_of` returned.
+            params: the parameters of its request, as they were sent.
+        """
+        call.params = params
+        if call.method in WITH_ARGUMENTS:
+            call.arguments = read_arguments(params)
+        call.state = call.answers = None
 
     def load_answer(self, envelope: Envelope) -> JSON:
         """Return the answer in a response to a question: its result; or that the client lacks it, or why it failed."""
@@ -292,7 +321,7 @@ class HandshakeDialect(Dialect):
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this version has none."""
         if isinstance(note, PageReported) and self.form.enriches:
-            return _completion(note.page)
+            return _completion(note.page, note.task)
         if not isinstance(note, Progress):
             return super().note(note)
         if note.message is not None and not self.form.annotates:
@@ -380,9 +409,10 @@ class _NotificationWriter(ListenWriter):
         return b""
 
 
-def _completion(page: str) -> bytes:
+def _completion(page: str, task: str = "") -> bytes:
     """Return the notification that a page has reported (Elicitation, Completion Notifications)."""
-    return notification("notifications/elicitation/complete", {"elicitationId": page})
+    params = {"elicitationId": page}
+    return notification("notifications/elicitation/complete", with_related(params, task) if task else params)
 
 
 def _negotiated(params: Mapping[str, Any]) -> str:

@@ -57,13 +57,29 @@ class TaskOffer:
     at_once: bool = False
 
 
-_SHORT_MESSAGE = 256
-"""How long a message may be, in characters, for its digest to be remembered."""
+SHORT_MESSAGE = 256
+"""How long a message may be, in characters, for what is made of it to be remembered."""
 
 
 @lru_cache(maxsize=128)
 def _message_digest(message: str) -> str:
     return digest_bytes(message.encode())  # most messages of a tool are always the same
+
+
+_ACTIONS = frozenset({"accept", "decline", "cancel"})
+
+
+def kind_of(question: str) -> str:
+    """Return the kind of a question, by its digest."""
+    return question.partition(".")[0]
+
+
+def action_of(answer: JSON | None) -> str:
+    """Return what came of a question, in a word."""
+    if answer is None:
+        return "missing"
+    action = answer.get("action")
+    return action if type(action) is str and action in _ACTIONS else "answered"
 
 
 @dataclass(slots=True)
@@ -89,12 +105,14 @@ class Question:
     task: str = ""
     digest: str = field(init=False)
     """Kind, message and shape, each of which must be the same for an answer to count."""
+    written: bytes = field(default=b"", init=False, repr=False, compare=False)
+    """The request as JSON, once a dialect has written it: the same question may go out many times."""
 
     def __post_init__(self) -> None:
         if not self.shape:
             self.shape = digest({name: value for name, value in self.params.items() if name != "message"})
         message = self.params.get("message", "")
-        read = _message_digest(message) if len(message) <= _SHORT_MESSAGE else digest_bytes(message.encode())
+        read = _message_digest(message) if len(message) <= SHORT_MESSAGE else digest_bytes(message.encode())
         self.digest = f"{self.kind}.{read}.{self.shape}"
 
     def parts(self) -> tuple[Any, ...]:
@@ -110,6 +128,56 @@ class Question:
         again = Question(self.kind, self.method, {**self.params, "message": message}, self.needs, self.shape)
         again.digest = self.digest
         return again
+
+
+class Remembered(Protocol):
+    """A journal, as far as it is of interest to those who observe a call."""
+
+    flow_id: str
+    rounds: int
+    asked: dict[str, str]
+    origin: str
+
+
+class CallFacts:
+    """What comes to be known of a call while it is served, for those who observe it.
+
+    All that it holds is ours: no answer, no argument and no state.
+    """
+
+    __slots__ = ("asked", "declined", "first", "journal", "origin", "reference", "rounds", "yielded")
+
+    def __init__(self) -> None:
+        self.origin = ""
+        """Where it is traced, for the rounds that follow; empty if it is not."""
+        self.first = ""
+        """Where the first round of its flow was traced."""
+        self.journal: Remembered | None = None
+        self.rounds = 0
+        """How many rounds of its flow had ended before it."""
+        self.asked: dict[str, str] = {}
+        """The digests of the questions that it may answer, by key."""
+        self.yielded: object = None
+        """Why the flow was handed over."""
+        self.declined = False
+        """Whether the person said no to what it could not do without."""
+        self.reference = ""
+        """Names what went wrong in the log; its client has it, too."""
+
+    def begin(self, journal: Remembered) -> None:
+        """Note that a flow begins."""
+        self.journal = journal
+        journal.origin = self.origin
+
+    def resume(self, journal: Remembered) -> None:
+        """Note that a flow continues, before the answers are taken."""
+        self.journal = journal
+        self.rounds, self.first, self.asked = journal.rounds, journal.origin, dict(journal.asked)
+
+    @property
+    def flow(self) -> str:
+        """The id of the flow; empty as long as it needs none."""
+        return "" if self.journal is None else self.journal.flow_id
 
 
 @dataclass(slots=True)
@@ -137,7 +205,12 @@ class Call:
         session: names the client's session in the store; empty for none.
         peer: the address and port that it came from, as the web server names them; None where there is none.
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
-        journal: what the state holds, where this process has sealed it for this very call; empty otherwise.
+        grace: how long after its expiry the state counts, in seconds; more than none where its answers are known to
+            have come before.
+        facts: takes what comes to be known of it; None where nobody observes it.
+        stays_open: whether the call ends with its result alone, and never leaves the server for an answer. Its state is
+            the journal as it is.
+        binding: what its states are bound to, once that is known; it stays the same from round to round.
     """
 
     method: str
@@ -160,7 +233,10 @@ class Call:
     session: str = ""
     peer: tuple[str, int] | None = None
     mismatch: RequestError | None = None
-    journal: bytes = field(default=b"", repr=False)
+    grace: float = 0.0
+    facts: CallFacts | None = field(default=None, repr=False, compare=False)
+    stays_open: bool = False
+    binding: list[str] | None = None
 
     @property
     def caller(self) -> Caller:
@@ -189,15 +265,14 @@ class NeedsInput:
 
     Args:
         questions: what the client is to fulfil first, by key; empty if it can retry at once.
-        state: the sealed journal.
+        state: the sealed journal; of a call that stays open, the journal as it is, which is sealed with the call before
+            it leaves.
         expires: how long the state can be used, in seconds since the epoch.
-        journal: what the state holds, where it was sealed in this process; empty otherwise. It is never sent.
     """
 
     questions: dict[str, Question]
-    state: str
+    state: str = field(repr=False)
     expires: float = math.inf
-    journal: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -247,6 +322,7 @@ class Task:
         outcome: the result, or the error, once it is completed or failed.
         first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
         tool: the tool that it is a call of.
+        reference: what the log calls it; never sent.
     """
 
     id: str
@@ -261,6 +337,7 @@ class Task:
     outcome: Complete | RequestError | None = None
     first_ask: bool = False
     tool: str = ""
+    reference: str = ""
 
 
 @dataclass(slots=True)
@@ -361,34 +438,68 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class PageReported:
-    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications)."""
+    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications).
+
+    Args:
+        page: its name.
+        task: the task that asked for it, where its client is to know; empty otherwise.
+    """
 
     page: str
-
-
-Note = Progress | LogMessage | PageReported
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class ComeBack:
+    """The client of an open call need not wait: it is to come back for the result (Transports, Sending Messages).
+
+    Args:
+        seconds: when.
+    """
+
+    seconds: float
+
+
+Note = Progress | LogMessage | PageReported | ComeBack
+
+
+@dataclass(slots=True, eq=False)  # a frozen one would take three times as long to make
 class Change:
-    """Something changed on the server.
+    """Something changed on the server. Two of one kind, about one thing, are equal.
 
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
             task, `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how
-            far a task has come; for open calls `"answer"` and `"cancelled"`, for sessions `"session"`, and `"page"` for
-            a page that has reported back.
+            far a task has come; for open calls `"answer"` and `"cancelled"`, for sessions `"session"` and `"stream"`,
+            and `"page"` for a page that has reported back.
         uri: the resource, or the id of what has changed.
         task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
         note: what saves its listener a look in the store, sealed. A fan-out need not carry it.
     """
 
     kind: Literal[
-        "tools", "prompts", "resources", "resource", "task", "run", "progress", "answer", "cancelled", "session", "page"
+        "tools",
+        "prompts",
+        "resources",
+        "resource",
+        "task",
+        "run",
+        "progress",
+        "answer",
+        "cancelled",
+        "session",
+        "stream",
+        "page",
     ]
     uri: str = ""
-    task: Task | None = field(default=None, compare=False)
-    note: str = field(default="", compare=False)
+    task: Task | None = None
+    note: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Change) and (self.uri, self.kind) == (other.uri, other.kind)
+
+    def __hash__(self) -> int:
+        return hash(self.uri or self.kind)
 
 
 class Subscription(Protocol):

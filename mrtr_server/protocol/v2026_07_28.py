@@ -16,6 +16,7 @@ from .dialect import (
     Surface,
     milliseconds,
     names_version,
+    needs_input,
     notification,
     read_answers,
     read_arguments,
@@ -154,12 +155,9 @@ class ModernDialect(Dialect):
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the response that carries an outcome (Overview, Responses)."""
         if isinstance(outcome, NeedsInput):
-            body: JSON = {"resultType": "input_required"}
-            if outcome.questions:
-                body["inputRequests"] = requests(outcome.questions)
-            body["requestState"] = outcome.state
-        elif isinstance(outcome, Complete):
-            body = {"resultType": "complete", **outcome.body}
+            return needs_input(call, outcome, b'"resultType":"input_required",', self._end)
+        if isinstance(outcome, Complete):
+            body: JSON = {"resultType": "complete", **outcome.body}
             if outcome.ttl is not None:
                 body["ttlMs"] = int(outcome.ttl * 1000)
                 body["cacheScope"] = outcome.scope

@@ -81,7 +81,7 @@ RESOURCE: Kinds = {
 }
 SETTING_TYPES: Kinds = {
     **dict.fromkeys(("name", "version", "title", "description", "instructions", "website_url", "path"), _TEXT),
-    **dict.fromkeys(("audience", "base_url"), _TEXT),
+    **dict.fromkeys(("audience", "base_url", "metrics"), _TEXT),
     "icons": _ICONS,
     "list_scope": _SCOPE,
     "limits": _Kind(lambda value: isinstance(value, Limits), "Limits(...), such as Limits(rounds=5)"),
@@ -98,6 +98,10 @@ SETTING_TYPES: Kinds = {
     "middleware": _Kind(_several(Middleware), "a list of Starlette's Middleware(Class, option=...)"),
     "page_size": _Kind(_is_count, "a number of entries"),
     **dict.fromkeys(("list_ttl", "lame_duck"), _SECONDS),
+    "telemetry": _Kind(
+        lambda value: isinstance(value, bool) or (hasattr(value, "meter_provider") and not isinstance(value, type)),
+        "True, False, or OpenTelemetry(tracer_provider=...)",
+    ),
     **dict.fromkeys(("run_tasks", "debug", "ready_needs_store"), _FLAG),
 }
 

@@ -4,7 +4,7 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from secrets import token_hex
+from itertools import count
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
@@ -45,16 +45,20 @@ class _ExpiringDict(Generic[T]):
         item, expires = self._items.get(key, (None, now))
         return item if expires > now else None
 
-    def add(self, key: str, item: T, now: float, expires: float, quota: Quota) -> None:
+    def add(self, key: str, item: T, now: float, expires: float, quota: Quota, size: int = 0) -> None:
         while self._expiring and self._expiring[0][0] <= now:
             self._drop(heapq.heappop(self._expiring))
         if key not in self._items:  # what is replaced has its room
             self._check_room(quota)
-        self.remove(key)
+        else:
+            self.remove(key)
         self._items[key] = (item, expires)
         if quota.caller:
             self._callers[key] = quota.caller
-        self._usage.add(quota.caller, states=1)
+        if size:
+            self._sizes[key] = size
+            self._bytes += size
+        self._usage.add(quota.caller, states=1, bytes=size)
         heapq.heappush(self._expiring, (expires, key))
         if len(self._expiring) > 2 * len(self._items) + 100:
             self._expiring = [(expires, key) for key, (_, expires) in self._items.items()]
@@ -337,6 +341,8 @@ class InProcessStore(_InProcessTasks):
         super().__init__(clock, most_bytes, usage)
         self._clock = clock
         self._lock = Lock()
+        self._tokens = count(1)
+        """Name leases, which only this process knows."""
         self._redeemed: _ExpiringDict[_Record] = _ExpiringDict(most_records, most_bytes, usage)
         self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes, usage)
 
@@ -348,7 +354,7 @@ class InProcessStore(_InProcessTasks):
         with self._lock:
             record = self._redeemed.get(state, now)
             if record is None:
-                record = _Record(answers, token_hex(16), 1, now + lease)
+                record = _Record(answers, f"{next(self._tokens):x}", 1, now + lease)
                 self._redeemed.add(state, record, now, now + keep, quota)
             elif record.answers != answers:
                 return Redemption("spent")
@@ -357,7 +363,8 @@ class InProcessStore(_InProcessTasks):
             elif record.leased_until > now or not lapsed:
                 return Redemption("running")
             else:
-                record.token, record.attempt, record.leased_until = token_hex(16), record.attempt + 1, now + lease
+                record.token, record.leased_until = f"{next(self._tokens):x}", now + lease
+                record.attempt += 1
             return Redemption("granted", record.token, attempt=record.attempt)
 
     @override
@@ -394,16 +401,14 @@ class InProcessStore(_InProcessTasks):
         with self._lock:
             if self._values.get(key, now) is not None:
                 return False
-            self._values.add(key, value, now, now + keep, quota)
-            self._values.grow(key, len(value))
+            self._values.add(key, value, now, now + keep, quota, len(value))
             return True
 
     @override
     async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
         now = self._clock()
         with self._lock:
-            self._values.add(key, value, now, now + keep, quota)
-            self._values.grow(key, len(value))
+            self._values.add(key, value, now, now + keep, quota, len(value))
 
     @override
     async def get(self, key: str) -> bytes | None:

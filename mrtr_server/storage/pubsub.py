@@ -6,6 +6,7 @@ from contextlib import suppress
 from threading import RLock
 from typing import Protocol
 
+from ..concurrency.running import running_loop
 from ..crypto.digests import digest_bytes
 from ..protocol.messages import Change, Subscription
 
@@ -67,8 +68,9 @@ class InProcessFanout:
         self._publish_topic(topic_of(change), change.note)
 
     def _publish_topic(self, topic: Change, note: str = "") -> None:
-        for listener, change in tuple(self._listeners_to.get(topic, _NOBODY).items()):
-            listener.notify(Change(change.kind, change.uri, change.task, note) if note else change)
+        with self._guard:  # so that who subscribes knows that what its earlier subscription lacks will come to this one
+            for listener, change in tuple(self._listeners_to.get(topic, _NOBODY).items()):
+                listener.notify(Change(change.kind, change.uri, change.task, note) if note else change)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""
@@ -100,9 +102,10 @@ class Listener:
     def __init__(self, wanted: frozenset[Change], forget: "Callable[[Listener], object]") -> None:
         self.wanted = wanted
         self._forget = forget
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._changes: dict[Change, None] = {}
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        """Made when there is nothing to return yet; who listens waits in one place at a time."""
         self._closed = False
 
     def notify(self, change: Change) -> None:
@@ -118,15 +121,19 @@ class Listener:
     def _add(self, change: Change) -> None:
         self._changes.pop(change, None)  # the newest note counts
         self._changes[change] = None
-        self._changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def next(self) -> list[Change]:
         """Wait for changes. Return an empty list when the subscription has ended."""
-        await self._changed.wait()
+        while not (self._changes or self._closed):
+            self._waiter = self._loop.create_future()
+            await self._waiter
         changes = list(self._changes)
         self._changes.clear()
-        if not self._closed:
-            self._changed.clear()
         return changes
 
     def close(self) -> None:
@@ -134,14 +141,14 @@ class Listener:
         self._closed = True
         self._forget(self)
         if self._is_on_loop():
-            self._changed.set()
+            self._wake()
             return
         with suppress(RuntimeError):  # its loop has ended
-            self._loop.call_soon_threadsafe(self._changed.set)
+            self._loop.call_soon_threadsafe(self._wake)
 
     def _is_on_loop(self) -> bool:
         """Return whether this thread runs the loop, which then needs no wake-up through the kernel."""
         try:
-            return asyncio.get_running_loop() is self._loop
+            return running_loop() is self._loop
         except RuntimeError:
             return False

@@ -82,9 +82,12 @@ class Quota:
 
     def check_state(self, usage: "UsageByCaller", room: Usage) -> None:
         """Check that one more redeemed state, or report, may be stored; as `check_task`."""
+        all_ = usage.all
+        if not self.caller and all_.states < self.states and all_.bytes < self.bytes:  # as nearly always
+            return
         own = usage.of(self.caller)
-        self._check("stored_states", self.states, usage.all.states, own.states, room.states)
-        self._check("stored_bytes", self.bytes, usage.all.bytes, own.bytes, room.bytes)
+        self._check("stored_states", self.states, all_.states, own.states, room.states)
+        self._check("stored_bytes", self.bytes, all_.bytes, own.bytes, room.bytes)
 
     def _check(self, limit: str, total: int, all_: int, own: int, room: int) -> None:
         share = self.share_of(min(total, room))

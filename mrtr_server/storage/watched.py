@@ -11,10 +11,12 @@ from typing_extensions import override
 
 from ..errors import ClocksApart, NotExecuted, StoreUnavailable
 from ..logs.failures import report_failure, report_outage
+from ..tally import DROPPED, TAKEOVERS, Tally
 from .base import Redemption, Store
 from .contact import Contact
 from .lease import GRACE_SECONDS
 from .quotas import ANY, Quota
+from .slowness import Slowness
 from .tasks import FREE, Places, TaskRow
 
 logger = logging.getLogger("mrtr_server")
@@ -43,6 +45,8 @@ class Outage:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self.slowness = Slowness(name)
+        """Whether it is there, and answers slowly."""
         self.look: Callable[[], object] = lambda: None
         """Starts a look whether the store is back, when what has worked proves nothing."""
         self._failing: dict[str, float] = {}
@@ -66,7 +70,9 @@ class Outage:
         if not self._failing:
             self._since, self._failures = time.monotonic(), 0
             why = f"{error}. Requests that need it are refused until it is back"
-            self._reference = report_failure("%s: the store can't be used", self._name, why=why)
+            self._reference = report_failure(
+                "%s: the store can't be used", self._name, why=why, fields={"event": "store_away"}
+            )
         self._failing[method] = time.monotonic()
         self._failures += 1
         error.reference = self._reference
@@ -92,10 +98,12 @@ class Outage:
                 self._reference,
                 time.monotonic() - self._since,
                 self._failures,
+                extra={"fields": {"event": "store_back", "reference": self._reference, "failures": self._failures}},
             )
 
 
 async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
+    began = time.monotonic()
     try:
         came = await work
     except ClocksApart:  # the store works, and the log has said what does not
@@ -105,6 +113,8 @@ async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Calla
         raise
     if outage.is_on:
         outage.worked(method, wrote=wrote(came))
+    if method != "wait_for_tasks":  # which is to wait
+        outage.slowness.took(method, began, time.monotonic())
     return came
 
 
@@ -123,9 +133,10 @@ class WatchedStore(Store):
         store: the store.
         outage: takes notice.
         lease: how long a worker may be silent before others take its tasks over, in seconds.
+        tally: counts rounds that are taken over, and outcomes that are dropped.
     """
 
-    def __init__(self, store: Store, outage: Outage, *, lease: float) -> None:
+    def __init__(self, store: Store, outage: Outage, *, lease: float, tally: Tally | None = None) -> None:
         self.shared, self.keeps_tasks, self.in_memory = store.shared, store.keeps_tasks, store.in_memory
         self._store = store
         self._outage = outage
@@ -133,14 +144,31 @@ class WatchedStore(Store):
         self._contact = Contact(lease)
         self._looked = -POLL_INTERVAL
         self._looking: asyncio.Task[None] | None = None
+        self._tally = Tally() if tally is None else tally
         outage.look = self._look_soon
+
+    def observe(self, observed: Callable[[Store], Store]) -> None:
+        """Let the store be observed from now on.
+
+        Args:
+            observed: returns what stands for it.
+        """
+        self._store = observed(self._store)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the store can't be used, as far as that is known."""
+        return self._outage.is_on
 
     @override
     async def redeem(
         self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
     ) -> Redemption:
         work = self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota)
-        return await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
+        came = await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
+        if came.attempt > 1:
+            self._tally.add(TAKEOVERS, "round")
+        return came
 
     @override
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
@@ -148,7 +176,10 @@ class WatchedStore(Store):
 
     @override
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        return await _watched(self._outage, "record", self._store.record(state, token, outcome), bool)
+        is_recorded = await _watched(self._outage, "record", self._store.record(state, token, outcome), bool)
+        if not is_recorded:
+            self._tally.add(DROPPED, "round")
+        return is_recorded
 
     @override
     async def release(self, state: str, token: str) -> None:

@@ -110,8 +110,8 @@ class TaskAdministration:
             attempts=0,
         )
         binding = binding_of(new)
-        call, journal = sealed.unseal_call(row), sealed.unseal_journal(row, row.created)
-        new = replace(new, call=sealed.seal_call(binding, call), journal=sealed.seal_journal(binding, journal, now))
+        call, journal = sealed.copy_call(row, binding), sealed.unseal_journal(row, row.created)
+        new = replace(new, call=call, journal=sealed.seal_journal(binding, journal, now))
         await self._store.add_task(new)
         return new
 

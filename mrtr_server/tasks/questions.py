@@ -112,14 +112,17 @@ class Questions:
     def dump(self) -> bytes:
         """Write them down."""
         open_ = {key: (q.kind, q.method, q.params, q.needs, q.shape) for key, q in self.open.items()}
-        return to_json([open_, self.names, self.answers, {**self.used, _SINCE_0_2: [self.until, self.together]}])
+        pages = {key: q.page for key, q in self.open.items() if q.page}
+        since_0_2 = [self.until, self.together, pages]
+        return to_json([open_, self.names, self.answers, {**self.used, _SINCE_0_2: since_0_2}])
 
     @classmethod
     def load(cls, written: bytes) -> "Questions":
         """Read what `dump` returned."""
         open_, names, answers, used = from_json(written)
-        until, together = used.pop(_SINCE_0_2, ({}, True))  # they wait for all answers
-        return cls({key: Question(*parts) for key, parts in open_.items()}, names, answers, used, until, together)
+        until, together, pages = used.pop(_SINCE_0_2, ({}, True, {}))  # they wait for all answers
+        questions = {key: Question(*[*parts, pages.get(key, "")]) for key, parts in open_.items()}
+        return cls(questions, names, answers, used, until, together)
 
 
 def _fits(question: Question, answer: JSON) -> bool:

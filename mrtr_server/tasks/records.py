@@ -15,6 +15,7 @@ from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from ..storage.tasks import TaskRow
+from ..tally import ABANDONED_TASKS, Tally
 from .questions import Questions
 from .sealing import RowBinding, SealedTasks
 
@@ -35,7 +36,9 @@ class TaskRecords:
         ring: seals what they hold.
         fanout: tells those who listen.
         limits: what a flow may use.
+        audience: the server whose tasks they are.
         clock: returns the time in seconds since the epoch.
+        tally: counts what becomes of tasks.
     """
 
     def __init__(
@@ -45,12 +48,15 @@ class TaskRecords:
         fanout: Fanout,
         limits: Limits,
         *,
+        audience: str = "",
         clock: Callable[[], float] = time.time,
+        tally: Tally | None = None,
     ) -> None:
+        self.tally = Tally() if tally is None else tally
         self.store = store
         self.limits = limits
         self.now = clock
-        self.sealed = SealedTasks(ring, limits)
+        self.sealed = SealedTasks(ring, limits, audience)
         self.quotas = Quotas(ring, limits)
         self._fanout = fanout
 
@@ -65,6 +71,8 @@ class TaskRecords:
             )
         failed = self.failed(row, ProtocolError(message))
         expired = await self.change(row, **failed, lease="", leased_until=0.0)
+        if expired is not None and (row.status == "input_required" or row.deadline < row.created + row.ttl):
+            self.tally.add(ABANDONED_TASKS, row.name)
         return expired or await self.store.find_task(row.id) or row
 
     def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ..flow.journal import Journal
 from ..flow.waiting_round import ShouldYield
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete
+from ..tally import TAKEOVERS
 from .records import TaskRecords
 from .task_run import AGAIN_AFTER, TaskRun
 
@@ -93,7 +94,7 @@ class RoundExecutor:
                 else:
                     await self._run_round(run, should_yield)
         except InvalidRequestState as refused:
-            self._tell_once(f"Tasks can't be unsealed: {refused.reason}. Give every replica all keys of the ring")
+            self._tell_once(f"Tasks can't be run here: {refused.reason}")
             self._leave_to_others(run.row)
             await run.leave()
         except UnknownTarget:
@@ -136,12 +137,14 @@ class RoundExecutor:
         run.take_answers(row)
         run.begun = True
         if row.attempts > 1:
+            records.tally.add(TAKEOVERS, "task")
             logger.warning(
                 "A task of %r (%s) is taken over: a worker that had it ended, or was silent for longer than its lease "
                 "of %g s. It continues from its last recorded step",
                 row.name,
                 row.reference,
                 limits.lease_seconds,
+                extra={"fields": {"event": "takeover", "work": "task", "tool": row.name, "task": row.reference}},
             )
 
         def run_should_yield() -> YieldReason | None:

@@ -1,7 +1,7 @@
 """What a task holds, sealed: its request, its flow, its questions and its outcome."""
 
 from dataclasses import replace
-from hmac import digest
+from hmac import compare_digest, digest
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -45,9 +45,11 @@ class SealedTasks:
     Args:
         ring: the key ring.
         limits: what a flow may use.
+        audience: the server whose tasks they are; empty for an operator's, of whichever server.
     """
 
-    def __init__(self, ring: KeyRing, limits: Limits) -> None:
+    def __init__(self, ring: KeyRing, limits: Limits, audience: str = "") -> None:
+        self._audience = audience
         self._codec = BoundCodec(ring, TASK)
         self._id_keys = [key for _, key in ring.derive("task id")]
         self._limits = replace(limits, flow_seconds=_NO_END)
@@ -61,11 +63,19 @@ class SealedTasks:
 
     def seal_call(self, binding: RowBinding, call: Call) -> bytes:
         """Seal the request that a task comes from: what its handler may need of it. Raises `OverBudget`."""
-        return self._seal(binding, "call", _dump_call(call))
+        return self._seal(binding, "call", _dump_call(call, self._audience))
 
     def unseal_call(self, row: TaskRow) -> Call:
-        """Return the request that a task came from."""
-        return _load_call(from_json(self._unseal(row, "call", row.call)))
+        """Return the request that a task came from, unless it came to another server that has the same keys."""
+        fields = from_json(self._unseal(row, "call", row.call))
+        server = fields.get("audience", self._audience)  # earlier releases did not keep it
+        if self._audience and not compare_digest(server.encode(), self._audience.encode()):
+            raise InvalidRequestState(f"it is of the server {server!r}. Give each server a database of its own")
+        return _load_call(fields)
+
+    def copy_call(self, row: TaskRow, binding: RowBinding) -> bytes:
+        """Return the request that a task came from, sealed for another one."""
+        return self._seal(binding, "call", self._unseal(row, "call", row.call))
 
     def seal_journal(self, binding: RowBinding, journal: Journal, now: float) -> bytes:
         """Seal what a flow remembers. Raises `OverBudget` if that is too much."""
@@ -141,7 +151,7 @@ def _bound(binding: RowBinding, column: str) -> bytes:
     return to_json([binding.id, binding.owner, column]) + b"\n"
 
 
-def _dump_call(call: Call) -> bytes:
+def _dump_call(call: Call, audience: str) -> bytes:
     who = call.principal
     about: JSON = {
         "method": call.method,
@@ -153,6 +163,7 @@ def _dump_call(call: Call) -> bytes:
         "scopes": sorted(call.scopes),
         "host": call.headers.get(b"host", b"").decode("latin-1"),
         "root": call.root,
+        "audience": audience,
     }
     if call.task is not None and call.task.at_once and call.progress_token is not None:
         about["progress"] = call.progress_token  # it stays valid (Tasks, Task Progress Notifications)

@@ -10,9 +10,10 @@ from typing import Any
 
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
-from ..protocol.messages import NOTHING, Note, Progress, Question
+from ..protocol.messages import NOTHING, Note, Progress, Question, action_of, kind_of
 from ..storage.lease import Lease
 from ..storage.tasks import ENDED, TaskRow
+from ..tally import ANSWERS, DROPPED
 from .questions import Questions
 from .records import TaskRecords
 
@@ -195,10 +196,12 @@ class TaskRun:
     def take_answers(self, row: TaskRow) -> Questions:
         """Move the answers that have come into the journal; return what is still asked, without answers."""
         questions = self._records.sealed.unseal_questions(row)
-        has_new = any(name in self.journal.asked for name in questions.answers)
+        new = {name: raw for name, raw in questions.answers.items() if name in self.journal.asked}
+        for name, raw in new.items():
+            self._records.tally.add(ANSWERS, kind_of(self.journal.asked[name]), action_of(raw))
         self.journal.take(questions.answers)
         questions.answers = {}
-        if has_new:
+        if new:
             self._on_answers()
         return questions
 
@@ -309,6 +312,7 @@ class TaskRun:
         if self._told_dropped:
             return
         self._told_dropped = True
+        self._records.tally.add(DROPPED, "task")
         if not self.lost:
             why = "this worker has handed the task back, so that another one continues it from what was recorded"
         else:
@@ -317,7 +321,11 @@ class TaskRun:
             except StoreUnavailable:
                 why = "the task is not this worker's any more"
         level = logging.INFO if why is _CANCELLED else logging.WARNING
-        logger.log(level, "A task of %r (%s): %s is dropped, since %s", self.row.name, self.row.reference, what, why)
+        name, reference = self.row.name, self.row.reference
+        fields = {"event": "result_dropped", "work": "task", "tool": name, "task": reference}
+        logger.log(
+            level, "A task of %r (%s): %s is dropped, since %s", name, reference, what, why, extra={"fields": fields}
+        )
 
     def _why_lost(self, row: TaskRow | None) -> str:
         if row is None:

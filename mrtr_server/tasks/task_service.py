@@ -15,6 +15,7 @@ from ..errors import Busy, InvalidRequestState, OverBudget, RequestError, StoreU
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
+from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, Change, Progress, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
@@ -74,6 +75,7 @@ class Tasks:
         self._worker = worker
         self._waiting = WaitingRequests(fanout, admission, records.limits, records.status)
         self._told = False
+        self._refusals = RefusalLog()
 
     def wake_worker(self) -> None:
         """Start to work on tasks here, if this process is to run any."""
@@ -202,7 +204,7 @@ class Tasks:
         try:
             self._sealed.check_wait(RowBinding(call.target, owner_of(call)), call.state)
         except InvalidRequestState as refused:  # without the task's id, which may be all that protects it
-            logger.warning("%s: refused a requestState: %s", call.method, refused.reason)
+            self._refusals.note("%s: refused a requestState: %s", call.method, refused.reason)
             raise
 
     async def _until_settled(self, row: TaskRow, seconds: float) -> TaskRow:
@@ -253,7 +255,7 @@ class Tasks:
             try:
                 tasks.append(self.view(row if in_time else await self._records.expire(row)))
             except InvalidRequestState as refused:
-                logger.error("A client is not told of a task, since it can't be unsealed: %s", refused.reason)
+                self._refusals.note("A client is not told of a task: it can't be unsealed: %s", refused.reason)
         return tasks
 
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
@@ -365,6 +367,7 @@ class Tasks:
             outcome=self._sealed.unseal_outcome(row),
             first_ask=row.id.startswith(_FIRST_ASK_PREFIX),
             tool=row.name,
+            reference=row.reference,
         )
 
     def _message(self, row: TaskRow) -> str:

@@ -145,7 +145,7 @@ class HeldStream:
         """Note where a client comes back that loses the stream now."""
         if not event.id:
             return
-        if event.data and event.id in self._ids:
+        if event.id in self._ids:
             raise Unexpected(f"Two events have one id: {event.id}")
         self._ids.add(event.id)
         self.event, self._at = event.id, _place(event.id)

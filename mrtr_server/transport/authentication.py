@@ -42,6 +42,7 @@ class Authentication:
 
     async def _check(self, scope: Scope) -> Response | None:
         if scope["query_string"] and _has_token(scope["query_string"]):
+            self._refusals.count("unauthenticated")
             self._refusals.note("Refused a token in the address, where logs show it: clients send it in a header")
             challenge = self._challenges.authenticate(scope, "invalid_request")
             return _refusal(400, "Send the token in the Authorization header", challenge)
@@ -50,8 +51,10 @@ class Authentication:
         except AuthenticationError as error:
             return self._rejected(scope, error)
         if found is None or not found[1].is_authenticated:
+            self._refusals.count("unauthenticated")
             return _refusal(401, "Authentication is required", self._challenges.authenticate(scope))
         if self._needed and not self._needed <= scopes_of(found[0]):
+            self._refusals.count("insufficient_scope")
             return _refusal(403, "The scopes are insufficient", self._challenges.insufficient_scope(scope))
         scope["auth"], scope["user"] = found
         return None
@@ -66,7 +69,9 @@ class Authentication:
         for part in HTTPConnection(scope).headers.get("authorization", "").split():
             reason = reason.replace(part, "…") if len(part) > len("Bearer") else reason  # a token is never logged
         self._refusals.note("Credentials were rejected: %r", reason)
-        if isinstance(error.__cause__, IssuerUnavailable):  # it may well hold: a 401 would send the person to log in
+        away = isinstance(error.__cause__, IssuerUnavailable)
+        self._refusals.count("issuer_unavailable" if away else "unauthenticated")
+        if away:  # it may well hold: a 401 would send the person to log in
             return JSONResponse(
                 {"error": "The token can't be verified now; try again"}, 503, {"Retry-After": RETRY_AFTER}
             )

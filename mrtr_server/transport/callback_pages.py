@@ -102,7 +102,7 @@ class CallbackPages:
         try:
             return self._refuse(callback, request) or await self._serve(callback, request)
         except LinkRefused as refused:
-            logger.warning("Callback %r: refused a link: %s", callback.name, refused.reason)
+            self._refusals.note("Callback %r: refused a link: %s", callback.name, refused.reason)
             return _page(
                 400, "This link is not valid", "It may be too old. Go back to where you got it, and try again."
             )
@@ -193,7 +193,7 @@ class CallbackPages:
         if link.belongs_to(owner(who)) and (who is not None or self._identify is None):
             return who
         reason = "it is another user's" if who is not None or self._identify is None else "nobody is logged in"
-        logger.warning("Callback %r: refused a link: %s", callback.name, reason)
+        self._refusals.note("Callback %r: refused a link: %s", callback.name, reason)
         return _page(
             403,
             "This link is for somebody else",

@@ -29,24 +29,6 @@ CLOSE_WITHIN = 1.0
 """How long a subscription may take to end when it is told to, in seconds."""
 
 
-class _Known(threading.local):
-    """The event loop that this thread ran last."""
-
-    loop: asyncio.AbstractEventLoop | None = None
-
-
-_known = _Known()
-
-
-def running_request() -> "asyncio.Task[Any]":
-    """Return the running task; there always is one."""
-    # Before Python 3.12, asyncio asks the kernel for the process id each time, which costs more than all else here.
-    loop = _known.loop
-    if loop is None or not loop.is_running():
-        loop = _known.loop = asyncio.get_running_loop()
-    return asyncio.current_task(loop)  # type: ignore[return-value]
-
-
 class Connection(ResponseWriter):
     """The response to one client: plain JSON until there is something to stream, then an event stream.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from ..concurrency.running import running_task
 from ..errors import (
     CutOff,
     InsufficientScope,
@@ -28,7 +29,7 @@ from ..protocol.messages import Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
 from .challenges import Challenges
-from .connection import Connection, Watch, running_request
+from .connection import Connection, Watch
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
@@ -74,6 +75,7 @@ class Endpoint:
         self._choose = dialects.choose
         self._dispatcher = dispatcher
         self._limits = limits
+        self._longest_length = len(str(limits.body_bytes))
         self._admission = admission
         self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
@@ -90,24 +92,25 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
         listed = scope["headers"]
-        headers: dict[bytes, bytes] = dict(listed)
+        headers: dict[bytes, bytes] = {name: value for name, value in listed}  # noqa: C416  dict() takes twice as long
         repeated = ""
         if len(headers) != len(listed):
             if (ambiguous := refuse_repeated(listed, self._refusals)) is not None:
                 await ambiguous(scope, receive, send)
                 return
             repeated = _join_repeated(headers, listed)
-        request = running_request()
+        request = running_task()
         connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
         method = scope["method"]
         if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):
             allowed = (b"allow", b"POST") if self._handshake is None else self._handshake.allow(method)
             await connection.respond(405, b"", allowed)
             return
-        refusal = self._refuse(headers, method)
-        if refusal is not None:
-            await connection.respond(*refusal)
-            return
+        if headers.get(b"content-type") != JSON_TYPE or b"origin" in headers or self._hosts is not None:
+            refusal = self._refuse(headers, method)
+            if refusal is not None:
+                await connection.respond(*refusal)
+                return
         self._in_flight.enter(request)
         try:
             if method == "POST":
@@ -125,12 +128,14 @@ class Endpoint:
     def _refuse(self, headers: Mapping[bytes, bytes], method: str) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
+            self._refusals.count("origin")
             self._refusals.note(
                 "Refused the origin %r: to let browsers call from there, add it to allowed_origins=",
                 origin.decode("latin-1"),
             )
             return 403, b'{"error":"Origin not allowed"}'
         if self._hosts is not None and not self._host_allowed(headers.get(b"host", b"").decode("latin-1")):
+            self._refusals.count("host")
             self._refusals.note(
                 "Refused the host %r: if clients reach this server by that name, add it to allowed_hosts=",
                 headers.get(b"host", b"").decode("latin-1"),
@@ -179,7 +184,7 @@ class Endpoint:
         headers, limits, handshake = connection.headers, self._limits, self._handshake
         try:
             length = headers.get(b"content-length", b"")
-            if length.isdigit() and int(length[:32]) > limits.body_bytes:
+            if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limits.body_bytes:
                 raise PayloadTooLarge(limits.body_bytes)
             message = await receive()
             body = message.get("body", b"")
@@ -284,6 +289,7 @@ class Endpoint:
             logger.warning("%s was cut off, since the server shuts down", named(call))
             return dialect.error(request_id, CutOff())
         if isinstance(error, PayloadTooLarge):
+            note_refusal(self._refusals, None, error)
             # What is left of the body stays unread, so the connection can't be used again.
             return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, RequestError):

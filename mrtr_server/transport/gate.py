@@ -38,6 +38,7 @@ def refuse_repeated(headers: Iterable[tuple[bytes, bytes]], refusals: RefusalLog
     names = [name for name, _ in headers]
     for name in _ONCE:
         if names.count(name) > 1:
+            refusals.count("repeated_header")
             refusals.note(
                 "Refused a request with two headers %r: check the proxy in front of this server, which must send one",
                 name.decode(),

@@ -35,7 +35,7 @@ from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection, Watch
 from .live_connection import LiveConnection
-from .refusal_notes import note_refusal
+from .refusal_notes import note_cancellation, note_refusal
 
 LAST_EVENT = b"last-event-id"
 
@@ -95,6 +95,7 @@ class HandshakeEndpoint:
             RequestError: it could not be kept.
         """
         if envelope.method:
+            self.dialect.check_version(envelope.headers)
             if envelope.method == CANCELLED:
                 await self._cancel(envelope, principal)
             return True
@@ -212,6 +213,7 @@ class HandshakeEndpoint:
 
     async def get(self, connection: Connection) -> None:
         """Serve a `GET`: continue a stream, or open that of a session's notifications (Transports, Listening)."""
+        self.dialect.check_version(connection.headers)
         live = await self.connect(connection)
         last = connection.headers.get(LAST_EVENT, b"").strip().decode("latin-1")
         if not connection.accepts_stream():
@@ -223,6 +225,7 @@ class HandshakeEndpoint:
 
     async def delete(self, connection: Connection) -> None:
         """Serve a `DELETE`: end a session, where all replicas learn of it (Transports, Session Management)."""
+        self.dialect.check_version(connection.headers)
         principal, session = _principal(connection), self._session_of(connection)
         if session.key and self._live.store.shared:
             with suppress(StoreUnavailable, Busy):
@@ -247,8 +250,8 @@ class HandshakeEndpoint:
         call: Call | None = None
         try:
             if event.is_lost:
-                raise ProtocolError("Nobody answered in time; call again")
-            call = live.reopen(origin)
+                raise ProtocolError("It is too late to continue this call; call again")
+            call = live.reopen(event)
             outcome = await self._calls.resume(event, call, live)
             reply = None if outcome is None else form.reply(call, outcome)
         except RequestError as error:
@@ -303,6 +306,7 @@ class HandshakeEndpoint:
     async def _cancel(self, envelope: Envelope, principal: Principal | None) -> None:
         session = self.dialect.session_of(envelope.headers, principal)
         request_id: Any = envelope.params.get("requestId")
+        note_cancellation(envelope.params)
         if session.key and type(request_id) in (str, int):
             with suppress(StoreUnavailable, Busy):  # it is no promise
                 await self._calls.cancel(session.key, request_id, principal)

@@ -6,18 +6,29 @@ from collections.abc import Awaitable, Callable
 from pydantic_core import from_json
 
 from ..errors import StoreUnavailable
-from ..live.events import Origin, last_id
+from ..live.events import NONE_YET, Event, Origin, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
 from ..protocol.callers import Principal
-from ..protocol.messages import LOG_LEVELS, NOTHING, Call, LogLevel, LogMessage, Note, PageReported, Progress, Question
+from ..protocol.messages import (
+    LOG_LEVELS,
+    NOTHING,
+    Call,
+    ComeBack,
+    LogLevel,
+    LogMessage,
+    Note,
+    PageReported,
+    Progress,
+    Question,
+)
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from . import connection
 from .connection import Connection
 from .response_writer import NO_HEADERS, Headers
-from .sse import EventStream, Frame
+from .sse import Frame
 
 STEP = 1e-6
 """By how much progress grows that only shows that the call is still open."""
@@ -39,7 +50,7 @@ class LiveConnection(Connection):
         states: knows which log messages the session wants.
     """
 
-    progress = 0.0
+    progress = NONE_YET
     """The progress that was sent last."""
     _body = b""
     _origin: Origin | None = None
@@ -48,9 +59,12 @@ class LiveConnection(Connection):
     _then: Callable[[], object] | None = None
     _ticking: asyncio.TimerHandle | None = None
     _cancellation: asyncio.Task[None] | None = None
-    _resumes = _waiting = False
+    _resumes = _waiting = _is_settling = False
     _level: LogLevel | None = None
     _looking: asyncio.Task[None] | None = None
+    _accepts_stream: bool | None = None
+    _closing: asyncio.Task[None] | None = None
+    """Ends a stream before there is a response."""
 
     def __init__(
         self,
@@ -86,25 +100,30 @@ class LiveConnection(Connection):
         self._call = self._load(envelope, self.session)
         return self._call
 
-    def reopen(self, origin: Origin) -> Call:
+    def reopen(self, event: Event) -> Call:
         """Return the call of a stream that the client comes back to."""
         self._resumes = True
-        self._origin = origin
-        self._call = self.load(origin)
+        self._origin, self.progress = event.origin, event.progress
+        self._call = self.load(event.origin)
         return self._call
 
     def origin(self) -> Origin:
         """Return the request that opened the call, as it was sent."""
         if self._origin is None:
             message = from_json(self._body)
-            version = self.form.form.name
-            session = Session(version, self.session.client, self.session.issued, self.session.key)
+            version, session = self.form.form.name, self.session
+            if session.version != version:
+                session = Session(version, session.client, session.issued, session.key)
             self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
             self._body = b""
         return self._origin
 
     def load(self, origin: Origin) -> Call:
         """Return the call of a request. Raises `RequestError`."""
+        call = self._call
+        if call is not None:  # and it is the call of this very request, so all else is as it was
+            self.form.load_again(call, origin.params)
+            return call
         envelope = Envelope({}, origin.method, origin.request_id, origin.params, self.headers)
         return self._load(envelope, origin.session)
 
@@ -124,6 +143,12 @@ class LiveConnection(Connection):
 
     # The stream
 
+    def accepts_stream(self) -> bool:
+        """Return whether the client accepts an event stream."""
+        if self._accepts_stream is None:
+            self._accepts_stream = super().accepts_stream()
+        return self._accepts_stream
+
     @property
     def can_stream(self) -> bool:
         """Whether the client takes a stream."""
@@ -139,15 +164,16 @@ class LiveConnection(Connection):
         """Whether clients of this version take the pages that a call needs in place of its result."""
         return self.form.form.enriches
 
-    def on_start(self, id: Callable[[], str]) -> None:
-        """Set which id the first event has, if a stream starts by itself."""
+    def on_start(self, id: Callable[[], str] | None) -> None:
+        """Set which id the first event has, if a stream starts by itself; None for none."""
         self._first_id = id
 
     def prime(self, id: str, retry: int | None = None) -> None:
-        """Send an event with nothing but an id; see `Channel`."""
+        """Send an event without data; see `Channel`."""
         later = f"retry: {retry}\n" if retry is not None else ""
+        named = f"id: {id}\n" if id else ""
         # A type of its own: a client would look for a message in one without data.
-        self._add_frame(Frame(f"event: prime\nid: {id}\n{later}data:\n\n".encode()))
+        self._add_frame(Frame(f"event: prime\n{named}{later}data:\n\n".encode()))
 
     def check(self, question: Question) -> None:
         """Check that clients of this version can be asked something. Raises `MissingCapability`."""
@@ -156,7 +182,7 @@ class LiveConnection(Connection):
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
         data = self.form.dump_question(id, question, elicitation)
-        self._add_frame(_message(event, data))
+        self._add_frame(_message(event, data), is_flushed=True)
 
     def flush(self) -> Awaitable[None]:
         """Write what has been sent."""
@@ -170,11 +196,6 @@ class LiveConnection(Connection):
         elif self._watcher is not None:
             self._watch_cancellation()
 
-    def _open_stream(self) -> EventStream:
-        stream = super()._open_stream()
-        self._tick_later()
-        return stream
-
     def _take_first_id(self) -> str:
         """Return the id for the event that starts the stream by itself; empty if it has an id."""
         first, self._first_id = self._first_id, None
@@ -183,12 +204,12 @@ class LiveConnection(Connection):
         self._watch_client()  # at once: what comes of a call is kept only for a client that is known to have left
         return first()
 
-    def _add_frame(self, frame: Frame) -> None:
-        """Send what has an id, after what was sent before it."""
+    def _add_frame(self, frame: Frame, *, is_flushed: bool = False) -> None:
+        """Send what has an id, after what was sent before it; `is_flushed` where `flush` follows."""
         self._first_id = None
         stream = self._stream or self._open_stream()
         if self._looking is None:
-            stream.add_frame(frame)
+            stream.add_frame(frame, is_flushed=is_flushed)
         else:
             self._held_back[object()] = frame
 
@@ -213,8 +234,6 @@ class LiveConnection(Connection):
         return super()._add(note, data)
 
     def _tick_later(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
         self._ticking = self.loop.call_later(connection.KEEP_ALIVE, self._tick)
 
     def _tick(self) -> None:
@@ -227,7 +246,7 @@ class LiveConnection(Connection):
         stream = self._stream or self._open_stream()
         token = None if self._call is None else self._call.progress_token
         if self._waiting and token is not None:
-            self.progress += STEP
+            self.progress = max(self.progress, 0.0) + STEP
             stream.add_progress(self.form.note(Progress(token, self.progress)))
         else:
             stream.add_frame(_COMMENT)
@@ -236,13 +255,20 @@ class LiveConnection(Connection):
     # Notes
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
+        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`.
+
+        Progress grows with each note (Progress, Behavior Requirements). What a later round tells again is dropped.
+        """
         if isinstance(note, Progress):
+            if note.progress <= self.progress:
+                return NOTHING
             self.progress = note.progress
         elif isinstance(note, PageReported):
             if note.page in self._reported:
                 return NOTHING
             self._reported.add(note.page)
+        elif isinstance(note, ComeBack):
+            return self._send_away(note)
         elif not self._wants(note):
             return NOTHING
         return super().send(note)
@@ -275,6 +301,31 @@ class LiveConnection(Connection):
 
     # The end
 
+    def _send_away(self, note: ComeBack) -> Awaitable[None]:
+        """Close the stream before there is a response; the client comes back for that, as if it had left."""
+        try:
+            on_loop = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            on_loop = False
+        if not on_loop:
+            self.loop.call_soon_threadsafe(self._send_away, note)
+            return NOTHING
+        if self._looking is not None:  # what is held back goes first
+            self._looking.add_done_callback(lambda _: self._send_away(note))
+            return asyncio.shield(self._looking)
+        if self.gone or self.finishing or self._is_settling or not self.can_move:
+            return NOTHING
+        id = self._take_first_id()
+        if not (id or self._stream):  # there is nothing to come back to
+            return NOTHING
+        self.prime(id, round(note.seconds * 1000))
+        assert self._stream is not None  # noqa: S101  there is one by now
+        self._closing = self.loop.create_task(self._stream.end(b""))
+        self.gone = True
+        self._close()
+        self._leave()
+        return asyncio.shield(self._closing)
+
     async def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> None:
         """Send the reply; see `Connection.finish`."""
         await self._settle()
@@ -284,6 +335,7 @@ class LiveConnection(Connection):
         if self._stream is not None:
             self.finishing = True
             await self._stream.end(_last(body))
+            self._stream = None  # each knows the other, and neither is needed any more
             return
         await super().finish(status, body, headers)
 
@@ -306,8 +358,11 @@ class LiveConnection(Connection):
 
     async def _settle(self) -> None:
         """Send what is held back, and nothing more by itself."""
+        self._is_settling = True
         if self._looking is not None:
             await self._looking
+        if self._closing is not None:
+            await self._closing
         self._close()
 
     def _close(self) -> None:
@@ -350,8 +405,9 @@ class LiveConnection(Connection):
             self._watcher = self.loop.create_task(self._wait_until_gone(self._leave))
 
     def _leave(self) -> None:
-        if self._then is not None:
-            self._then()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
 
 def _message(id: str, data: bytes) -> Frame:

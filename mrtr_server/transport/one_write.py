@@ -7,12 +7,21 @@ the head for the first part of the body, so they can go out together. Run a serv
 
 What uvicorn does stays as it is: this changes only when the bytes are handed to the transport. Where this uvicorn is
 not one that we know, the name stands for uvicorn's own protocol.
+
+With httptools, the endpoint hands over a short response as a whole; see `whole_responses`.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+whole_responses: Callable[[Any], Any] | None
+try:
+    from .whole_responses import whole_responses
+except ImportError:  # there is no httptools, or uvicorn has another one
+    whole_responses = None
 
 _STATUS_LINE = b"HTTP/1.1 "
 _LENGTH = b"\r\ncontent-length: "
@@ -27,12 +36,13 @@ class JoiningTransport:
         transport: the real one.
     """
 
-    __slots__ = ("_held", "_write", "is_closing", "transport")
+    __slots__ = ("_held", "is_closing", "transport", "write_now")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.is_closing = transport.is_closing
-        self._write = transport.write
+        self.write_now = transport.write
+        """Write bytes while nothing is held back."""
         self._held = b""
 
     def write(self, data: bytes) -> None:
@@ -42,7 +52,7 @@ class JoiningTransport:
         elif data.startswith(_STATUS_LINE) and _LENGTH in data:
             self._held = data
             return
-        self._write(data)
+        self.write_now(data)
 
     def flush(self) -> None:
         """Write what is held back, since nothing comes that could go with it."""
@@ -82,7 +92,7 @@ def one_write(base: Any) -> Any:
             self.transport = self.transport.transport
             super().handle_websocket_upgrade(*event)
 
-    return OneWriteProtocol
+    return OneWriteProtocol if whole_responses is None else whole_responses(OneWriteProtocol)
 
 
 OneWriteProtocol = one_write(AutoHTTPProtocol)

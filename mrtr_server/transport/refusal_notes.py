@@ -1,18 +1,51 @@
-"""What the log says of a request that was refused: the setting to change, or what the client lacks."""
+"""What the log says of a request that was refused, by which setting or for want of what; or that its client cancels."""
 
-from ..errors import AnswerNotShared, Full, MissingCapability, OverShare, RateLimited, RequestError
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import (
+    AnswerNotShared,
+    Busy,
+    CutOff,
+    Declined,
+    Full,
+    InternalFault,
+    InvalidRequestState,
+    MissingCapability,
+    OverBudget,
+    OverShare,
+    PayloadTooLarge,
+    ProtocolError,
+    RateLimited,
+    RequestError,
+)
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call
+from ..telemetry.names import reason_of
+
+_STATES = {
+    "expired": "state_expired",
+    "belongs to": "state_of_another",
+    "sealed under a key": "state_key_unknown",
+    "redeemed already": "state_redeemed",
+    "from the future": "state_from_the_future",
+}
+"""What is counted where a state does not open, by how the reason begins."""
+
+logger = logging.getLogger("mrtr_server")
 
 
 def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -> None:
-    """Log why a request was refused, where its operator or author can do something about it.
+    """Count a refused request, and log why where its operator or author can do something about it.
 
     Args:
         refusals: the log.
         call: the request; None where it could not be read, or is none.
         error: what its client gets.
     """
+    if not isinstance(error, InternalFault | ProtocolError | Declined | CutOff):  # these have failed
+        refusals.count(*_counted(error))
     if isinstance(error, AnswerNotShared):
         refusals.note(
             "Refused an answer to a question that another process asks: they share no database, so that call waits in "
@@ -28,6 +61,28 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
         refusals.note("%s was refused: %s of Limits(%s=...)", named(call), whose, error.limit)
     elif isinstance(error, RateLimited):
         refusals.note("%s was refused: its rate limit is used up: %s, %s", named(call), error.limit, error.rate)
+
+
+def _counted(error: RequestError) -> tuple[str, str]:
+    """Return why a request was refused, in a word, and the limit that it is over, if it is one."""
+    if isinstance(error, InvalidRequestState):
+        found = (word for begins, word in _STATES.items() if error.reason.startswith(begins))
+        return next(found, "state_unreadable"), ""
+    if isinstance(error, RateLimited):
+        return reason_of(error), error.limit
+    limited = isinstance(error, OverBudget | Busy | PayloadTooLarge)
+    return reason_of(error), str((error.data or {}).get("limit", "")) if limited else ""
+
+
+def note_cancellation(params: Mapping[str, Any]) -> None:
+    """Log why a client cancels a request, if it says so (Cancellation, Implementation Notes).
+
+    Args:
+        params: of the notification.
+    """
+    reason = params.get("reason")
+    if isinstance(reason, str):
+        logger.debug("A client cancels a request: %.200s", reason)
 
 
 def named(call: Call | None) -> str:

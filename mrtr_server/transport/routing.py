@@ -19,7 +19,7 @@ _UNESCAPED = "/:@!$&'()*+,;="
 
 
 class Metadata(NamedTuple):
-    """What serves the metadata of the protected resource.
+    """What serves a document about the server, such as the metadata of the protected resource.
 
     Args:
         claims: returns whether a path within the application is its own.
@@ -41,6 +41,7 @@ class Router:
         callbacks: the callbacks by name; more may come.
         metadata: serves what clients need to get a token.
         probes: answers health and readiness.
+        metrics: shows the metrics; None where they are not shown.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Router:
         callbacks: Mapping[str, Any],
         metadata: Metadata | None,
         probes: Probes,
+        metrics: Metadata | None = None,
     ) -> None:
         self._server = server
         self._path = path
@@ -62,6 +64,7 @@ class Router:
         self._callbacks = callbacks
         self._metadata = metadata
         self._probes = probes
+        self._metrics = metrics
 
     def find(self, scope: Scope, refusal: str = "") -> ASGIApp:
         """Return what serves an HTTP request.
@@ -76,12 +79,14 @@ class Router:
             return self._pages
         # Escaped or not, a path is the same to us; to a gateway that lets paths through by their name it is another.
         raw = scope.get("raw_path") or None
-        if scope["path"] == self._path and not scope.get("root_path") and raw in (None, self._raw_path):
+        if scope["path"] == self._path and (raw == self._raw_path or raw is None) and not scope.get("root_path"):
             return self._endpoint
         if self._is_endpoint(scope, raw):
             return self._endpoint
         if self._metadata is not None and self._metadata.claims(_below(scope)):
             return self._metadata.app
+        if self._metrics is not None and self._metrics.claims(_below(scope)):
+            return self._metrics.app
         return self._serve_elsewhere
 
     async def _serve_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..flow.admission import Admission
+from .accept_queue import close_listeners
 
 logger = logging.getLogger("mrtr_server")
 
@@ -67,6 +68,7 @@ class _Chain:
         self._draining: WeakKeyDictionary[Admission, float] = WeakKeyDictionary()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._signalled = False
 
     def add(self, admission: Admission, lame_duck: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -84,23 +86,45 @@ class _Chain:
         longest = max(self._draining.values(), default=0.0)
         for admission in tuple(self._draining):
             admission.shut_down()
+        if waits and self._loop is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(_say, longest)
         if waits and longest > 0 and self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame)
         else:
             self._follow(number, frame)
 
     def _follow_after(self, seconds: float, number: int, frame: FrameType | None) -> None:
-        # Here and not in the handler, which may have cut in while another line was being logged.
-        logger.info("Draining: calls continue in other replicas. In %g s no more connections are accepted.", seconds)
         if self._timer is None and self._loop is not None:
-            self._timer = self._loop.call_later(seconds, self._follow, number, frame)
+            self._timer = self._loop.call_later(seconds, self._close_and_follow, number, frame)
+
+    def _close_and_follow(self, number: int, frame: FrameType | None) -> None:
+        async def close() -> None:
+            try:
+                await close_listeners(getattr(self.following, "__self__", None))
+            except Exception:
+                logger.exception("The connections that wait for this server can't be taken")
+            self.following(number, frame)
+
+        if self._loop is not None:
+            self._closing = self._loop.create_task(close())
 
     def _follow(self, number: int, frame: FrameType | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._closing is not None:
+            self._closing.cancel()
         self.following(number, frame)
 
     def _reloads(self) -> bool:
         """Return whether uvicorn only makes way for the next version of the code, for which its author waits."""
         server = getattr(self.following, "__self__", None)
         return bool(getattr(getattr(server, "config", None), "reload", False))
+
+
+def _say(seconds: float) -> None:
+    # On the event loop and not in the handler, which may have cut in while another line was being logged.
+    logger.info(
+        "Draining: calls continue in other replicas. In %g s no more connections are accepted.",
+        seconds,
+        extra={"fields": {"event": "drain", "seconds": seconds}},
+    )

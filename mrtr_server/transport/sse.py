@@ -55,13 +55,18 @@ class EventStream:
         self._size += len(data)
         return self._add(next(self._numbers), data)
 
-    def add_frame(self, frame: Frame) -> None:
-        """Add lines that are never dropped. They are written within two turns of the loop, or by `flush`."""
+    def add_frame(self, frame: Frame, *, is_flushed: bool = False) -> None:
+        """Add lines that are never dropped. They are written within two turns of the loop, or by `flush`.
+
+        Args:
+            frame: the lines.
+            is_flushed: whether `flush` is awaited next.
+        """
         self._size += len(frame)
         self._backlog[next(self._numbers)] = frame
         if self._more is not None:
             self._more.set()
-        elif self._starting is None:
+        elif self._starting is None and not is_flushed:
             self._starting = asyncio.get_running_loop().call_soon(self._start)
 
     def _add(self, key: object, data: bytes) -> Awaitable[None]:

@@ -33,7 +33,7 @@ from ..protocol.users import principal_of
 from .connection import CLOSE_WITHIN
 from .in_flight import InFlight
 from .lines import Line, LineReader, LineWriter
-from .refusal_notes import named, note_refusal
+from .refusal_notes import named, note_cancellation, note_refusal
 from .standard_streams import StandardStreams
 from .stdio_requests import OpenRequest, Peer, StdioRequest
 
@@ -159,7 +159,9 @@ class StdioServer:
     async def _take(self, line: Line) -> None:
         """Handle one line: what needs no time is done when this returns, and for all else there is a task."""
         if line is None:
-            self._write(self._form.error(None, PayloadTooLarge(self._limits.body_bytes)).body)
+            too_large = PayloadTooLarge(self._limits.body_bytes)
+            note_refusal(self._refusals, None, too_large)
+            self._write(self._form.error(None, too_large).body)
         elif line[:100].lstrip()[:1] == b"[":
             await self._take_batch(line)
         elif line.strip():
@@ -213,6 +215,7 @@ class StdioServer:
                 # The client would take an error with that id for the response to the other one.
                 raise InvalidRequest("The id is that of a request that is still being served")
         except RequestError as error:
+            note_refusal(self._refusals, None, error)
             write(self._form.error(error.request_id, error).body)
             return None
         try:
@@ -220,6 +223,7 @@ class StdioServer:
                 raise InvalidRequest("initialize can't be part of a batch")
             dialect = self._dialects.choose(envelope)
         except RequestError as error:
+            note_refusal(self._refusals, None, error)
             write(self._form.error(envelope.id, error).body)
             return None
         request: StdioRequest
@@ -240,6 +244,7 @@ class StdioServer:
         """Do what a notification asks for. One that means nothing here is ignored."""
         method = envelope.method
         if method == CANCELLED:
+            note_cancellation(envelope.params)
             await self._cancel(envelope.params.get("requestId"))
         elif method == "notifications/initialized" and self._notices is None and self._peer.session.key:
             self._notices = self._loop.create_task(self._notify())

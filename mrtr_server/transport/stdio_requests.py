@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ..live.events import Origin
+from ..live.events import NONE_YET, Origin
 from ..live.session_states import DEFAULT_LEVEL
 from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
 from ..protocol.callers import Principal
@@ -16,6 +16,7 @@ from ..protocol.messages import (
     NOTHING,
     TURN,
     Call,
+    ComeBack,
     LogLevel,
     Note,
     PageReported,
@@ -163,7 +164,7 @@ class OpenRequest(StdioRequest):
 
     can_stream = True
     can_move = False
-    progress = 0.0
+    progress = NONE_YET
     """The progress that was sent last."""
     _then: Callable[[], object] | None = None
     _ticking: asyncio.TimerHandle | None = None
@@ -196,9 +197,16 @@ class OpenRequest(StdioRequest):
     # Notes
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`."""
+        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`.
+
+        Progress grows with each note (Progress, Behavior Requirements). What a later round tells again is dropped.
+        """
         if isinstance(note, Progress):
+            if note.progress <= self.progress:
+                return NOTHING
             self.progress = note.progress
+        elif isinstance(note, ComeBack):
+            return NOTHING  # nobody comes back to standard output
         elif isinstance(note, PageReported):
             if note.page in self._reported:
                 return NOTHING
@@ -221,7 +229,7 @@ class OpenRequest(StdioRequest):
         envelope = Envelope({}, origin.method, origin.request_id, origin.params, {}, has_headers=False)
         return self.open(envelope)
 
-    def on_start(self, id: Callable[[], str]) -> None:
+    def on_start(self, id: Callable[[], str] | None) -> None:
         """Do nothing: no client comes back to standard output, so none needs an id for that."""
 
     def prime(self, id: str, retry: int | None = None) -> None:
@@ -266,5 +274,5 @@ class OpenRequest(StdioRequest):
 
     def _tick(self, token: str | int) -> None:
         """Send a little progress: some clients give up after a minute without any."""
-        self.send(Progress(token, self.progress + STEP))
+        self.send(Progress(token, max(self.progress, 0.0) + STEP))
         self._ticking = self.loop.call_later(KEEP_ALIVE, self._tick, token)

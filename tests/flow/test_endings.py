@@ -46,7 +46,7 @@ REASONS: dict[str, Reason] = {
     "a no": (lambda round_: round_.refuse(NO), lambda end: end == Refused(NO)),
     "a failure": (lambda round_: round_.fail_with(FAILURE), lambda end: end == Failed(FAILURE)),
     "a question": (ask, lambda end: isinstance(end, Asking) and set(end.questions) == {"login"}),
-    "a yield": (lambda round_: round_.leave(YieldReason.BUSY), lambda end: end == Yielded(YieldReason.BUSY)),
+    "a yield": (lambda round_: round_.leave(YieldReason.FULL), lambda end: end == Yielded(YieldReason.FULL)),
     "the background": (lambda round_: round_.leave_for_background(), lambda end: isinstance(end, Backgrounded)),
 }
 """From the gravest on: how each comes into a round, and whether it is how the round ends."""

@@ -751,11 +751,12 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
         _, repeated = await self.paid(app, store)
         clock.advance(101)
-        assert (await repeated.send({"confirm": yes})).error.message == InvalidRequestState.MESSAGE
-        assert app._parts.redeemer._unrecorded, "a replica whose clock is behind may still take it"
+        kept = repeated.state
+        assert (await repeated.send({"confirm": yes})).text == "5 paid", "it was redeemed in time"
         clock.advance(60)
         await until(lambda: not app._parts.redeemer._under_way)
         assert app._parts.redeemer._unrecorded == {}
+        assert (await again(app, repeated, kept).send({"confirm": yes})).error.message == InvalidRequestState.MESSAGE
         assert "its outcome was never recorded, and its state has expired" in caplog.text
 
     async def test_adds_to_no_more_than_there_is_room_for(
@@ -1212,7 +1213,9 @@ class TestFaultsInARow:
         assert store.released == 0
 
 
-class TestRecordsExpireWithTheState:
+class TestRecordsOutliveTheState:
+    """What was redeemed in time has its outcome a minute longer, and nothing begins in that minute."""
+
     async def test_a_state_whose_record_has_expired_is_refused(self) -> None:
         clock = Clock(1_000_000.0)
         store = Watched(clock=clock)
@@ -1226,16 +1229,30 @@ class TestRecordsExpireWithTheState:
         assert (await flow.send({"confirm": yes})).text == "5 paid"
         clock.advance(69)
         assert (await again(app, flow, kept).send({"confirm": yes})).text == "5 paid"
-        clock.advance(1)
-        assert (await again(app, flow, kept).send({"confirm": yes})).error.message == InvalidRequestState.MESSAGE
-        # A replica whose clock is behind may still take the state, within the leeway, so the record is still there.
-        slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: clock() - 50)
+        # A replica whose clock is behind may still take the state for good, within the leeway.
+        slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: clock() - 60)
         add_pay(slow, effect)
-        assert (await again(slow, flow, kept).send({"confirm": yes})).text == "5 paid"
-        clock.advance(61)
+        clock.advance(60)
+        for replica in (app, slow):
+            assert (await again(replica, flow, kept).send({"confirm": yes})).text == "5 paid"
+        clock.advance(1)
+        for replica in (app, slow):
+            error = (await again(replica, flow, kept).send({"confirm": yes})).error
+            assert error.message == InvalidRequestState.MESSAGE
         (state,) = store.recorded
         assert (await store.store.redeem(state, "other", lease=1, keep=1)).verdict == "granted", "it is gone"
         assert EFFECTS == ["5 paid"]
+
+    async def test_what_comes_late_begins_nothing(self) -> None:
+        clock = Clock(1_000_000.0)
+        store = Watched(clock=clock)
+        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
+        add_pay(app, effect)
+        flow = await asked(app)
+        clock.advance(100)
+        assert (await flow.send({"confirm": yes})).error.message == InvalidRequestState.MESSAGE
+        assert EFFECTS == []
+        assert store.released == 1, "nothing is remembered of it"
 
     async def test_a_duplicate_does_not_wait_past_that(self, store: Watched) -> None:
         clock = Clock(1_000_000.0)
@@ -1250,7 +1267,7 @@ class TestRecordsExpireWithTheState:
         waiting = asyncio.create_task(flow.send({"confirm": yes}))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        clock.advance(100)
+        clock.advance(160)
         async with asyncio.timeout(5):
             assert (await waiting).error.message == InvalidRequestState.MESSAGE
 
@@ -1394,6 +1411,24 @@ class TestOfTwoReplicas:
         assert key == other_key, "by its key the payment service tells that it is the same order"
         assert len(fleet.ledger("mailed")) == 1
         assert "the lease of this round ended without an outcome" in fleet.servers[1].text
+
+    def test_one_that_was_killed_is_followed_though_the_state_has_expired_meanwhile(
+        self, fleet: Fleet, tmp_path: Path
+    ) -> None:
+        """The answer came in time; a state that nobody brought in time is refused."""
+        state, other = fleet.ask(), fleet.ask()
+        fleet.hold()
+        lost = fleet.begin(0, state)
+        fleet.wait_for("begin")
+        os.kill(fleet.servers[0].process.pid, signal.SIGKILL)
+        with suppress(Exception):
+            lost.result()
+        fleet.go_on()
+        (tmp_path / "later").touch()
+        for _ in range(2):
+            assert fleet.pay(1, state).text == f"5 paid, says {fleet.pids[1]}"
+        assert fleet.pay(1, other).error.message == InvalidRequestState.MESSAGE
+        assert len(fleet.ledger("mailed")) == 1
 
     def test_one_that_was_frozen_begins_nothing_more_and_gives_what_the_other_recorded(self, fleet: Fleet) -> None:
         state = fleet.ask()

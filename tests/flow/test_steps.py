@@ -107,15 +107,17 @@ class TestRule4Steps:
         assert EFFECTS == ["0", "1", "2", "3"]
 
     async def test_side_by_side_replay_the_same(self, app: MRTRServer) -> None:
-        delays = iter([(0.0, 0.02), (0.02, 0.0)])
+        firsts = iter("ab")  # the outside decides which branch is first
 
         @app.tool
         async def branches(ctx: Context) -> str:
-            wait = dict(zip("ab", next(delays), strict=True))
+            first, has_gone = next(firsts), asyncio.Event()
 
             async def branch(name: str) -> str:
-                await asyncio.sleep(wait[name])  # the outside decides which branch is first
+                if name != first:
+                    await has_gone.wait()
                 ticket = await ctx.step(new_ticket)
+                has_gone.set()
                 return ticket + await ctx.step(effect, name)
 
             both = await asyncio.gather(branch("a"), branch("b"))

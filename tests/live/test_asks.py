@@ -241,9 +241,31 @@ class TestNotes:
             assert stream.next()["params"] == {"progressToken": "t", "progress": 1, "total": 3, "message": "first"}
             assert stream.next()["params"] == {"level": "info", "data": "begun"}
             client.accept(stream.ask(), name="Jane")
-            assert stream.next()["params"]["progress"] == 1, "the handler runs again from the top"
-            assert [stream.next()["method"] for _ in range(3)][-1] == "notifications/message"
+            # The handler runs again from the top; progress that it has told is not told again, since it must grow.
+            assert stream.next()["params"]["data"] == "begun"
+            assert stream.next()["params"]["progress"] == 2
+            assert stream.next()["params"]["level"] == "warning"
             assert text(stream.end()) == "noted"
+
+    @pytest.mark.parametrize("servers", [1, 2])
+    def test_progress_grows_also_for_who_comes_back_to_a_stream(
+        self, connect: Connect, database: str, servers: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The protocol wants that of all progress of one token (Progress, Behavior Requirements)."""
+        monkeypatch.setattr("mrtr_server.transport.connection.KEEP_ALIVE", 0.1)
+        client = connect(servers, store=database)
+        with client.open("tools/call", {"name": "notes", "_meta": {"progressToken": "t"}}) as stream:
+            assert stream.next()["params"]["progress"] == 1
+            stream.next()
+            asked = stream.ask()
+        with client.resume(stream.last_id) as stream:
+            shown = [stream.next()["params"]["progress"] for _ in range(2)]
+            assert 1 < shown[0] < shown[1] < 2
+            client.accept(asked, name="Jane")
+            seen = []
+            while "params" in (message := stream.next()):
+                seen.append(message["params"].get("progress", 2))
+            assert seen == sorted(seen)
 
     @pytest.mark.parametrize("tool", ["narrate", "narrate_in_a_thread"])
     def test_what_is_sent_first_comes_first(self, connect: Connect, database: str, tool: str) -> None:

@@ -1,7 +1,8 @@
 """Pages to open: asked while a call is open, or listed in its error where it can't be; who hears that one is done."""
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, Context, Limits, MRTRServer, SQLStore
-from mrtr_server.testing import EVERYTHING
+from mrtr_server import BearerTokens, Context, ElicitUrl, Limits, MRTRServer, SQLStore
+from mrtr_server.testing import EVERYTHING, Clock
 
 from ..support.effects import EFFECTS
 from ..support.handshake import Handshake, check
@@ -26,6 +27,7 @@ from ..support.models import Login
 from ..support.serving import in_thread
 from ..support.wire import Reply
 from .test_asks import text
+from .test_tasks import related
 
 JSON_ONLY = {"Accept": "application/json"}
 USERS = {"ann-token": "ann", "bob-token": "bob"}
@@ -33,7 +35,7 @@ USERS = {"ann-token": "ann", "bob-token": "bob"}
 
 def calendar(**options: Any) -> MRTRServer:
     """Return a server with a page that reports back, and tools that need it."""
-    app = MRTRServer("calendar", keys=[bytes(32)], limits=Limits(hold_seconds=5), **options)
+    app = MRTRServer("calendar", limits=Limits(hold_seconds=5), **{"keys": [bytes(32)], **options})
 
     @app.callback("login")
     async def login(request: Request) -> Login:
@@ -60,6 +62,13 @@ def calendar(**options: Any) -> MRTRServer:
         if "visited" not in EFFECTS:
             await ctx.elicit_url("Have a look", "https://example.com/")
         return "seen"
+
+    @app.tool(task="required")
+    async def sign(ctx: Context) -> str:
+        account, other = await ctx.ask(
+            ElicitUrl("Log in", callback=login), ElicitUrl("And once more", callback=login, key="other")
+        )
+        return f"signed by {account.name} and {other.name}"
 
     @app.prompt
     async def invite(ctx: Context) -> str:
@@ -139,6 +148,42 @@ class TestWhileTheCallIsOpen:
             assert text(stream.end()) == "seen"
 
 
+class TestWhileATaskIsWaitedFor:
+    """Its pages are done on the stream that waits for its result, whichever replica has that."""
+
+    def test_the_client_hears_of_each_page_once_and_of_which_task(self, urls: list[str]) -> None:
+        with client(urls) as ann:
+            task = ann.task("sign")
+            with ann.result_of(task) as stream:
+                asked = [stream.ask(), stream.ask()]
+                assert ann.answer(asked[0], {"action": "accept"}).status == 202
+                opened(asked[0]["params"]["url"])
+                first = stream.next()
+                opened(asked[1]["params"]["url"], code="Eve")
+                second = stream.next()
+                assert ann.answer(asked[1], {"action": "accept"}).status == 202
+                assert text(stream.end()) == "signed by Ann and Eve", "and hears of nothing else"
+            for each, note in zip(asked, (first, second), strict=True):
+                assert note["method"] == "notifications/elicitation/complete"
+                assert note["params"]["elicitationId"] == each["params"]["elicitationId"]
+                assert note["params"]["_meta"] == related(task)
+
+    def test_who_comes_back_to_the_stream_hears_of_what_was_asked_before(self, urls: list[str]) -> None:
+        with client(urls) as ann:
+            task = ann.task("sign")
+            with ann.result_of(task) as stream:
+                first, second = stream.ask(), stream.ask()
+                last = stream.last_id
+            ann.answer(first, {"action": "accept"})
+            opened(first["params"]["url"])
+            with ann.resume(last) as stream:
+                assert stream.next()["params"]["elicitationId"] == first["params"]["elicitationId"]
+                ann.answer(second, {"action": "accept"})
+                opened(second["params"]["url"], code="Eve")
+                assert stream.next()["params"]["elicitationId"] == second["params"]["elicitationId"]
+                assert text(stream.end()) == "signed by Ann and Eve"
+
+
 class TestInPlaceOfAResult:
     """A client that takes no stream can't be asked while its call is open."""
 
@@ -151,6 +196,19 @@ class TestInPlaceOfAResult:
             assert "close this page" in opened(page["url"])
             assert text(ann.call("meet", when="at noon").message) == "Ann at noon"
         assert EFFECTS == ["prepared", "met Ann at noon"], "a step runs once in the flow, however often it is called"
+
+    def test_a_page_that_has_reported_counts_though_the_flow_has_expired_meanwhile(self, tmp_path: Path) -> None:
+        clock = Clock()
+        store = SQLStore(f"sqlite:///{tmp_path}/live.db")
+        with serving(store=lambda: store, clock=lambda: clock) as urls, client(urls) as ann:
+            ann.headers |= JSON_ONLY
+            (page,) = pages(ann.call("meet", when="later"))
+            opened(page["url"])
+            (other,) = pages(ann.call("meet", when="never"))
+            clock.advance(3600)
+            assert ann.call("meet", when="later").result["content"][0]["text"] == "Ann later"
+            assert EFFECTS == ["prepared", "prepared", "met Ann later"], "what had run did not run again"
+            assert pages(ann.call("meet", when="never")) != [other], "nobody had opened that one in time"
 
     def test_a_call_after_that_begins_anew(self, urls: list[str]) -> None:
         with client(urls) as ann:
@@ -184,6 +242,33 @@ class TestInPlaceOfAResult:
             assert other["elicitationId"] != page["elicitationId"]
             assert "for somebody else" in opened(page["url"], "bob")
             assert text(ann.call("meet").message) == "Ann today"
+
+    def test_it_is_found_while_keys_are_rotated(self, tmp_path: Path) -> None:
+        old, new = bytes(32), bytes([1] * 32)
+        kept: dict[str, Any] = {"store": lambda: SQLStore(f"sqlite:///{tmp_path}/live.db")}
+        with ExitStack() as stack:
+            before = stack.enter_context(serving(keys=[old, new], **kept))
+            after = stack.enter_context(serving(keys=[new, old], **kept))
+            ann = stack.enter_context(client(before))
+            ann.headers |= JSON_ONLY
+            (page,) = pages(ann.call("meet"))
+            opened(page["url"])
+            ann.urls = after
+            assert text(ann.call("meet").message) == "Ann today"
+
+    def test_who_reads_the_database_can_not_try_out_its_arguments(self, tmp_path: Path) -> None:
+        """The row is found by the caller and the call, and only the keys lead from these to its name."""
+        names: list[set[str]] = []
+        for number in range(2):
+            file = tmp_path / f"{number}.db"
+            with serving(keys=[bytes([number] * 32)], store=lambda file=file: SQLStore(f"sqlite:///{file}")) as urls:
+                with client(urls) as ann:
+                    ann.headers |= JSON_ONLY
+                    pages(ann.call("meet", when="at noon"))
+            with closing(sqlite3.connect(file)) as database:
+                names.append({name for (name,) in database.execute("SELECT key FROM mrtr_kept")})
+        assert names[0]
+        assert not names[0] & names[1], "the same call of the same user, under another key"
 
     def test_another_session_of_the_user_goes_on_with_it(self, urls: list[str]) -> None:
         """Some clients begin a session for each call."""

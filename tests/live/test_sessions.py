@@ -1,5 +1,6 @@
 """A session is sealed and stored nowhere; what it sets is kept, its notifications come on a GET, and DELETE ends it."""
 
+import asyncio
 import threading
 import time
 from contextlib import ExitStack
@@ -7,17 +8,28 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Limits
+from mrtr_server import Limits, MRTRServer
+from mrtr_server.methods.subscriptions import Subscriptions
 from mrtr_server.testing import EVERYTHING
 from mrtr_server.transport.handshake_endpoint import MOST_LISTENING
 
 from ..support.effects import EFFECTS
-from ..support.handshake import NEWEST, OLDER, Handshake
+from ..support.handshake import NEWEST, OLDER, Handshake, Stream
 from ..support.live_app import GATE
 from ..support.serving import wait_until
 from ..support.wire import request
 from .conftest import Connect
 from .test_asks import text
+
+
+def touching(app: MRTRServer) -> MRTRServer:
+    """Register a tool that tells of a change of one list."""
+
+    @app.tool
+    def touch(list: str) -> None:
+        getattr(app, f"notify_{list}_changed")()
+
+    return app
 
 
 class TestInitialize:
@@ -98,6 +110,16 @@ class TestVersionOfARequest:
         client = connect()
         reply = client.send("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, Mcp_Name="other")
         assert (reply.status, reply.code) == (400, -32020)
+
+    def test_one_that_is_not_served_is_400_whatever_is_sent(self, connect: Connect) -> None:
+        """Transports, Protocol Version Header."""
+        client = connect()
+        headers = client.given(MCP_Protocol_Version="1999-01-01")
+        sent: list[Any] = [request("ping"), {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+        replies = [client.http.post(client.url(), json=each, headers=headers) for each in sent]
+        replies += [client.http.request(method, client.url(), headers=headers) for method in ("GET", "DELETE")]
+        assert [reply.status_code for reply in replies] == [400] * 4
+        assert all("2025-11-25" in reply.text for reply in replies[1:]), "and it says which are"
 
 
 class TestResults:
@@ -209,6 +231,44 @@ class TestNotifications:
                 pass  # another session has its own
         wait_until(lambda: self.can_listen(client), "a place")
 
+    @pytest.mark.parametrize("servers", [1, 2])
+    def test_of_several_streams_the_newest_tells(self, connect: Connect, database: str, servers: int) -> None:
+        """No message goes out on two streams (Transports, Multiple Connections)."""
+        client = connect(servers, store=database, register=touching)
+        second, other = Handshake(client.urls[-1:], session=client.session), Handshake(client.urls[:1])
+        other.begin()
+        client.urls = client.urls[:1]
+        told: list[str] = []  # by the older stream; when its replica has just connected, each list once at most
+
+        def tells(list: str, *streams: Stream) -> None:
+            """Wait until streams tell that a list has changed."""
+            for stream in streams:
+                while not stream.next()["method"].startswith(f"notifications/{list}/"):
+                    pass
+
+        with client.listen() as older, other.listen() as witness:
+            second.call("touch", list="tools")
+            tells("tools", older, witness)
+            with second.listen() as newer:
+                for _ in range(3):
+                    second.call("touch", list="prompts")
+                    tells("prompts", newer, witness)  # so the replica of the older stream has heard of it, too
+            ended = threading.Event()
+
+            def touch() -> None:
+                while not ended.wait(0.05):
+                    second.call("touch", list="resources")
+
+            touching_again = threading.Thread(target=touch)
+            touching_again.start()
+            while told.count("resources") < 2:  # it tells again, of what is new
+                told.append(older.next()["method"].split("/")[1])
+            ended.set()
+            touching_again.join()
+        assert told.count("prompts") <= 1
+        second.close()
+        other.close()
+
     @staticmethod
     def can_listen(client: Handshake) -> bool:
         with client.http.stream("GET", client.url(), headers=client.given(Content_Type=None)) as response:
@@ -245,6 +305,35 @@ class TestNotifications:
                 pass
             seen.set()
             changing.join()
+
+    def test_what_changes_while_a_stream_begins_to_listen_anew_is_told(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = connect(register=touching)
+        subscribe, slow, waits, goes_on = (
+            Subscriptions.subscribe,
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
+
+        async def subscribe_slowly(*args: Any, **options: Any) -> Any:
+            if slow.is_set():
+                waits.set()
+                await asyncio.to_thread(goes_on.wait, 20)
+            return await subscribe(*args, **options)
+
+        monkeypatch.setattr(Subscriptions, "subscribe", subscribe_slowly)
+        with client.listen() as stream:
+            slow.set()
+            client.send("logging/setLevel", {"level": "debug"})
+            assert waits.wait(20)
+            client.call("touch", list="prompts")
+            slow.clear()
+            goes_on.set()
+            client.call("touch", list="tools")
+            assert stream.next()["method"] == "notifications/prompts/list_changed"
+            assert stream.next()["method"] == "notifications/tools/list_changed"
 
     def test_unknown_resources_and_no_session_are_refused(self, connect: Connect) -> None:
         client = connect()
@@ -352,6 +441,14 @@ class TestCancelled:
             self.cancel(client, client.ids)
             assert list(stream.events()) == []
         assert EFFECTS == ["waits"]
+
+    def test_the_log_has_the_reason(self, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+        """Cancellation, Implementation Notes."""
+        client = connect()
+        with caplog.at_level("DEBUG", logger="mrtr_server"):
+            params = {"requestId": "unknown", "reason": "no\ntime"}
+            client.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+        assert "no\\x0atime" in caplog.text or "no\\ntime" in caplog.text
 
     @pytest.mark.parametrize("servers", [1, 2])
     def test_a_call_that_asks_takes_no_more_answers(self, connect: Connect, servers: int) -> None:

@@ -40,6 +40,37 @@ def app() -> MRTRServer:
     return MRTRServer("door", keys=[bytes(32)], allowed_hosts=["tools.example.com"])
 
 
+class TestAStateThatDoesNotOpen:
+    """Clients choose how many of them come."""
+
+    def test_leaves_one_line_for_each_reason(self, caplog: pytest.LogCaptureFixture) -> None:
+        app = MRTRServer("door", keys=[bytes(32)], authorize=lambda caller, name: name != "hidden")
+
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            return "sure"
+
+        @app.tool
+        async def hidden() -> str:
+            return ""
+
+        def call(method: str, **params: Any) -> None:
+            assert posted(app, message=modern(method, params)).status != 200
+
+        for number in range(50):
+            call("tools/call", name="ask", arguments={}, requestState=f"made up {number}")
+            call("tools/call", name="ask", arguments={}, requestState=number)
+            call("tools/call", name="hidden", arguments={})
+            call("tools/list", requestState="x")
+        assert lines(caplog) == [
+            "tools/call 'ask': refused a requestState: not Base64",
+            "tools/call 'ask': refused a requestState: not a string",
+            "tools/call 'hidden': refused by authorize=",
+            "tools/list: refused a requestState: this method issues none",
+        ]
+
+
 class TestAHeaderThatIsThereTwice:
     """One of them is what a proxy has gone by, the other what a server would."""
 

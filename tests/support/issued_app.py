@@ -9,7 +9,7 @@ from .models import Login
 app = MRTRServer(
     "issued",
     auth=JWTAuth(os.environ["ISSUER"], audience=os.environ["AUDIENCE"]),
-    limits=Limits(stored_tasks=40),  # of which one caller may have four
+    limits=Limits(stored_tasks=40, stored_states=300, listeners=20),  # of which one caller may have a tenth
 )
 
 

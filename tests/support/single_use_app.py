@@ -1,10 +1,12 @@
 """A single-use tool for tests that run it in several processes, and kill them.
 
-`SINGLE_USE_DIR` holds the shared store, the ledger, and while a charge is to take its time, a file `hold`.
+`SINGLE_USE_DIR` holds the shared store, the ledger, while a charge is to take its time, a file `hold`, and once the
+servers' clocks are to be an hour ahead, a file `later`.
 """
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer, SQLStore
@@ -15,7 +17,15 @@ LEASE = 1.0
 PLACE = Path(os.environ["SINGLE_USE_DIR"])
 STORE = None if os.environ.get("SINGLE_USE_ALONE") else SQLStore(f"sqlite:///{PLACE}/store.db")
 
-app = MRTRServer("bank", store=STORE, limits=Limits(lease_seconds=LEASE))
+WITHIN = 3600.0
+"""How long a question waits for its answer, in seconds."""
+
+
+def clock() -> float:
+    return time.time() + (WITHIN if (PLACE / "later").exists() else 0.0)
+
+
+app = MRTRServer("bank", store=STORE, limits=Limits(lease_seconds=LEASE, state_seconds=WITHIN), clock=clock)
 
 
 def note(*words: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mrtr_server.testing import Client, Flow, accept, yes
 
 from ..support.handshake import NEWEST, Handshake
-from ..support.serving import KEYS, Process, in_process
+from ..support.serving import KEYS, Process, in_process, lines_of, wait_until
 
 APP = "tests.support.live_app:app"
 
@@ -22,7 +22,11 @@ OCTOCAT = accept(name="octocat")
 def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Process]]:
     """Three servers with one key and one database; of another application, if the test names one."""
     app = getattr(request, "param", APP)
-    environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/live.db"}
+    environment = {
+        "MRTR_KEYS": KEYS,
+        "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/live.db",
+        "SINGLE_USE_DIR": str(tmp_path),
+    }
     with ExitStack() as stack:
         yield [
             stack.enter_context(in_process(app, log=tmp_path / f"{name}.log", environment=environment))
@@ -84,6 +88,60 @@ def test_three_questions_answered_with_a_kill_after_each(fleet: list[Process]) -
     assert flow.answer(confirm=yes).asks.keys() == {"from", "for"}
     done = flow.answer({"from": accept(name="x"), "for": accept(name="x")})
     assert done.text == "Emma of Jane, from x, for x"
+
+
+@pytest.mark.parametrize("fleet", ["tests.support.single_use_app:app"], indirect=True)
+class TestAnAnswerThatWasAcceptedInTime:
+    """Its round runs, and the call ends with what comes of it, though its question expires before that can be."""
+
+    def test_counts_when_nobody_was_left_to_run_its_round(self, fleet: list[Process], tmp_path: Path) -> None:
+        holder, *others = fleet
+        client = Handshake(urls(holder))
+        client.begin()
+        with client.calling("pay", amount=5) as stream:
+            asked = stream.ask()
+            holder.process.kill()
+            with suppress(httpx.RemoteProtocolError):
+                list(stream.events())
+        client.urls = urls(*others)
+        client.accept(asked, confirm=True)
+        (tmp_path / "later").touch()
+        with client.resume(stream.last_id) as again:
+            assert again.end()["result"]["content"][0]["text"].startswith("5 paid")
+        client.close()
+
+    def test_counts_when_who_ran_its_round_was_killed(self, fleet: list[Process], tmp_path: Path) -> None:
+        holder, *others = fleet
+        client = Handshake(urls(holder))
+        client.begin()
+        (tmp_path / "hold").touch()
+        with client.calling("pay", amount=5) as stream:
+            client.accept(stream.ask(), confirm=True)
+            wait_until(lambda: lines_of(tmp_path / "ledger"), "the charge to begin")
+            holder.process.kill()
+            with suppress(httpx.RemoteProtocolError):
+                list(stream.events())
+        (tmp_path / "hold").unlink()
+        (tmp_path / "later").touch()
+        client.urls = urls(*others)
+        with client.resume(stream.last_id) as again:
+            assert again.end()["result"]["content"][0]["text"].startswith("5 paid")
+        begun, begun_again, charged, mailed = lines_of(tmp_path / "ledger")
+        assert begun.split()[2] == begun_again.split()[2] == charged.split()[2], "under one key"
+        assert mailed.startswith("mailed")
+        client.close()
+
+    def test_is_no_more_than_a_dismissal_when_it_came_too_late(self, fleet: list[Process], tmp_path: Path) -> None:
+        client = Handshake(urls(*fleet))
+        client.begin()
+        with client.calling("pay", amount=5) as stream:
+            asked = stream.ask()
+        (tmp_path / "later").touch()
+        client.accept(asked, confirm=True)
+        with client.resume(stream.last_id) as again:
+            assert again.end()["result"]["isError"]
+        assert lines_of(tmp_path / "ledger") == []
+        client.close()
 
 
 @pytest.mark.parametrize("fleet", ["tests.support.live_tasks_app:app"], indirect=True)

@@ -1,20 +1,26 @@
 """Two users behind a real issuer can't use what belongs to the other, whichever replica they come to."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
+from mrtr_server import Limits
 from mrtr_server.testing import Client, Flow, Reply, accept
 
 from ..support.authorization_server import AuthorizationServer, Tenant
 from ..support.handshake import Handshake
 from ..support.serving import KEYS, in_process, wait_until
-from ..support.wire import JSON
+from ..support.wire import ACCEPT, JSON, mirrored, modern
 
 AUDIENCE = "https://tools.example.com/mcp"
 REPLICAS = 3
+ROUNDS = Limits().rounds
+SHARE_OF_STATES = 30
+"""What `issued_app` lets one caller store; its limits are totals."""
 
 
 class Site:
@@ -145,6 +151,57 @@ def test_a_share_is_of_the_person_and_used_up_for_nobody_else(site: Site) -> Non
 
     assert [start(number, "greedy", f"client-{number}") for number in range(5)] == [None] * 4 + [-31002]
     assert start(1, "modest", "desk") is None
+
+
+def test_tries_of_another_user_use_up_nothing_of_a_flow(site: Site) -> None:
+    flow = site.client(0, "alice", tasks=False).flow("pay")
+    flow.start()
+    tries = [answer(site, "pay", flow, number, "bob") for number in range(ROUNDS + 2)]
+    assert set(tries) == {(-32602, "")}, "the budget of rounds is not his to use"
+    assert answer(site, "pay", flow, 1, "alice") == (None, "paid by alice"), "nor is the one use of its state"
+
+
+def test_a_list_of_tasks_has_those_of_its_user_alone(site: Site) -> None:
+    alice, bob = site.session(0, "listing"), site.session(1, "bob")
+    begun = alice.post(alice.request("tools/call", {"name": "work", "arguments": {}, "task": {}})).result
+    id = begun["task"]["taskId"]
+
+    def listed(client: Handshake, replica: int) -> list[str]:
+        client.urls = [site.urls[replica]]
+        return [task["taskId"] for task in client.post(client.request("tasks/list", {})).result["tasks"]]
+
+    assert listed(alice, 2) == [id]
+    assert id not in listed(bob, 2)
+    for client in (alice, bob):
+        client.close()
+
+
+def test_used_states_count_in_the_share_of_the_person_at_every_replica(site: Site) -> None:
+    def pay(number: int, who: str) -> int | None:
+        client = f"client-{number}"  # another one does not help
+        flow = site.client(number, who, client, tasks=False).flow("pay")
+        flow.start()
+        return answer(site, "pay", flow, number + 1, who, client)[0]
+
+    with ThreadPoolExecutor(4) as threads:
+        codes = list(threads.map(lambda number: pay(number, "spender"), range(SHARE_OF_STATES + 4)))
+    assert codes.count(None) in range(SHARE_OF_STATES, SHARE_OF_STATES + 4), "some that came at once, at most"
+    assert pay(1, "spender") == -31002
+    assert pay(1, "saver") is None
+
+
+def test_streams_count_in_the_share_of_the_person(site: Site) -> None:
+    message = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+
+    def listen(stack: ExitStack, who: str, client: str) -> int:
+        headers = {**mirrored(message), "Accept": ACCEPT, "Authorization": f"Bearer {site.token(who, client)}"}
+        http = stack.enter_context(httpx.Client(trust_env=False, timeout=60))
+        response = stack.enter_context(http.stream("POST", site.urls[0], json=message, headers=headers))
+        return response.status_code
+
+    with ExitStack() as stack:
+        assert [listen(stack, "hoarder", f"client-{number}") for number in range(3)] == [200, 200, 429]
+        assert listen(stack, "listener", "desk") == 200
 
 
 def test_scopes_are_those_of_the_token_of_the_request(site: Site) -> None:

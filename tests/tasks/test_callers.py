@@ -190,7 +190,7 @@ class TestTheUser:
 
     def test_of_a_task_of_an_older_release_is_named_by_its_principal(self) -> None:
         who = Principal("ann", "https://id.example", "app")
-        written = json.loads(_dump_call(Call("tools/call", {}, "x", principal=who, user=Member("ann"))))
+        written = json.loads(_dump_call(Call("tools/call", {}, "x", principal=who, user=Member("ann")), ""))
         del written["user"], written["scopes"]
         sealed = SealedTasks(KeyRing([bytes(32)]), Limits())
         binding = RowBinding("id", "owner")

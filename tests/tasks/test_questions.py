@@ -32,6 +32,13 @@ def asking(**questions: Question) -> Questions:
     return made
 
 
+def test_a_page_keeps_its_name() -> None:
+    page = Question("callback", "elicitation/create", {"message": "Log in"}, "elicitation.url", "shape", "the page")
+    loaded = Questions.load(asking(login=page, note=NOTE).dump()).open
+    assert {key: question.page for key, question in loaded.items()} == {"login": "the page", "note": ""}
+    assert loaded["login"].digest == page.digest
+
+
 class TestKeys:
     @given(st.lists(st.sets(st.sampled_from(["a", "a_1", "a_2", "a_3", "a_2_2", "a_02", "_2", ""]), max_size=4)))
     def test_are_never_used_twice(self, rounds: list[set[str]]) -> None:

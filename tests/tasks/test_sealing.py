@@ -16,14 +16,16 @@ OLD, NEW, WRONG = (bytes([number]) * 32 for number in range(3))
 
 
 @asynccontextmanager
-async def server(path: Path, *keys: bytes, run_tasks: bool = True) -> AsyncIterator[tuple[MRTRServer, AsyncClient]]:
+async def server(
+    path: Path, *keys: bytes, run_tasks: bool = True, name: str = "bank"
+) -> AsyncIterator[tuple[MRTRServer, AsyncClient]]:
     """A replica with these keys, and a client of it."""
-    app = MRTRServer("bank", keys=keys, store=SQLStore(f"sqlite:///{path}/tasks.db"), run_tasks=run_tasks)
+    app = MRTRServer(name, keys=keys, store=SQLStore(f"sqlite:///{path}/tasks.db"), run_tasks=run_tasks)
 
     @app.tool(task="required", poll=0.05)
     async def pay(ctx: Context) -> str:
         await ctx.confirm("Pay?")
-        return "paid"
+        return "paid" if name == "bank" else f"paid by the {name}"
 
     @app.tool(task="required", single_use=True, poll=0.05)
     async def transfer(ctx: Context) -> str:
@@ -88,4 +90,28 @@ async def test_a_worker_with_another_key_leaves_tasks_to_others_and_says_so_once
             flow.move_to(right)
             await flow.look()  # which wakes its worker
             assert (await flow.wait()).text == "paid"
-    assert caplog.text.count("Give every replica all keys of the ring") == 1
+    assert (
+        caplog.text.count("Tasks can't be run here: sealed under a key that is not in the ring. Give every replica")
+        == 1
+    )
+
+
+async def test_a_server_of_another_name_runs_no_tasks_of_this_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with server(tmp_path, OLD, name="shop") as (_, stranger):
+        await (flow := stranger.flow("pay")).start()  # its worker works
+        await flow.wait()
+        async with server(tmp_path, OLD, run_tasks=False) as (_, client):
+            pay = client.flow("pay")
+            task = (await pay.start()).task.id
+            await asyncio.sleep(3)  # so that it comes to the shop
+            assert (await pay.look()).task.status == "working"
+            async with server(tmp_path, OLD) as (bank, _):
+                pay.move_to(bank)
+                await pay.look()  # which wakes its worker
+                await pay.wait()
+                given = {"taskId": task, "inputResponses": {"confirm": yes.raw}}
+                await stranger.request("tasks/update", given)  # of its own user, to whom it shows the task
+                assert (await pay.wait()).text == "paid"
+    assert caplog.text.count("Tasks can't be run here: it is of the server 'bank'. Give each server a database") == 1

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mrtr_server import Context, Elicit, KeyRing, Limits, ListRoots, MRTRServer, Sample
+from mrtr_server import Context, Elicit, KeyRing, Limits, ListRoots, MRTRServer, Sample, SQLStore
 from mrtr_server.testing import (
     EVERYTHING,
     Answers,
@@ -109,6 +110,14 @@ async def note(name: str, ctx: Context) -> str:
 
 
 ANN = Login(name="ann")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_replicas_may_share_one_database_object(era: str, tmp_path: Path) -> None:
+    flow = Client(*replicas(app, 3, store=SQLStore(f"sqlite:///{tmp_path}/kit.db")), era=era).flow("greet")
+    flow.start()
+    flow.answer(login=ANN)
+    assert flow.answer(confirm=yes).text == "Hello, ann"
 
 
 @pytest.fixture(params=["in process", "over HTTP"])

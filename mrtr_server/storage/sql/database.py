@@ -20,6 +20,9 @@ HINTS = {
     "disk I/O error": "the disk can't be written, because of a quota or a fault; the system's log may say why",
     "disk is full": "free some space; the server removes what has expired",
     "No space left": "free some space; the server removes what has expired",
+    "too many connections": "count five for each process, and one more; raise the limit, or put a pooler in front",
+    "too many clients": "count five for each process, and one more; raise max_connections, or put a pooler in front",
+    "remaining connection slots": "count five for each process, and one more; raise max_connections, or use a pooler",
     "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
 }
 """What to do about an error, by words of its text."""

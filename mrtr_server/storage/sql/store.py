@@ -42,6 +42,7 @@ class SQLStore(SQLTasks):
 
     def __init__(self, url: str = "sqlite:///mrtr_server.db", *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(open_database(url, clock))
+        self._fanout = SQLFanout(self.notices)
         self._swept = -SWEEP_EVERY
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
@@ -118,8 +119,8 @@ class SQLStore(SQLTasks):
         await self.database.check()
 
     def fanout(self) -> SQLFanout:
-        """Return what carries changes to all replicas, through the same database."""
-        return SQLFanout(self.notices)
+        """Return what carries changes to all replicas, through the same database; one for all servers of this store."""
+        return self._fanout
 
     async def close(self) -> None:
         """End this event loop's connections. The store may be used again afterwards."""

@@ -1,0 +1,94 @@
+"""`mrtr-server run`: serve an application over HTTP, with limits that a public server needs."""
+
+import logging.config
+import os
+from typing import Any
+
+import click
+
+from ..deployment.environment import APPLICATION, COMMAND_PREFIX
+from ..deployment.workers import declare_workers
+from ..errors import SetupError
+from ..logs.formats import Format, log_config
+from ..server import MRTRServer
+from .loading import find
+from .log_options import takes_log_options
+from .web_servers import SERVERS, Serving, inherited_socket, most_connections
+
+OPTIONS = COMMAND_PREFIX.removesuffix("_")
+
+
+@click.command(context_settings={"auto_envvar_prefix": OPTIONS})
+@click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)
+@click.option("--app-dir", default="", metavar="PATH", help="The folder in which to look for MODULE.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any that is free.")
+@click.option("--uds", metavar="PATH", help="Listen on a socket of the file system instead.")
+@click.option(
+    "--workers",
+    default=lambda: int(os.environ.get("WEB_CONCURRENCY", "1")),
+    type=click.IntRange(1),
+    help="How many processes serve; WEB_CONCURRENCY or 1 by default.",
+)
+@click.option("--reload", is_flag=True, help="Start anew when a file changes; for development.")
+@click.option("--server", type=click.Choice(tuple(SERVERS)), default="uvicorn", show_default=True)
+@click.option(
+    "--max-connections",
+    default=most_connections,
+    type=click.IntRange(1),
+    help="How many connections a process takes; others get a 503. By default what its limit of open files allows.",
+)
+@click.option("--backlog", default=2048, show_default=True, type=click.IntRange(1), help="Connections that may wait.")
+@click.option(
+    "--keep-alive",
+    default=75.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds after which an idle connection is closed: more than a proxy in front keeps it.",
+)
+@click.option(
+    "--forwarded-allow-ips",
+    default="127.0.0.1,::1",
+    show_default=True,
+    help="The proxies whose X-Forwarded-For and X-Forwarded-Proto count: addresses and networks, or * for all.",
+)
+@click.option("--root-path", default="", help="The path at which a proxy serves the application.")
+@click.option("--access-log", is_flag=True, help="Log each request of the web server, too.")
+@takes_log_options("info")
+def run(app: str, app_dir: str, log_format: Format, log_level: str, access_log: bool, **options: Any) -> None:
+    """Serve MODULE:APP over HTTP: an MRTRServer, or an ASGI application in which one is mounted.
+
+    Each option has a variable, such as MRTR_RUN_PORT for --port, and MODULE:APP has MRTR_APP. It takes over the socket
+    that systemd passes (LISTEN_FDS).
+
+    At SIGTERM it hands calls to other replicas, serves what waits in its socket, and ends before MRTR_SHUTDOWN_SECONDS.
+    """
+    _refuse_unknown_variables()
+    serving = Serving(app=app, log_config=log_config(log_format, log_level.upper(), access_log=access_log), **options)
+    if not serving.reload:  # or it would end for a mistake that its author is about to mend
+        logging.config.dictConfig(serving.log_config)
+        declare_workers(serving.workers)
+        found = find(app, app_dir)
+        if isinstance(found, MRTRServer):
+            _check(found, serving)
+            serving = serving.draining_in(found.shutdown_seconds)
+    try:
+        SERVERS[serving.server](serving, inherited_socket())
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _check(server: MRTRServer, serving: Serving) -> None:
+    """Refuse what can't work with several workers, before there are any."""
+    if serving.workers == 1:
+        return
+    for finding in server.check(host=serving.host, workers=serving.workers):
+        if finding.level == "error":
+            raise click.ClickException(f"{serving.workers} workers can't serve {serving.app}: {finding.message}")
+
+
+def _refuse_unknown_variables() -> None:
+    known = {f"{COMMAND_PREFIX}{option.name}".upper() for option in run.params if option.name}
+    unknown = sorted(name for name in os.environ if name.startswith(COMMAND_PREFIX) and name not in known)
+    if unknown:
+        raise click.ClickException(f"{', '.join(unknown)}: there is no such option; see mrtr-server run --help")

@@ -1,0 +1,188 @@
+"""The web servers that `mrtr-server run` starts, with limits that they do not have by themselves."""
+
+import logging.config
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from pkgutil import resolve_name
+from typing import Any
+
+from ..errors import SetupError
+
+MOST_CONNECTIONS = 16_384
+
+OTHER_FILES = 64
+"""Files that a process has open besides its connections: a database, logs, those of tools."""
+
+WORKER_START_SECONDS = 60
+"""How long a worker may not answer its supervisor, in seconds, as while it starts on a busy machine."""
+
+LISTEN_FDS_START = 3
+"""The first descriptor that systemd passes (sd_listen_fds)."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How an application is served; see `mrtr-server run`."""
+
+    app: str
+    host: str
+    port: int
+    uds: str | None
+    workers: int
+    reload: bool
+    server: str
+    max_connections: int
+    backlog: int
+    keep_alive: float
+    forwarded_allow_ips: str
+    root_path: str
+    log_config: dict[str, Any]
+    shutdown_seconds: float | None = None
+
+    def draining_in(self, seconds: float) -> "Serving":
+        """Return the same with the seconds that a shutdown may take."""
+        return replace(self, shutdown_seconds=seconds)
+
+
+def most_connections() -> int:
+    """Return how many connections the limit of open files allows, up to a sane number."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return MOST_CONNECTIONS
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else files - OTHER_FILES
+    return max(OTHER_FILES, min(MOST_CONNECTIONS, room))
+
+
+def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
+    """Return the listening socket that systemd has passed to this process; None if there is none.
+
+    It stays open while the process is replaced, so what waits in it is served by the next one.
+    """
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    if environment.get("LISTEN_FDS") != "1":
+        raise SetupError(f"LISTEN_FDS={environment.get('LISTEN_FDS')}: the unit must pass one socket")
+    return socket.socket(fileno=LISTEN_FDS_START)
+
+
+def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> None:
+    """Serve with uvicorn until a signal ends it.
+
+    Args:
+        serving: how.
+        listening: a socket that listens already; None to open one.
+    """
+    import uvicorn
+
+    config = uvicorn.Config(
+        serving.app,
+        host=serving.host,
+        port=serving.port,
+        uds=serving.uds,
+        workers=serving.workers,
+        reload=serving.reload,
+        http="mrtr_server.transport.bounded_protocol:BoundedProtocol",
+        ws="none",
+        limit_concurrency=serving.max_connections,
+        backlog=serving.backlog,
+        timeout_keep_alive=int(serving.keep_alive),
+        timeout_graceful_shutdown=None if serving.shutdown_seconds is None else max(1, int(serving.shutdown_seconds)),
+        proxy_headers=True,
+        forwarded_allow_ips=serving.forwarded_allow_ips,
+        root_path=serving.root_path,
+        server_header=False,
+        log_config=serving.log_config,
+        **_if_taken(uvicorn.Config, timeout_worker_healthcheck=WORKER_START_SECONDS),
+    )
+    server = uvicorn.Server(config)
+    sockets = None if listening is None else [listening]
+    if config.should_reload or serving.workers > 1:
+        from uvicorn.supervisors import ChangeReload
+
+        sockets = sockets or [config.bind_socket()]
+        if config.should_reload:
+            ChangeReload(config, target=server.run, sockets=sockets).run()
+        else:
+            _supervisor(config, server, sockets).run()
+    else:
+        server.run(sockets=sockets)
+        if not server.started:
+            sys.exit(1)
+
+
+def _supervisor(config: Any, server: Any, sockets: list[socket.socket]) -> Any:
+    """Return uvicorn's supervisor of workers, which closes its own copy of the socket before they close theirs.
+
+    Otherwise the system would complete connections that no worker accepts any more, and reset them at the end.
+    """
+    from uvicorn.supervisors import Multiprocess
+
+    class Supervisor(Multiprocess):
+        def terminate_all(self) -> None:
+            for each in self.sockets:
+                each.close()
+            super().terminate_all()
+
+    return Supervisor(config, sockets=sockets, **_if_taken(Multiprocess, target=server.run))
+
+
+def _if_taken(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
+    """Return the arguments that this release of a web server takes."""
+    taken = signature(function).parameters
+    return {name: value for name, value in given.items() if name in taken}
+
+
+def serve_with_granian(serving: Serving, listening: socket.socket | None) -> None:
+    """Serve with granian until a signal ends it.
+
+    Args:
+        serving: how.
+        listening: must be None: granian opens its own.
+
+    Raises:
+        SetupError: it is not installed, or it can't do what is asked.
+    """
+    try:
+        from granian.constants import Interfaces
+        from granian.http import HTTP1Settings
+        from granian.server import Server
+    except ImportError as error:
+        raise SetupError("--server granian needs granian. Install it: pip install granian") from error
+    if listening is not None:
+        raise SetupError("granian can't take over a socket (LISTEN_FDS); use --server uvicorn")
+    logging.config.dictConfig(serving.log_config)
+    how: dict[str, Any] = {"uds": serving.uds} if serving.uds else {"address": serving.host, "port": serving.port}
+    Server(
+        serving.app,
+        interface=Interfaces.ASGI,
+        workers=serving.workers,
+        reload=serving.reload,
+        backlog=serving.backlog,
+        backpressure=serving.max_connections,
+        http1_settings=HTTP1Settings(header_read_timeout=10_000, keep_alive=serving.keep_alive > 0),
+        websockets=False,
+        workers_kill_timeout=None if serving.shutdown_seconds is None else max(1, int(serving.shutdown_seconds)),
+        log_dictconfig=serving.log_config,
+        url_path_prefix=serving.root_path or None,
+        **how,
+    ).serve(target_loader=partial(_load_behind_proxies, serving.forwarded_allow_ips))
+
+
+def _load_behind_proxies(trusted: str, app: str) -> Any:
+    """Import an application, with the addresses of clients as trusted proxies have them, which granian leaves to it."""
+    from granian.utils.proxies import wrap_asgi_with_proxy_headers
+
+    return wrap_asgi_with_proxy_headers(resolve_name(app), trusted_hosts=trusted)
+
+
+SERVERS: Mapping[str, Callable[[Serving, socket.socket | None], None]] = {
+    "uvicorn": serve_with_uvicorn,
+    "granian": serve_with_granian,
+}

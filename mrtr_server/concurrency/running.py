@@ -1,0 +1,30 @@
+"""The event loop and the task that run now, found without the kernel.
+
+Before Python 3.12, asyncio asks the kernel for the id of the process each time, which costs more than all else here.
+"""
+
+import asyncio
+import threading
+from typing import Any
+
+
+class _Known(threading.local):
+    """The event loop that this thread ran last."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+_known = _Known()
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that this thread runs. Raises `RuntimeError` if it runs none."""
+    loop = _known.loop
+    if loop is None or not loop.is_running():
+        loop = _known.loop = asyncio.get_running_loop()
+    return loop
+
+
+def running_task() -> "asyncio.Task[Any]":
+    """Return the running task; there has to be one."""
+    return asyncio.current_task(running_loop())  # type: ignore[return-value]

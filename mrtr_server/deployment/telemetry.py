@@ -1,0 +1,120 @@
+"""What of one server is observed, from its start on."""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from ..flow.admission import Admission
+from ..logs.refusals import RefusalLog
+from ..methods.background import BackgroundTools
+from ..methods.dispatcher import Dispatcher
+from ..registration.registry import Registry
+from ..storage.quotas import Quotas
+from ..storage.watched import WatchedStore
+from ..tally import Tally
+from ..telemetry.choice import choose
+from ..telemetry.lag import measure_lag
+from ..telemetry.meters import Gauges
+from ..telemetry.names import DRAINING, IN_FLIGHT, LAG, QUEUE, STORE_AWAY
+from ..telemetry.observed_calls import ObservedCalls, Offered
+from ..telemetry.observed_store import observed
+from ..transport.metrics_page import MetricsPage
+from ..transport.routing import Metadata
+from .settings import Settings
+
+logger = logging.getLogger("mrtr_server")
+
+
+class ServerTelemetry:
+    """Lets a server be observed: the one place where what runs calls is told so.
+
+    Nothing of it is in the way of calls before `start`, nor after it where nobody wants to know of them.
+
+    Args:
+        settings: the server's.
+        tally: what it counts.
+        registry: what it offers.
+        quotas: makes the digests of callers.
+        admission: knows who waits, and whether the server drains.
+        store: what is shared.
+        dispatcher, background: run calls, and rounds of tasks.
+    """
+
+    def __init__(
+        self,
+        settings: Settings[Any],
+        tally: Tally,
+        registry: Registry,
+        quotas: Quotas,
+        admission: Admission,
+        store: WatchedStore,
+        dispatcher: Dispatcher,
+        background: BackgroundTools,
+    ) -> None:
+        self._settings = settings
+        self._tally = tally
+        self._registry = registry
+        self._quotas = quotas
+        self._admission = admission
+        self._store = store
+        self._dispatcher = dispatcher
+        self._background = background
+        self._calls: ObservedCalls | None = None
+        self._is_measured = False
+        self._gauges = Gauges(tally, self._read)
+
+    def start(self) -> None:
+        """Begin to observe calls on this event loop, if the settings, the process or its log want that.
+
+        The log does where lines of the level INFO are not dropped.
+        """
+        if self._calls is not None:
+            self._measure_lag()
+            return
+        spans, meters = choose(self._settings.telemetry, self._settings.metrics)
+        if spans is None and not meters and not logger.isEnabledFor(logging.INFO):
+            return
+        registry = self._registry
+        self._calls = calls = ObservedCalls(
+            self._tally,
+            Offered(registry.tools, registry.prompts, registry.resources),
+            lambda principal: self._quotas.of(principal).caller,
+            spans,
+            meters,
+            self._settings.clock,
+        )
+        self._dispatcher.observe(calls.serve)
+        self._background.observe(calls.serve_task)
+        self._is_measured = bool(meters)
+        if meters:
+            for each in meters:
+                each.add(self._gauges)
+            self._store.observe(lambda store: observed(store, self._tally, calls.record))
+            self._measure_lag()
+
+    def _measure_lag(self) -> None:
+        if self._calls is not None and self._is_measured:
+            measure_lag(partial(self._calls.record, LAG))
+
+    def _read(self) -> Mapping[str, float]:
+        return {
+            IN_FLIGHT.name: 0 if self._calls is None else self._calls.in_flight,
+            QUEUE.name: self._admission.waiting,
+            DRAINING.name: int(self._admission.draining),
+            STORE_AWAY.name: int(self._store.is_away),
+        }
+
+    def page(self, refusals: RefusalLog) -> Metadata | None:
+        """Return what shows the metrics; None where they are not shown.
+
+        Args:
+            refusals: logs refused requests.
+        """
+        path = self._settings.metrics
+        if path is None:
+            return None
+        from ..telemetry.prometheus import render
+
+        page = MetricsPage(path, render, self._settings.allowed_hosts or (), refusals)
+        return Metadata(page.claims, page)

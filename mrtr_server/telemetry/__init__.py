@@ -1,0 +1,1 @@
+"""What an operator sees of a server: a span, a metric and a log line of each call."""

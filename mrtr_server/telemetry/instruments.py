@@ -1,0 +1,65 @@
+"""The metrics, as instruments of OpenTelemetry."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+from .._version import __version__
+from .meters import Gauges, counts_of, value_of
+from .names import BUCKETS, METRICS, Metric, attributes_of
+
+SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
+SCOPE = "mrtr_server"
+
+
+class Instruments:
+    """The instruments of one provider, which all servers of the process share; see `Meters`.
+
+    Args:
+        provider: makes them.
+    """
+
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = provider.get_meter(SCOPE, __version__, schema_url=SCHEMA)
+        self._servers: WeakSet[Gauges] = WeakSet()
+        self._histograms: dict[str, Callable[[float, Mapping[str, Any]], None]] = {}
+        for metric in METRICS:
+            name, unit, about = metric.name, metric.unit, metric.about
+            if metric.kind == "histogram":
+                made = meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=BUCKETS[name])
+                self._histograms[name] = made.record
+            elif metric.kind == "counter":
+                meter.create_observable_counter(name, [self._counter(metric)], unit, about)
+            else:
+                meter.create_observable_up_down_counter(name, [self._gauge(metric)], unit, about)
+
+    def record(self, metric: Metric, value: float, attributes: Mapping[str, Any]) -> None:
+        """Take a measurement of a histogram; see `Meters`."""
+        self._histograms[metric.name](value, attributes)
+
+    def add(self, server: Gauges) -> None:
+        """Show what a server has counted; see `Meters`."""
+        self._servers.add(server)
+
+    def _counter(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            found = counts_of(metric, list(self._servers))
+            return [Observation(count, attributes_of(metric, labels)) for labels, count in found.items()]
+
+        return observe
+
+    def _gauge(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _: [Observation(value_of(metric, list(self._servers)))]
+
+
+_of_providers: WeakKeyDictionary[Any, Instruments] = WeakKeyDictionary()
+
+
+def instruments_of(provider: MeterProvider) -> Instruments:
+    """Return the instruments of a provider; a name must not be registered there twice."""
+    found = _of_providers.get(provider)
+    if found is None:
+        found = _of_providers[provider] = Instruments(provider)
+    return found

@@ -1,0 +1,194 @@
+"""Every metric, with its labels; docs/telemetry.md has the same tables.
+
+What the semantic conventions of OpenTelemetry for MCP name begins with `mcp.`, and what is ours with `mrtr.`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from ..tally import ABANDONED_TASKS, ANSWERS, DROPPED, REFUSALS, TAKEOVERS, TASKS
+
+METHOD = "mcp.method.name"
+TOOL = "gen_ai.tool.name"
+PROMPT = "gen_ai.prompt.name"
+ERROR = "error.type"
+CODE = "rpc.response.status_code"
+OUTCOME = "mrtr.outcome"
+ROUND = "mrtr.flow.round"
+ROUNDS = "mrtr.flow.rounds"
+KIND = "mrtr.ask.kind"
+ACTION = "mrtr.answer.action"
+WORK = "mrtr.work"
+STATUS = "mrtr.task.status"
+
+
+class Metric(NamedTuple):
+    """A metric.
+
+    Args:
+        name: its name.
+        kind: a counter is read from the tally of each server, a gauge from the server itself.
+        unit: as the conventions write it.
+        about: what it measures.
+        labels: the names of its attributes, in the order of the tally. One that does not apply is left out.
+    """
+
+    name: str
+    kind: Literal["histogram", "counter", "gauge"]
+    unit: str
+    about: str
+    labels: tuple[str, ...] = ()
+
+
+SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+"""The buckets that the conventions have for `mcp.server.operation.duration`."""
+
+DURATION = Metric(
+    "mcp.server.operation.duration",
+    "histogram",
+    "s",
+    "How long requests took on the server",
+    (
+        METHOD,
+        ERROR,
+        PROMPT,
+        TOOL,
+        CODE,
+        "gen_ai.operation.name",
+        "mcp.protocol.version",
+        "network.protocol.name",
+        "network.protocol.version",
+        "network.transport",
+    ),
+)
+CALLS = Metric("mrtr.server.rounds", "counter", "{round}", "Rounds that ended", (METHOD, TOOL, PROMPT, OUTCOME))
+FLOWS = Metric("mrtr.server.flows", "counter", "{flow}", "Flows that ended", (METHOD, TOOL, PROMPT, OUTCOME, ROUNDS))
+WAITS = Metric(
+    "mrtr.server.flow.waits",
+    "counter",
+    "{flow}",
+    "Rounds that ended with a state, so that their client is to come again",
+    (METHOD, TOOL, PROMPT, ROUND),
+)
+RESUMES = Metric(
+    "mrtr.server.flow.resumes",
+    "counter",
+    "{flow}",
+    "Rounds for which the client came again, by the round that had ended",
+    (METHOD, TOOL, PROMPT, ROUND),
+)
+ASKS = Metric("mrtr.server.asks", "counter", "{ask}", "Questions that were asked", (KIND,))
+ANSWERED = Metric(ANSWERS, "counter", "{answer}", "What came of questions", (KIND, ACTION))
+SHED = Metric("mrtr.server.shed", "counter", "{call}", "Calls that were not run here, for lack of room", (OUTCOME,))
+STATE_SIZE = Metric("mrtr.server.state.size", "histogram", "By", "Size of sealed states", (METHOD, TOOL, PROMPT))
+STORE = Metric(
+    "mrtr.server.store.operation.duration",
+    "histogram",
+    "s",
+    "How long the shared store took",
+    ("mrtr.store.operation", ERROR),
+)
+TASK_TIME = Metric(
+    "mrtr.server.task.status.duration",
+    "histogram",
+    "s",
+    "How long tasks were queued, run by a worker, or waited for input",
+    (TOOL, STATUS),
+)
+LAG = Metric("mrtr.server.event_loop.lag", "histogram", "s", "How late the event loop was")
+IN_FLIGHT = Metric("mrtr.server.requests.in_flight", "gauge", "{request}", "Requests that are being served")
+QUEUE = Metric("mrtr.server.queue.length", "gauge", "{call}", "Calls that wait for their turn")
+DRAINING = Metric("mrtr.server.draining", "gauge", "1", "1 while the server drains")
+STORE_AWAY = Metric("mrtr.server.store.away", "gauge", "1", "1 while the shared store can't be used")
+
+METRICS = (
+    DURATION,
+    CALLS,
+    FLOWS,
+    WAITS,
+    RESUMES,
+    ASKS,
+    ANSWERED,
+    STATE_SIZE,
+    Metric(REFUSALS, "counter", "{request}", "Refused requests", ("mrtr.refusal.reason", "mrtr.limit")),
+    SHED,
+    QUEUE,
+    IN_FLIGHT,
+    DRAINING,
+    Metric(TASKS, "counter", "{task}", "Tasks that came to a status", (TOOL, STATUS)),
+    TASK_TIME,
+    Metric(ABANDONED_TASKS, "counter", "{task}", "Tasks whose answers did not come in time", (TOOL,)),
+    Metric(TAKEOVERS, "counter", "{takeover}", "Work that was taken over from another process", (WORK,)),
+    Metric(DROPPED, "counter", "{result}", "Results that were dropped, since others had taken over", (WORK,)),
+    STORE,
+    STORE_AWAY,
+    LAG,
+)
+
+BUCKETS: Mapping[str, Sequence[float]] = {
+    DURATION.name: SECONDS,
+    STATE_SIZE.name: (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144),
+    STORE.name: (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10),
+    TASK_TIME.name: (0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
+    LAG.name: (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10),
+}
+"""The upper bounds of the buckets of each histogram, in its unit."""
+
+SPAN_ATTRIBUTES = (
+    METHOD,
+    TOOL,
+    PROMPT,
+    "gen_ai.operation.name",
+    "mcp.resource.uri",
+    "mcp.protocol.version",
+    "mcp.session.id",
+    "jsonrpc.request.id",
+    "network.transport",
+    "network.protocol.name",
+    "network.protocol.version",
+    "client.address",
+    "client.port",
+    ERROR,
+    CODE,
+    OUTCOME,
+    "mrtr.flow.id",
+    ROUND,
+    "mrtr.asks",
+    "mrtr.state.size",
+    "mrtr.task.reference",
+    "mrtr.task.attempt",
+    "mrtr.reference",
+)
+
+LOG_FIELDS = (
+    "event",
+    "method",
+    "tool",
+    "prompt",
+    "round",
+    "flow",
+    "task",
+    "attempt",
+    "principal",
+    "outcome",
+    "error",
+    "reference",
+    "ms",
+    "trace_id",
+    "span_id",
+)
+"""The fields of the line of a call, in the order in which it shows them."""
+
+
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the class of an error as a label, such as `header_mismatch`."""
+    return _CAPITAL.sub("_", type(error).__name__).lower()
+
+
+def attributes_of(metric: Metric, labels: Sequence[str]) -> dict[str, str]:
+    """Return labels as attributes, without those that do not apply."""
+    return {name: label for name, label in zip(metric.labels, labels, strict=True) if label}

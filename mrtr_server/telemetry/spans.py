@@ -1,0 +1,183 @@
+"""Spans, as OpenTelemetry's semantic conventions for MCP have them, and the context that they begin in."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from opentelemetry import context, propagate, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TracerProvider,
+    TraceState,
+)
+
+from .._version import __version__
+from ..protocol.messages import Call
+from .instruments import SCHEMA, SCOPE
+
+LONGEST: Mapping[str, int] = {"traceparent": 256, "tracestate": 512, "baggage": 8192}
+"""What is taken of the context that a client sends, and how long each of it may be, in characters."""
+
+_LONGEST_HEADER = 8192
+_BAGGAGE = W3CBaggagePropagator()
+_PRINTABLE = re.compile(r"[\t\x20-\x7e]*")
+_TRACEPARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+Started = tuple[Span, Any]
+"""A span, and what restores the context that was there before it."""
+
+
+class Spans:
+    """Begins and ends spans.
+
+    Args:
+        provider: makes the tracer.
+    """
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._tracer = provider.get_tracer(SCOPE, __version__, schema_url=SCHEMA)
+
+    def begin_call(self, name: str, attributes: Mapping[str, Any], call: Call) -> Started:
+        """Begin the span of a request; what its handler begins goes below it.
+
+        Args:
+            name: of the span.
+            attributes: what is known of the request.
+            call: the request.
+        """
+        parent, links = _parent_of(call)
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, links)
+        return span, context.attach(trace.set_span_in_context(span, parent))
+
+    def place(self, started: Started) -> str:
+        """Return where a span is, as a W3C `traceparent`, which `read` reads; empty for one that is not recorded."""
+        span, _ = started
+        if not span.is_recording():
+            return ""
+        at = span.get_span_context()
+        return f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}"
+
+    def ids(self, started: Started) -> tuple[str, str]:
+        """Return the ids of the trace and of the span, as hex digits; empty where there is no trace."""
+        at = started[0].get_span_context()
+        return (f"{at.trace_id:032x}", f"{at.span_id:016x}") if at.is_valid else ("", "")
+
+    def begin_task(self, name: str, attributes: Mapping[str, Any], first: str) -> Started:
+        """Begin the span of a round of a task, in a trace of its own: there is no request that it belongs to.
+
+        Args:
+            name: of the span.
+            attributes: what is known of the task.
+            first: the first round of its flow, see `place`.
+        """
+        found = read(first)
+        links = None if found is None else [Link(found)]
+        empty = Context()
+        span = self._tracer.start_span(name, empty, SpanKind.INTERNAL, attributes, links)
+        return span, context.attach(trace.set_span_in_context(span, empty))
+
+    def end(
+        self, started: Started, attributes: Callable[[], Mapping[str, Any]], error: str, why: str, first: str
+    ) -> None:
+        """End a span.
+
+        Args:
+            started: what `begin_call` or `begin_task` returned.
+            attributes: returns what is known by now.
+            error: the class of the error that it ended with; empty for none.
+            why: what may be said about that: nothing that a client or a handler wrote.
+            first: the first round of its flow, which the span is linked to; empty if it is that itself.
+        """
+        span, before = started
+        context.detach(before)
+        if span.is_recording():
+            if first and (found := read(first)) is not None:
+                span.add_link(found)
+            span.set_attributes(attributes())
+            if error:
+                span.set_status(Status(StatusCode.ERROR, why or None))
+            span.end()
+
+
+def read(first: str) -> SpanContext | None:
+    """Return the span that `Spans.place` wrote; None if it is anything else."""
+    found = _TRACEPARENT.fullmatch(first)
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):  # later versions may add to it
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.group(2, 3, 4))
+    at = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    return at if at.is_valid else None
+
+
+def _parent_of(call: Call) -> tuple[Context | None, list[Link] | None]:
+    """Return the context that the span of a call begins in, and what else it is linked to.
+
+    The client's own span, which `_meta` names, comes first; then the span that is current here, as of an instrumented
+    web framework; then what the headers say. None is the current one.
+    """
+    ambient = trace.get_current_span().get_span_context()
+    meta = call.params.get("_meta")
+    if type(meta) is dict and "traceparent" in meta:
+        found = _from_meta(meta)
+        if found is not None:
+            return found, [Link(ambient)] if ambient.is_valid else None
+    if ambient.is_valid or not call.headers:
+        return None, None
+    return _from_headers(call.headers), None
+
+
+def _from_meta(meta: Mapping[str, Any]) -> Context | None:
+    """Return the context that `_meta` carries (W3C Trace Context, W3C Baggage); None for none, or a malformed one."""
+    fields = propagate.get_global_textmap().fields
+    given = meta["traceparent"]
+    at = read(given) if type(given) is str and len(given) <= LONGEST["traceparent"] else None
+    if at is None or "traceparent" not in fields:
+        return None
+    state: Any = meta.get("tracestate")
+    baggage: Any = meta.get("baggage")
+    if _is_fit("tracestate", state):
+        at = SpanContext(at.trace_id, at.span_id, True, at.trace_flags, TraceState.from_header([state]))
+    found = trace.set_span_in_context(NonRecordingSpan(at), Context())
+    if _is_fit("baggage", baggage) and "baggage" in fields:
+        return _BAGGAGE.extract({"baggage": baggage}, found)
+    return found
+
+
+def _from_headers(headers: Mapping[bytes, bytes]) -> Context | None:
+    for field in propagate.get_global_textmap().fields:
+        if field.lower().encode() in headers:
+            return propagate.extract(headers, Context(), _HEADERS)
+    return None
+
+
+def _is_fit(name: str, value: Any) -> bool:
+    return type(value) is str and len(value) <= LONGEST[name] and _PRINTABLE.fullmatch(value) is not None
+
+
+class _Headers(Getter[Mapping[bytes, bytes]]):
+    """Reads the headers of a request, as far as they are of a size that makes sense."""
+
+    def get(self, carrier: Mapping[bytes, bytes], key: str) -> list[str] | None:
+        """Return the value of a header, in a list."""
+        value = carrier.get(key.lower().encode())
+        if value is None or len(value) > LONGEST.get(key.lower(), _LONGEST_HEADER):
+            return None
+        text = value.decode("latin-1")
+        return [text] if _PRINTABLE.fullmatch(text) else None
+
+    def keys(self, carrier: Mapping[bytes, bytes]) -> list[str]:
+        """Return the names of all headers."""
+        return [name.decode("latin-1") for name in carrier]
+
+
+_HEADERS = _Headers()

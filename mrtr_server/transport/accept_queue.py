@@ -1,0 +1,77 @@
+"""The end of uvicorn's listening sockets: what waits in them is served first.
+
+The system completes connections by itself, and keeps them until the process accepts them. It resets those that are left
+when the socket closes. A proxy that has sent a request over one of them can't send a POST again, and returns a 502.
+"""
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+FIRST_REQUEST_SECONDS = 0.5
+"""How long a connection may take to send its first request, in seconds, before uvicorn closes it."""
+
+
+async def close_listeners(server: Any) -> None:
+    """Close the listening sockets of this process, and serve the connections that waited in them.
+
+    Nothing happens if the server is not a uvicorn that we know. What is left is the moment between the last connection
+    that is accepted and the next system call, which closes the socket.
+
+    Args:
+        server: uvicorn's `Server`.
+    """
+    servers = getattr(server, "servers", None)
+    known = (getattr(server, "server_state", None), getattr(server, "lifespan", None), getattr(server, "config", None))
+    if not servers or None in known:
+        return
+    listening = [
+        socket.socket(fileno=os.dup(each.fileno()))
+        for each in (listener for one in servers for listener in one.sockets or ())
+    ]
+    for one in servers:
+        one.close()
+    for _ in range(3):  # in the second turn of the loop uvloop closes its own descriptors
+        await asyncio.sleep(0)
+    for each in listening:
+        each.setblocking(False)
+        for connection in _take(each):
+            await _serve(server, connection)
+    await _first_requests(server)
+
+
+def _take(listening: socket.socket) -> list[socket.socket]:
+    """Accept all that waits in a socket, and close it at once."""
+    waiting: list[socket.socket] = []
+    with listening:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # there are no more, or none can be taken
+                return waiting
+            waiting.append(connection)
+
+
+async def _serve(server: Any, connection: socket.socket) -> None:
+    config, loop = server.config, asyncio.get_running_loop()
+    connection.setblocking(False)
+    await loop.connect_accepted_socket(
+        lambda: config.http_protocol_class(
+            config=config, server_state=server.server_state, app_state=server.lifespan.state, _loop=loop
+        ),
+        connection,
+        ssl=config.ssl,
+    )
+
+
+async def _first_requests(server: Any) -> None:
+    """Wait for the first requests of connections that have sent none."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + FIRST_REQUEST_SECONDS
+    while loop.time() < deadline and any(each.cycle is None for each in _connections(server)):  # noqa: ASYNC110  uvicorn has no event
+        await asyncio.sleep(0.01)
+
+
+def _connections(server: Any) -> list[Any]:
+    return [each for each in server.server_state.connections if hasattr(each, "cycle")]  # not those of WebSockets

@@ -1,0 +1,85 @@
+"""An event loop that stands still is told once, with the line that blocks it; one that only rests is not."""
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+import weakref
+
+import pytest
+
+from mrtr_server.concurrency import loop_watch
+from mrtr_server.concurrency.loop_watch import seconds_lost, watch_loop
+
+from ..support.serving import wait_until
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_watch, "INTERVAL", 0.02)
+    monkeypatch.setattr(loop_watch, "TOLD_SECONDS", 0.3)
+
+
+def watchers() -> int:
+    return sum(thread.name == "mrtr_server loop watch" for thread in threading.enumerate())
+
+
+def wait_for_watchers(count: int) -> None:
+    gc.collect()  # loops that nobody closed
+    wait_until(lambda: watchers() == count, f"{count} watches")
+
+
+def test_the_line_that_blocks_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def block() -> None:
+        watch_loop()
+        watch_loop()  # by another server in the loop
+        await asyncio.sleep(0.1)
+        for _ in range(2):
+            began = time.monotonic()
+            time.sleep(1)  # noqa: ASYNC251  which is the fault
+            await asyncio.sleep(0.1)
+            assert seconds_lost(began) > 0.5
+
+    asyncio.run(block())
+    (line,) = caplog.messages
+    assert f'at File "{__file__}", line {block.__code__.co_firstlineno + 6}, in block' in line
+
+
+def test_a_loop_that_is_run_piece_by_piece_does_not_stand_still(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        watch_loop()
+        await asyncio.sleep(0.1)
+
+    for _ in range(2):
+        loop.run_until_complete(begin())
+        time.sleep(1)
+    loop.close()
+    assert caplog.messages == []
+
+
+def test_a_watch_ends_with_its_loop_and_does_not_keep_it() -> None:
+    wait_for_watchers(0)  # those of tests before
+
+    async def begin() -> "weakref.ref[asyncio.AbstractEventLoop]":
+        watch_loop()
+        assert watchers() == 1
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(begin())
+    wait_for_watchers(0)
+    gc.collect()
+    assert loop() is None
+
+
+def test_nothing_is_lost_in_a_loop_that_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
+    async def block() -> float:
+        began = time.monotonic()
+        time.sleep(0.5)  # noqa: ASYNC251
+        return seconds_lost(began)
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(block()) == 0.0
+    assert caplog.messages == []

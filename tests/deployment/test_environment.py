@@ -1,0 +1,144 @@
+"""Settings come from the environment where the code does not give them, and mistakes in it are told."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, get_origin
+
+import pytest
+
+from mrtr_server import Limits, MRTRServer, SetupError
+from mrtr_server.deployment import environment
+from mrtr_server.deployment.environment import ELSEWHERE, Variable, unknown_variables, variables
+from mrtr_server.deployment.settings import Settings
+
+RING = [bytes(32)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without settings of the machine."""
+    for name in [name for name in os.environ if name.startswith("MRTR_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(environment, "_told", set())
+
+
+def made(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], **given: Any) -> "Settings[MRTRServer]":
+    """Return the settings of a server that is made with these variables and arguments."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return MRTRServer("environment", keys=RING, **given)._parts.settings
+
+
+def example_of(variable: Variable) -> tuple[str, Any]:
+    """Return a text that a variable takes, and what comes of it."""
+    if variable.setting in EXAMPLES:
+        return EXAMPLES[variable.setting]
+    if get_origin(variable.kind) is Literal:
+        value = variable.kind.__args__[-1]
+        return value, value
+    return {str: ("text", "text"), int: ("7", 7), float: ("0.5", 0.5), bool: ("no", False)}[variable.kind]
+
+
+EXAMPLES: dict[str, tuple[str, Any]] = {
+    "path": ("/tools", "/tools"),
+    "base_url": ("https://tools.example.com", "https://tools.example.com"),
+    "website_url": ("https://example.com", "https://example.com"),
+    "scopes": ("read, write", ["read", "write"]),
+    "dialects": ("2026-07-28,2025-11-25", ["2026-07-28", "2025-11-25"]),
+    "registers_later": ("tools", ["tools"]),
+    "allowed_origins": ("https://a.example.com", ["https://a.example.com"]),
+    "cors_origins": ("https://a.example.com", ["https://a.example.com"]),
+    "allowed_hosts": ("a.example.com, b.example.com,", ["a.example.com", "b.example.com"]),
+}
+
+
+@pytest.mark.parametrize("variable", variables(), ids=lambda variable: variable.name)
+def test_each_variable_sets_its_setting(variable: Variable, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, value = example_of(variable)
+    settings = made(monkeypatch, {variable.name: text})
+    assert getattr(settings.limits if variable.of_limits else settings, variable.setting) == value
+
+
+def test_each_setting_that_text_can_say_has_a_variable() -> None:
+    found = {each.setting for each in variables() if not each.of_limits} | set(ELSEWHERE.values())
+    objects = {"auth", "authorize", "identify", "codec", "fanout", "store", "limits", "middleware", "lifespan"}
+    assert objects | {"icons", "clock", "name"} <= {field.name for field in fields(Settings)} - found
+    assert {"lame_duck", "base_url", "cors_origins", "run_tasks", "keys", "database"} <= found
+    assert {each.setting for each in variables() if each.of_limits} == {field.name for field in fields(Limits)}
+
+
+class TestTheCodeCountsMore:
+    def test_a_setting_that_is_given_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        settings = made(monkeypatch, {"MRTR_LAME_DUCK": "3", "MRTR_TITLE": "From outside"}, lame_duck=1.0)
+        assert (settings.lame_duck, settings.title) == (1.0, "From outside")
+
+    def test_a_limit_that_is_given_stays_even_as_its_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        variables = {"MRTR_LIMITS_ROUNDS": "3", "MRTR_LIMITS_ANSWERS": "5"}
+        limits = made(monkeypatch, variables, limits=Limits(rounds=10, tasks=2)).limits
+        assert limits is not None
+        assert (limits.rounds, limits.answers, limits.tasks) == (10, 5, 2)
+
+    def test_a_wrong_value_of_what_is_given_does_no_harm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert made(monkeypatch, {"MRTR_LAME_DUCK": "soon"}, lame_duck=1.0).lame_duck == 1.0
+
+    def test_an_empty_variable_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert made(monkeypatch, {"MRTR_LAME_DUCK": " ", "MRTR_TITLE": ""}).title is None
+
+    def test_the_path_is_where_the_endpoint_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_PATH", "/tools/")
+        assert MRTRServer("environment", keys=RING).path == "/tools"
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("MRTR_LAME_DUCK", "soon", "MRTR_LAME_DUCK='soon': Input should be a valid number"),
+            ("MRTR_DEBUG", "perhaps", "MRTR_DEBUG='perhaps': Input should be a valid boolean"),
+            ("MRTR_PAGE_SIZE", "0", "MRTR_PAGE_SIZE: page_size must be at least 1"),
+            ("MRTR_LIMITS_ROUNDS", "-1", r"MRTR_LIMITS_ROUNDS: Limits\(rounds=...\) must be positive"),
+            ("MRTR_UNKNOWN_ARGUMENTS", "keep", "MRTR_UNKNOWN_ARGUMENTS='keep': Input should be 'refuse' or 'ignore'"),
+            ("MRTR_CORS_ORIGINS", "https://a.example.com/path", "cors_origins: .* is not an origin"),
+        ],
+    )
+    def test_a_wrong_value_refuses_the_start_by_its_name(
+        self, name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(SetupError, match=said):
+            made(monkeypatch, {name: value, "MRTR_TITLE": "right"})
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("MRTR_LAMEDUCK", "MRTR_LAMEDUCK is no setting; did you mean MRTR_LAME_DUCK?"),
+            ("MRTR_DATABASE", "MRTR_DATABASE is no setting; did you mean MRTR_DATABASE_URL?"),
+            ("MRTR_AUTH", "MRTR_AUTH is not read: give auth= in the code"),
+            ("MRTR_LIMIT_ROUNDS", "MRTR_LIMIT_ROUNDS is no setting; did you mean MRTR_LIMITS_ROUNDS?"),
+            ("MRTR_SOMETHING_ELSE", "MRTR_SOMETHING_ELSE is no setting, and is not read"),
+        ],
+    )
+    def test_an_unknown_variable_is_told_once_with_the_right_one(
+        self, name: str, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING):
+            made(monkeypatch, {name: "secret-value"})
+            made(monkeypatch, {})
+        assert [record.getMessage() for record in caplog.records] == [said]
+        assert [str(each) for each in MRTRServer("x", keys=RING, dialects=["2026-07-28"]).check()] == [
+            f"warning: environment: {said}"
+        ]
+
+    def test_the_variables_of_others_are_left_alone(self) -> None:
+        known = {**dict.fromkeys(ELSEWHERE, "x"), "MRTR_APP": "x", "MRTR_RUN_PORT": "1", "PATH": "/", "MRTR": "x"}
+        assert unknown_variables(known) == {}
+
+
+def test_nothing_is_loaded_for_it_where_nothing_is_set() -> None:
+    code = "import sys; from mrtr_server import MRTRServer; MRTRServer('x'); print('pydantic_settings' in sys.modules)"
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("MRTR_")}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

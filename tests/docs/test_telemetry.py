@@ -1,0 +1,61 @@
+"""The tables of the page about telemetry are what the code shows, name by name."""
+
+import re
+from pathlib import Path
+
+import mrtr_server
+from mrtr_server.telemetry.names import LOG_FIELDS, METRICS, SPAN_ATTRIBUTES
+from mrtr_server.telemetry.prometheus import prometheus_name
+
+PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+SOURCES = "\n".join(path.read_text() for path in sorted(Path(mrtr_server.__file__).parent.rglob("*.py")))
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the rows of the table whose heading begins so, without the heading."""
+    (table,) = re.findall(rf"^\| {re.escape(heading)}.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()]
+
+
+def test_every_metric_is_there_with_its_labels() -> None:
+    assert [row[:5] for row in rows("metric |")] == [
+        [
+            f"`{metric.name}`",
+            metric.kind,
+            metric.unit.strip("{}"),
+            ", ".join(f"`{label}`" for label in metric.labels) or "–",
+            f"`{prometheus_name(metric)}{'_total' * (metric.kind == 'counter')}`",
+        ]
+        for metric in METRICS
+    ]
+
+
+def test_every_attribute_of_a_span_is_there() -> None:
+    assert [row[0] for row in rows("attribute |")] == [f"`{name}`" for name in SPAN_ATTRIBUTES]
+
+
+def test_every_field_of_the_line_of_a_call_is_there() -> None:
+    assert [row[0] for row in rows("field |")] == [f"`{name}`" for name in LOG_FIELDS]
+
+
+def test_every_event_of_the_log_is_there() -> None:
+    written = set(re.findall(r'"event": "(\w+)"', SOURCES))
+    warned = set(re.findall(r'_warn\(\s*delivery,\s*"(\w+)"', SOURCES))
+    assert {row[0] for row in rows("`event` |")} == {f"`{event}`" for event in written | warned}
+
+
+def test_every_outcome_is_there() -> None:
+    observed = (Path(mrtr_server.__file__).parent / "telemetry" / "observed_calls.py").read_text()
+    words = {word for found in re.findall(r"_End\(([^)]*)", observed) for word in re.findall(r'"(\w+)"', found)[:1]}
+    both = set(re.findall(r'_End\("declined" if .*? else "(\w+)"', observed)) | set(
+        re.findall(r'_End\("listening" if .*? else "(\w+)"', observed)
+    )
+    assert {row[0].strip("`") for row in rows("`mrtr.outcome` |")} == words | both | {"declined", "listening"}
+
+
+def test_every_metric_of_an_alert_is_one() -> None:
+    named = {prometheus_name(metric) for metric in METRICS}
+    ends = ("_total", "_bucket")
+    for name in re.findall(r"\b(?:mrtr|mcp)_server\w+", PAGE):
+        stem = next((name.removesuffix(end) for end in ends if name.endswith(end)), name)
+        assert stem in named, name

@@ -1,0 +1,45 @@
+"""A slow database is told once, and so is that it is quick again; a process that stood still is no slow database."""
+
+import asyncio
+import time
+
+import pytest
+
+from mrtr_server.concurrency import loop_watch
+from mrtr_server.storage.slowness import CALM_SECONDS, SLOW_SECONDS, Slowness
+
+
+async def told(slowness: Slowness, *takes: tuple[float, float]) -> None:
+    """Note what took how long: each is when it began, and when it ended."""
+    for began, ended in takes:
+        slowness.took("redeem", began, ended)
+
+
+def test_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    slow = SLOW_SECONDS + 0.5
+    asyncio.run(told(Slowness("shop"), (0, 1), (1, 1 + slow), (2, 2 + slow), (6, 6.1), (6, 7 + slow)))
+    (line,) = caplog.messages
+    assert line.startswith("shop: the store is slow: it took 2.5 s for 'redeem'. ")
+    caplog.clear()
+    slowness = Slowness("shop")
+    asyncio.run(told(slowness, (0, slow), (9, 9.1), (slow + CALM_SECONDS, slow + CALM_SECONDS + 0.1), (90, 90.1)))
+    assert [line.partition(",")[0] for line in caplog.messages][1:] == ["shop: the store is quick again"]
+    asyncio.run(told(slowness, (100, 100 + slow)))
+    assert "the store is slow" in caplog.messages[-1], "it begins anew"
+
+
+def test_time_in_which_the_process_stood_still_does_not_count(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_watch, "INTERVAL", 0.02)
+
+    async def block() -> None:
+        loop_watch.watch_loop()
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        time.sleep(SLOW_SECONDS + 0.2)  # noqa: ASYNC251  which is the fault
+        await asyncio.sleep(0.1)
+        Slowness("shop").took("redeem", began, time.monotonic())
+
+    asyncio.run(block())
+    assert [line for line in caplog.messages if "store" in line] == []

@@ -1,0 +1,315 @@
+"""Each fault has a line in the log that says what, where and what to do: once, and not once a request.
+
+Every fault is a real one. How often a line came is counted after several requests that met the fault.
+"""
+
+import re
+import resource
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import asyncpg  # type: ignore[import-untyped]
+import pytest
+
+from mrtr_server.testing import Client, Reply
+
+from ..support.databases import PostgreSQL
+from ..support.fleet import fleet
+from ..support.serving import KEYS, Process, in_process, started, wait_until
+from ..support.wire import JSON
+
+OTHER_KEY = "11" * 32
+TARGET = "tests.support.faulty_app:app"
+TIMES = 4
+"""How many requests meet a fault, at least."""
+
+LEASE = 1.5
+
+Start = Callable[..., "Server"]
+
+
+class Server:
+    """A process that serves, and what it has logged.
+
+    Args:
+        process: the process.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{process.port}/mcp"
+
+    def send(self, tool: str, arguments: JSON | None = None, **params: Any) -> Reply:
+        """Call a tool."""
+        given = {"name": tool, "arguments": arguments or {}, **params}
+        return Client(self.url, log_level=None).request("tools/call", given)
+
+    def answer(self, asked: Reply, tool: str, arguments: JSON | None = None) -> Reply:
+        """Answer what was asked, here or elsewhere."""
+        (key,) = asked.asks
+        given = {key: {"action": "accept", "content": {"name": "al", "confirm": True}}}
+        return self.send(tool, arguments, requestState=asked.state, inputResponses=given)
+
+    def pay(self) -> Reply:
+        """Ask for a confirmation and give it, for which the store is needed."""
+        return self.answer(self.send("pay"), "pay")
+
+    @property
+    def warnings(self) -> list[str]:
+        """The lines that it has logged, without those of the web server and of tracebacks."""
+        kinds = ("WARNING:", "ERROR:", "shop: ", "tasks: ")
+        known = (
+            "The event loop",
+            "This process",
+            "A task",
+            "'",
+            "tools/call",
+            "Tasks",
+            "Changes",
+            "A flow",
+            "postgresql",
+        )
+        return [line for line in self.process.text.splitlines() if line.startswith((*kinds, *known))]
+
+    def line(self, part: str) -> str:
+        """Return the one line that has these words; fail if there is none, or more than one."""
+        (found,) = [line for line in self.warnings if part in line]
+        return found
+
+
+def starting(stack: ExitStack, folder: Path) -> Start:
+    """Return what starts a server, which ends with the stack."""
+    numbers = count()
+
+    def start(**environment: str) -> Server:
+        log, given = folder / f"log-{next(numbers)}", {"MRTR_KEYS": KEYS, **environment}
+        server = stack.enter_context(in_process(TARGET, "--no-access-log", log=log, environment=given))
+        assert server.port, server.text
+        return Server(server)
+
+    return start
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a server, with variables of its environment."""
+    with ExitStack() as stack:
+        yield starting(stack, tmp_path)
+
+
+@pytest.fixture
+def url(postgresql: PostgreSQL) -> str:
+    """An empty database of PostgreSQL."""
+    return postgresql.url(anyio.run(postgresql.new_database))
+
+
+def settle(server: Server, part: str) -> None:
+    """Wait for a line."""
+    wait_until(lambda: part in server.process.text, f"the line {part!r}")
+
+
+class TestTheDatabase:
+    def test_is_away(self, start: Start, postgresql: PostgreSQL, url: str) -> None:
+        server = start(MRTR_DATABASE_URL=url)
+        assert server.pay().text == "paid"
+        postgresql.stop()
+        try:
+            replies = [server.pay() for _ in range(TIMES)]
+            assert {reply.status for reply in replies} == {503}
+            assert server.send("add", {"a": 1}).text == "2", "what needs no store is served"
+        finally:
+            postgresql.start()
+        line = server.line("the store can't be used")
+        assert re.search(r"shop: the store can't be used \(reference (\w{8})\): postgresql://.+: can't connect", line)
+        (reference,) = {re.search(r"reference (\w{8})", reply.error.message)[1] for reply in replies}  # type: ignore[index]
+        assert reference in line, "clients have the reference of the line"
+        assert "refused until it is back" in line
+        wait_until(lambda: server.pay().status == 200, "the database")
+        assert reference in server.line("the store is back")
+
+    def test_does_not_answer(self, start: Start, postgresql: PostgreSQL, url: str) -> None:
+        server = start(MRTR_DATABASE_URL=url)
+        assert server.pay().text == "paid"
+        with postgresql.frozen(), ThreadPoolExecutor(TIMES) as threads:
+            assert {reply.status for reply in threads.map(lambda _: server.pay(), range(TIMES))} == {503}
+        assert "no answer in time" in server.line("the store can't be used")
+
+    def test_is_slow(self, start: Start, postgresql: PostgreSQL, url: str) -> None:
+        server = start(MRTR_DATABASE_URL=url)
+        assert server.pay().text == "paid"
+
+        async def lock() -> None:
+            connection = await asyncpg.connect(url)
+            async with connection.transaction():
+                await connection.execute("LOCK TABLE mrtr_redemptions IN ACCESS EXCLUSIVE MODE")
+                await anyio.sleep(3.5)
+            await connection.close()
+
+        with ThreadPoolExecutor(TIMES + 1) as threads:
+            locked = threads.submit(anyio.run, lock)
+            time.sleep(0.5)
+            replies = [reply.text for reply in threads.map(lambda _: server.pay(), range(TIMES))]
+            locked.result()
+        assert replies == ["paid"] * TIMES, "slow is not away"
+        line = server.line("slow")
+        assert re.search(
+            r"shop: the store is slow: it took \d\.\d s for 'redeem'\. .* Look at its load, its locks", line
+        )
+        assert "can't be used" not in server.process.text
+
+    def test_has_no_connection_left(self, start: Start, postgresql: PostgreSQL) -> None:
+        name = anyio.run(postgresql.new_database)
+
+        async def prepare() -> None:
+            await postgresql.fetch(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 2")
+            await postgresql.fetch(f"ALTER DATABASE {name} OWNER TO {name}")
+            await postgresql.fetch(f"GRANT ALL ON SCHEMA public TO {name}", name)
+
+        async def take_all() -> None:
+            url = postgresql.url(name, name)
+            connections = [await asyncpg.connect(url) for _ in range(2)]
+            await anyio.to_thread.run_sync(meet)
+            for connection in connections:
+                await connection.close()
+
+        def meet() -> None:
+            servers.append(start(MRTR_DATABASE_URL=postgresql.url(name, name)))
+            assert {servers[0].pay().status for _ in range(TIMES)} == {503}
+
+        servers: list[Server] = []
+        anyio.run(prepare)
+        anyio.run(take_all)
+        line = servers[0].line("the store can't be used")
+        assert "too many connections for role" in line
+        assert "count five for each process" in line
+
+    def test_is_full(self, start: Start, tmp_path: Path) -> None:
+        server = start(MRTR_DATABASE_URL=f"sqlite:///{tmp_path}/shop.db")
+        assert server.pay().text == "paid"
+        size = (tmp_path / "shop.db-wal").stat().st_size
+        no_more, unlimited = (size, resource.RLIM_INFINITY), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(server.process.process.pid, resource.RLIMIT_FSIZE, no_more)
+        assert {server.pay().status for _ in range(TIMES)} == {503}
+        line = server.line("the store can't be used")
+        assert "shop.db" in line
+        assert "free some space" in line or "because of a quota" in line
+        resource.prlimit(server.process.process.pid, resource.RLIMIT_FSIZE, unlimited)
+        wait_until(lambda: server.pay().status == 200, "room")
+        settle(server, "the store is back")
+
+    def test_has_another_clock(self, start: Start, url: str) -> None:
+        server = start(MRTR_DATABASE_URL=url, CLOCK_AHEAD="60")
+        assert {server.pay().status for _ in range(TIMES)} == {503}
+        line = server.line("its clock is")
+        found = re.search(r"postgresql://.+: its clock is (\d+\.\d) s behind this machine's", line)
+        assert found is not None
+        assert 55 < float(found[1]) <= 60
+        assert "confirmations and single-use rounds are refused" in line
+        assert "Set both clocks by NTP" in line
+
+    def test_has_tables_of_another_version(self, start: Start, tmp_path: Path) -> None:
+        server = start(MRTR_DATABASE_URL=f"sqlite:///{tmp_path}/shop.db")
+        assert server.pay().text == "paid"
+        server.process.stop()
+        with closing(sqlite3.connect(tmp_path / "shop.db")) as database, database:
+            database.execute("UPDATE mrtr_schema SET version_num = '99'")
+        given = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/shop.db"}
+        with started(TARGET, log=tmp_path / "refused", environment=given) as refused:
+            assert refused.wait() != 0
+        assert "its tables are of version 99" in refused.text
+        assert "install the release that made them" in refused.text
+
+
+class TestAWorker:
+    def test_is_killed_or_comes_back_as_a_zombie(self, tmp_path: Path) -> None:
+        with fleet(tmp_path, lease=LEASE) as processes:
+            _, client = processes.serve(run_tasks=False)
+            frozen = processes.worker()
+            with processes.held():
+                task = client.start("work", parts=2)
+                processes.wait_for("part")
+                frozen.process.send_signal(signal.SIGSTOP)
+                killed = processes.worker()
+                processes.wait_for("part", 2)  # it took the task over
+                killed.process.kill()
+                last = processes.worker()
+                processes.wait_for("part", 3)
+            assert client.text(task).split() == [str(last.process.pid)] * 2
+            frozen.process.send_signal(signal.SIGCONT)
+            wait_until(lambda: "the result of a step is dropped" in frozen.text, "the zombie to see it")
+            for heir in (killed, last):
+                line = Server(heir).line("is taken over")
+                assert f"A task of 'work' ({task[:8]}) is taken over: a worker that had it ended, or was silent" in line
+            zombie = Server(frozen)
+            assert "others may have taken its tasks" in zombie.line("This process did not run for")
+            assert f"may have started its tasks again ({task[:8]})" in zombie.line("stood still")
+            assert task not in frozen.text + killed.text + last.text, "the id may be all that protects the task"
+
+    def test_lacks_a_key(self, tmp_path: Path) -> None:
+        with fleet(tmp_path, lease=LEASE) as processes:
+            _, client = processes.serve(run_tasks=False)
+            wrong = processes.work(MRTR_KEYS=OTHER_KEY)
+            tasks = [client.start("work", parts=1) for _ in range(TIMES)]
+            wait_until(lambda: "Tasks can't be run here" in wrong.text, "the line")
+            right = processes.worker()
+            assert {client.text(task) for task in tasks} == {str(right.process.pid)}, "others run them"
+            line = Server(wrong).line("Tasks can't be run here")
+            assert "sealed under a key that is not in the ring. Give every replica all keys of the ring" in line
+
+
+class TestAReplica:
+    @pytest.fixture(scope="class")
+    def replicas(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server, Server]]:
+        """A replica, one of a new version, and one with another key."""
+        with ExitStack() as stack:
+            start = starting(stack, tmp_path_factory.mktemp("replicas"))
+            yield start(), start(VERSION="2"), start(MRTR_KEYS=OTHER_KEY)
+
+    def test_lacks_a_key(self, replicas: tuple[Server, Server, Server]) -> None:
+        first, _, second = replicas
+        asked = first.send("order", {"item": "tea"})
+        assert {second.answer(asked, "order", {"item": "tea"}).error.code for _ in range(TIMES)} == {-32602}
+        line = second.line("refused a requestState")
+        assert "'order'" in line
+        assert "sealed under a key that is not in the ring. Give every replica all keys of the ring" in line
+        assert asked.state not in second.process.text
+
+    def test_is_of_a_version_that_takes_other_arguments(self, replicas: tuple[Server, Server, Server]) -> None:
+        old, new, _ = replicas
+        asked = old.send("order", {"item": "secret tea"})
+        assert all(new.answer(asked, "order", {"item": "secret tea"}).failed for _ in range(TIMES))
+        line = new.line("do not fit it any more")
+        assert "'order'" in line
+        assert "let it take the former arguments, too" in line
+        assert "secret tea" not in new.process.text
+
+    def test_is_of_a_version_without_the_tool(self, replicas: tuple[Server, Server, Server]) -> None:
+        old, new, _ = replicas
+        asked = old.send("reserve", {"item": "tea"})
+        assert {new.answer(asked, "reserve", {"item": "tea"}).error.code for _ in range(TIMES)} == {-32602}
+        assert "drop a tool only when its flows have ended" in new.line("of the tool 'reserve'")
+
+    def test_has_a_loop_that_is_blocked(self, replicas: tuple[Server, Server, Server]) -> None:
+        server, _, _ = replicas
+        with ThreadPoolExecutor(TIMES) as threads:
+            blocked = [threads.submit(server.send, "block", {"seconds": 3.0}) for _ in range(2)]
+            assert [each.result().text for each in blocked] == ["over", "over"]
+        line = server.line("The event loop has stood still")
+        assert re.search(r'for \d+ s, at File "\S+faulty_app\.py", line \d+, in block', line)
+        assert "Write what blocks as a plain `def`" in line
+
+    def test_was_suspended(self, replicas: tuple[Server, Server, Server]) -> None:
+        _, _, server = replicas
+        server.process.process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        server.process.process.send_signal(signal.SIGCONT)
+        settle(server, "This process did not run for")
+        assert "suspended or has too much to do" in server.line("This process did not run for")

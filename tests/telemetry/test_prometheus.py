@@ -1,0 +1,121 @@
+"""`/metrics` in the form of Prometheus: for a scraper of the same network, and for no page of another site."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
+
+from mrtr_server import Context, MRTRServer, SetupError
+from mrtr_server.telemetry.names import METRICS
+from mrtr_server.telemetry.prometheus import prometheus_name
+from mrtr_server.testing import Client
+
+from ..conftest import Serve
+from ..support.observed import Observed
+
+
+class Login(BaseModel):
+    name: str
+
+
+def server(name: str, **settings: object) -> MRTRServer:
+    app = MRTRServer("scraped", keys=[bytes(32)], **{"metrics": "/metrics", **settings})  # type: ignore[arg-type]
+
+    @app.tool(name=name)
+    async def greet(ctx: Context) -> str:
+        return (await ctx.elicit("Who?", Login)).name
+
+    return app
+
+
+def samples(text: str) -> dict[tuple[str, str, str], float]:
+    """Return the samples by their names, with the tool and the bucket."""
+    return {
+        (sample.name, sample.labels.get("gen_ai_tool_name", ""), sample.labels.get("le", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+class TestThePage:
+    def test_a_scrape_finds_what_happened(self, serve: Serve) -> None:
+        app = server("found")
+        wire = serve(app)
+        Client(wire.url).call("found", answers={"login": {"name": "Ann"}})
+        reply = wire.send(None, method="GET", path="/metrics")
+        assert (reply.status, reply.headers["content-type"].partition(";")[0]) == (200, "text/plain")
+        found = samples(reply.responses[-1].body.decode())
+        assert found["mcp_server_operation_duration_seconds_count", "found", ""] == 2
+        assert found["mcp_server_operation_duration_seconds_bucket", "found", "+Inf"] == 2
+        assert 0 < found["mcp_server_operation_duration_seconds_sum", "found", ""] < 60
+        assert found["mrtr_server_flows_total", "found", ""] == 1
+        assert found["mrtr_server_state_size_bytes_count", "found", ""] == 1
+        assert found["mrtr_server_requests_in_flight", "", ""] == 0
+        assert ("process_resident_memory_bytes", "", "") in found, "what prometheus_client shows by itself"
+
+    def test_each_metric_is_there(self, serve: Serve) -> None:
+        text = serve(server("each")).send(None, method="GET", path="/metrics").responses[-1].body.decode()
+        named = {family.name for family in text_string_to_metric_families(text)}
+        assert {prometheus_name(metric) for metric in METRICS} <= named
+
+    def test_metrics_go_to_opentelemetry_as_well_where_that_is_set_up(self, serve: Serve) -> None:
+        observed = Observed()
+        wire = serve(server("both", telemetry=observed.telemetry))
+        Client(wire.url).flow("both").start()
+        found = samples(wire.send(None, method="GET", path="/metrics").responses[-1].body.decode())
+        assert found["mcp_server_operation_duration_seconds_count", "both", ""] == 1
+        assert observed.value("mcp.server.operation.duration", tool="both") == 1
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.7:80", "[::1]:8000", "localhost", "tools:80", "my-tools"])
+    def test_a_host_of_the_same_network_is_served(self, serve: Serve, host: str) -> None:
+        assert serve(server("hosts")).send(None, {"Host": host}, method="GET", path="/metrics").status == 200
+
+    @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "a.b", "127.0.0.1.evil.example", "x:y:z"])
+    def test_any_other_is_refused(self, serve: Serve, host: str, caplog: pytest.LogCaptureFixture) -> None:
+        reply = serve(server("hosts")).send(None, {"Host": host}, method="GET", path="/metrics")
+        assert reply.status == 403
+        assert "add it to allowed_hosts=" in caplog.text
+
+    def test_one_that_is_allowed_is_served(self, serve: Serve) -> None:
+        wire = serve(server("hosts", allowed_hosts=["tools.example"]))
+        assert wire.send(None, {"Host": "tools.example:8000"}, method="GET", path="/metrics").status == 200
+
+    def test_it_needs_no_token_and_takes_nothing_but_a_look(self, serve: Serve) -> None:
+        wire = serve(server("looks"))
+        assert wire.send(None, method="HEAD", path="/metrics").responses[-1].body == b""
+        assert wire.send(b"", method="POST", path="/metrics").status == 405
+
+    def test_without_the_setting_there_is_none(self, serve: Serve) -> None:
+        assert serve(server("none", metrics=None)).send(None, method="GET", path="/metrics").status == 404
+
+
+class TestTheSetting:
+    @pytest.mark.parametrize("path", ["metrics", "/", "/metrics/", "/mcp", "/health", "/ready"])
+    def test_a_path_that_can_not_be_it_is_refused(self, path: str) -> None:
+        with pytest.raises(SetupError, match="metrics="):
+            server("x", metrics=path)
+
+    @pytest.mark.parametrize(
+        ("library", "setting", "extra"),
+        [
+            ("prometheus_client", "metrics='/metrics'", "prometheus"),
+            ("opentelemetry", "telemetry=True", "otel"),
+        ],
+    )
+    def test_without_the_extra_the_error_says_how_to_install_it(
+        self, library: str, setting: str, extra: str, tmp_path: Path
+    ) -> None:
+        code = f"""
+import sys
+sys.modules[{library!r}] = None
+from mrtr_server import MRTRServer, SetupError
+try:
+    MRTRServer("x", keys=[bytes(32)], {setting})
+except SetupError as error:
+    print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert f"= needs {library}. Install the extra '{extra}', or: pip install" in done.stdout

@@ -1,0 +1,188 @@
+"""Responses that uvicorn takes as a whole: the same bytes as from uvicorn alone, and uvicorn's own way for all else."""
+
+import json
+import re
+import socket
+import time
+from typing import Any
+
+import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from mrtr_server import MRTRServer
+from mrtr_server.transport import whole_responses
+from mrtr_server.transport.one_write import one_write
+from mrtr_server.transport.whole_responses import Cycle, is_known
+
+from ..support.serving import in_thread
+
+OURS = one_write(HttpToolsProtocol)
+LAST = "Connection: close"
+
+app = MRTRServer("whole")
+
+
+@app.tool
+async def say(text: str, times: int = 1) -> str:
+    return text * times
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list that fills with what each `respond_whole` returned."""
+    taken: list[bool] = []
+
+    class Counted(Cycle):
+        def respond_whole(self, status: int, kind: bytes, body: bytes) -> bool:
+            taken.append(super().respond_whole(status, kind, body))
+            return taken[-1]
+
+    monkeypatch.setattr(whole_responses, "Cycle", Counted)
+    return taken
+
+
+def call(
+    text: str, *more: str, method: str = "POST", path: str = "/mcp", version: str = "1.1", times: int = 1
+) -> bytes:
+    params = {"name": "say", "arguments": {"text": text, "times": times}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    lines = [f"{method} {path} HTTP/{version}", "Host: x", "Content-Type: application/json"]
+    lines += [f"Content-Length: {len(body)}", *more, "", body]
+    return "\r\n".join(lines).encode()
+
+
+def exchange(port: int, request: bytes) -> bytes:
+    """Send bytes, and return all that comes until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def read_one(connection: socket.socket) -> bytes:
+    """Return the body of one response."""
+    head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+    while len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
+        body += connection.recv(65536)
+    return body
+
+
+def bytes_of(protocol: Any, request: bytes, server: Any = app, **options: Any) -> bytes:
+    with in_thread(server, http=protocol, **options) as port:
+        return re.sub(rb"date: [^\r]*", b"date: now", exchange(port, request))
+
+
+class TestTheBytes:
+    @pytest.mark.parametrize(
+        ("request_", "taken"),
+        [
+            pytest.param(call("one", LAST), [True], id="a call"),
+            pytest.param(call("one") + call("two", LAST), [True], id="pipelined"),
+            pytest.param(call("one", LAST, version="1.0"), [], id="HTTP 1.0"),
+            pytest.param(call("one", LAST, "Expect: 100-continue"), [True], id="Expect"),
+            pytest.param(call("one", LAST, path="/%6dcp"), [], id="an escaped path"),
+            pytest.param(call("one", LAST, path="/mcp?a=%20b"), [True], id="a query"),
+            pytest.param(call("one", LAST, path="http://x/mcp"), [True], id="an absolute address"),
+            pytest.param(call("one", LAST, path="/elsewhere"), [], id="a path that is not there"),
+            pytest.param(call("one", LAST, method="HEAD"), [], id="HEAD"),
+            pytest.param(call("one", LAST, method="PUT"), [], id="a method that is not allowed"),
+            pytest.param(call("x", LAST, times=300_000), [], id="a long response"),
+        ],
+    )
+    def test_are_uvicorns(self, request_: bytes, taken: list[bool], whole: list[bool]) -> None:
+        assert bytes_of(OURS, request_) == bytes_of(HttpToolsProtocol, request_)
+        assert whole[: len(taken)] == taken
+        assert all(whole) == all(taken)
+
+    def test_of_configured_headers_are_uvicorns(self, whole: list[bool]) -> None:
+        added = {"headers": [("X-Served-By", "one")]}
+        assert bytes_of(OURS, call("one", LAST), **added) == bytes_of(HttpToolsProtocol, call("one", LAST), **added)
+        assert whole == [True]
+
+    def test_of_headers_that_a_server_writes_itself_go_uvicorns_way(self, whole: list[bool]) -> None:
+        added = {"headers": [("Connection", "close")]}
+        assert bytes_of(OURS, call("one"), **added) == bytes_of(HttpToolsProtocol, call("one"), **added)
+        assert whole == [False]
+
+    def test_without_any_header_of_the_server_are_uvicorns(self, whole: list[bool]) -> None:
+        bare = {"date_header": False, "server_header": False}
+        assert bytes_of(OURS, call("one", LAST), **bare) == bytes_of(HttpToolsProtocol, call("one", LAST), **bare)
+        assert whole == [True]
+
+    def test_pass_through_middleware(self, whole: list[bool]) -> None:
+        async def around(scope: Any, receive: Any, send: Any) -> None:
+            async def adding(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], (b"x-around", b"yes")]
+                await send(message)
+
+            await app(scope, receive, adding)
+
+        assert b"x-around: yes" in bytes_of(OURS, call("one", LAST), around)
+        assert whole == []
+
+
+class TestConnections:
+    def test_that_are_kept_serve_one_request_after_another(self, whole: list[bool]) -> None:
+        with in_thread(app, http=OURS) as port, socket.create_connection(("127.0.0.1", port), 30) as connection:
+            for number in range(5):
+                connection.sendall(call(f"number {number}"))
+                assert f"number {number}".encode() in read_one(connection)
+        assert whole == [True] * 5
+
+    def test_take_a_request_in_parts(self) -> None:
+        request = call("in parts", LAST)
+        with in_thread(app, http=OURS) as port, socket.create_connection(("127.0.0.1", port), 30) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for part in (request[:20], request[20:-30], request[-30:-5], request[-5:]):
+                connection.sendall(part)
+                time.sleep(0.02)  # so that the parts come one by one; no rule depends on it
+            assert b"in parts" in read_one(connection)
+
+    def test_close_when_they_have_been_idle_for_long_enough_and_not_before(self) -> None:
+        with (
+            in_thread(app, http=OURS, timeout_keep_alive=1) as port,
+            socket.create_connection(("127.0.0.1", port), 30) as connection,
+        ):
+            for _ in range(3):
+                connection.sendall(call("again"))
+                assert b"again" in read_one(connection)
+            last = time.monotonic()
+            assert connection.recv(1) == b""
+            assert time.monotonic() - last >= 0.9
+
+    def test_end_with_a_server_that_shuts_down(self) -> None:
+        with in_thread(app, http=OURS, timeout_keep_alive=60) as port:
+            connection = socket.create_connection(("127.0.0.1", port), 30)
+            connection.sendall(call("again"))
+            assert b"again" in read_one(connection)
+        with connection:
+            assert connection.recv(1) == b""
+
+
+class TestTheLog:
+    def test_of_accesses_is_uvicorns(self, whole: list[bool], caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level("INFO", "uvicorn.access"):
+            bytes_of(OURS, call("one", LAST), access_log=True, log_level="info", log_config=None)
+        assert [line for line in caplog.messages if '"POST /mcp HTTP/1.1" 200' in line]
+        assert whole == [False]
+
+
+class TestAnotherUvicorn:
+    def test_is_not_known_when_its_requests_are_made_in_another_way(self) -> None:
+        class WithMore(RequestResponseCycle):
+            def __init__(self, **of: Any) -> None:
+                super().__init__(**of)
+                self.more = True
+
+        assert is_known(HttpToolsProtocol, RequestResponseCycle)
+        assert not is_known(HttpToolsProtocol, WithMore)
+
+    def test_is_not_known_when_its_protocol_lacks_what_is_used(self) -> None:
+        class WithLess:
+            def __init__(self) -> None:
+                self.scope = None
+
+            def on_message_begin(self) -> None: ...
+
+        assert not is_known(WithLess, RequestResponseCycle)
+        assert whole_responses.whole_responses(WithLess) is WithLess
