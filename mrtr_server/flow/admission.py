@@ -148,11 +148,11 @@ class Admission:
     def leave(self) -> None:
         """Note that a call that was let in is over; let the next one run."""
         self._in_flight -= 1
-        self._overload.look()
         if self._line.has_limits:
             now = time.monotonic()
             self._was_blocked = self._was_blocked or now - self._left > BLOCKED_SECONDS
             self._left = now
+        self._overload.look()
         self._sheds_left = min(self._sheds_left + 1, self._most)
         self._pass_on()
 
