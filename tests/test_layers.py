@@ -212,8 +212,7 @@ def test_what_is_sealed_is_bound_to_its_place_by_one_module() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "SealedCodec" in [alias.name for alias in node.names]
     }
-    only_opens, only_asks_for_it = "flow.inspection", "flow.round_service"
-    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring", only_opens, only_asks_for_it}
+    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring", "flow.inspection"}  # which only opens
 
 
 class TestNeutrality:
