@@ -26,7 +26,7 @@ class NewestStream:
     def __init__(self, session: str, publish: Callable[[Change], None]) -> None:
         self.topic = Change("stream", session)
         self._publish = publish
-        self._order = f"{time.time():.6f} {next(_numbers):012} {token_hex(4)}"
+        self._order = f"{time.time():.6f} {next(_numbers):012} {token_hex(8)}"
         self._has_newer = False
 
     @property

@@ -163,6 +163,9 @@ class Session(ABC, Generic[One, Many]):
         Args:
             server: has the tool.
             tool: its name.
+
+        Returns:
+            Whether its row says so; False of a tool that is not in the list.
         """
         if self._with_tasks is None:
             tools = await self._list_tools(server)

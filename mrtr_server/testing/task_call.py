@@ -25,7 +25,7 @@ RELATED = "io.modelcontextprotocol/related-task"
 class TaskStream(HeldStream):
     """The stream of a request for the result of a task; see `HeldStream`.
 
-    Args:
+    Attributes:
         task: the id of the task, which each question on the stream names.
         tokens: the progress tokens of the call, and of the request.
     """
