@@ -18,7 +18,7 @@ from ..telemetry.lag import measure_lag
 from ..telemetry.meters import Gauges
 from ..telemetry.names import DRAINING, IN_FLIGHT, LAG, QUEUE, STORE_AWAY
 from ..telemetry.observed_calls import ObservedCalls, Offered
-from ..telemetry.observed_store import observed
+from ..telemetry.store_measures import StoreMeasures
 from ..transport.metrics_page import MetricsPage
 from ..transport.routing import Metadata
 from .settings import Settings
@@ -90,7 +90,7 @@ class ServerTelemetry:
         if meters:
             for each in meters:
                 each.add(self._gauges)
-            self._store.observe(lambda store: observed(store, self._tally, calls.record))
+            self._store.observe(StoreMeasures(self._tally, calls.record))
             self._measure_lag()
 
     def _measure_lag(self) -> None:

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -33,6 +33,19 @@ LOOK_WITHIN = 0.7
 T = TypeVar("T")
 
 
+class StoreObserver(Protocol):
+    """Is told what a store does."""
+
+    def took(self, method: str, seconds: float, error: Exception | None) -> None:
+        """Note how long an operation took, and why it failed, if it did."""
+
+    def added(self, row: TaskRow) -> None:
+        """Note that there is a new task."""
+
+    def changed(self, row: TaskRow, to: TaskRow) -> None:
+        """Note what a task was, and what it is now."""
+
+
 class Outage:
     """Whether a store can be used, as far as its users have noticed.
 
@@ -49,6 +62,7 @@ class Outage:
         """Whether it is there, and answers slowly."""
         self.look: Callable[[], object] = lambda: None
         """Starts a look whether the store is back, when what has worked proves nothing."""
+        self.observer: StoreObserver | None = None
         self._failing: dict[str, float] = {}
         """The methods that failed, and when they did so last."""
         self._reference = ""
@@ -76,6 +90,21 @@ class Outage:
         self._failing[method] = time.monotonic()
         self._failures += 1
         error.reference = self._reference
+
+    def took(self, method: str, began: float, error: Exception | None = None) -> None:
+        """Note how long a method took.
+
+        Args:
+            method: its name.
+            began: when it was called, by the monotonic clock.
+            error: why it failed; None if it did not.
+        """
+        if method != "wait_for_tasks":  # which is to wait
+            ended = time.monotonic()
+            if error is None:
+                self.slowness.took(method, began, ended)
+            if self.observer is not None:
+                self.observer.took(method, ended - began, error)
 
     def worked(self, method: str, *, wrote: bool) -> None:
         """Note that a method worked.
@@ -106,15 +135,15 @@ async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Calla
     began = time.monotonic()
     try:
         came = await work
-    except ClocksApart:  # the store works, and the log has said what does not
-        raise
-    except StoreUnavailable as error:
-        outage.failed(method, error)
+    except Exception as error:
+        outage.took(method, began, error)
+        # Where clocks are apart, the store works, and the log has said what does not.
+        if isinstance(error, StoreUnavailable) and not isinstance(error, ClocksApart):
+            outage.failed(method, error)
         raise
     if outage.is_on:
         outage.worked(method, wrote=wrote(came))
-    if method != "wait_for_tasks":  # which is to wait
-        outage.slowness.took(method, began, time.monotonic())
+    outage.took(method, began)
     return came
 
 
@@ -147,13 +176,13 @@ class WatchedStore(Store):
         self._tally = Tally() if tally is None else tally
         outage.look = self._look_soon
 
-    def observe(self, observed: Callable[[Store], Store]) -> None:
+    def observe(self, observer: StoreObserver) -> None:
         """Let the store be observed from now on.
 
         Args:
-            observed: returns what stands for it.
+            observer: is told what it does.
         """
-        self._store = observed(self._store)
+        self._outage.observer = observer
 
     @property
     def is_away(self) -> bool:
@@ -206,6 +235,8 @@ class WatchedStore(Store):
         work = self._store.add_task(row, seconds=seconds, quota=quota)
         added = await _watched(self._outage, "add_task", work, bool)
         self._contact.worked(wrote=added)
+        if added and self._outage.observer is not None:
+            self._outage.observer.added(row)
         return added
 
     @override
@@ -226,7 +257,10 @@ class WatchedStore(Store):
     @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         work = self._store.change_task(row, seconds=seconds, **changes)
-        return await self._in_touch("change_task", work, bool)
+        changed = await self._in_touch("change_task", work, bool)
+        if changed is not None and self._outage.observer is not None:
+            self._outage.observer.changed(row, changed)
+        return changed
 
     @override
     async def claim_tasks(
