@@ -56,7 +56,9 @@ OPTIONS = COMMAND_PREFIX.removesuffix("_")
 @click.option("--access-log", is_flag=True, help="Log each request of the web server, too.")
 @takes_log_options("info")
 def run(app: str, app_dir: str, log_format: Format, log_level: str, access_log: bool, **options: Any) -> None:
-    """Serve MODULE:APP over HTTP: an MRTRServer, or an ASGI application in which one is mounted.
+    """Serve MODULE:APP over HTTP.
+
+    It is an MRTRServer, or an ASGI application in which one is mounted.
 
     Each option has a variable, such as MRTR_RUN_PORT for --port, and MODULE:APP has MRTR_APP. It takes over the socket
     that systemd passes (LISTEN_FDS).

@@ -1,10 +1,12 @@
 """The files of `examples/deploy` are what the programs that read them expect, and their times fit together."""
 
+import asyncio
 import configparser
 import importlib.util
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -137,6 +139,15 @@ class TestSystemd:
 
 
 class TestLambda:
+    @pytest.fixture(autouse=True)
+    def loop(self) -> Iterator[None]:
+        """An event loop for Mangum, which would make one and never close it."""
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        yield
+        asyncio.set_event_loop(None)
+        loop.close()
+
     @pytest.fixture
     def function(self) -> ModuleType:
         """The module, as the runtime of Lambda imports it."""

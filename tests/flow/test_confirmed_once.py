@@ -464,7 +464,7 @@ class TestWithoutASharedStore:
         assert EFFECTS == ["paid"] * 3, "within the process, each once"
 
     async def test_nothing_is_said_where_it_is_shared(self, store: Watched, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "mrtr_server")
+        caplog.set_level(logging.WARNING, "mrtr_server")
         await (await asked(serving(store))).answer(confirm=yes)
         assert caplog.text == ""
 

@@ -862,6 +862,7 @@ class TestListening:
         async with Listener(server, [flow.task], "") as listener:
             assert listener.agreed == [flow.task]
             await flow.wait()
+            await listener.until("input_required")  # or it might see the row only when that is over
             await flow.answer(login={"name": "Ann"})
             await listener.until("completed")
         *before, last = listener.told
