@@ -7,6 +7,8 @@ _time, _ahead = time.time, float(os.environ.get("CLOCK_AHEAD", "0"))
 if _ahead:
     time.time = lambda: _time() + _ahead  # before anybody has taken it over
 
+import asyncio  # noqa: E402
+
 from mrtr_server import Context, MRTRServer  # noqa: E402
 
 from .models import Login  # noqa: E402
@@ -27,6 +29,13 @@ async def pay(ctx: Context) -> str:
     """Need the store."""
     await ctx.confirm("Pay?")
     return "paid"
+
+
+@app.tool
+async def wait(seconds: float) -> str:
+    """Wait, and leave the event loop to others."""
+    await asyncio.sleep(seconds)
+    return "over"
 
 
 @app.tool

@@ -2,7 +2,7 @@
 
 import os
 
-from mrtr_server import Context, JWTAuth, Limits, MRTRServer
+from mrtr_server import Context, JWTAuth, Limits, MRTRServer, RateLimits
 
 from .models import Login
 
@@ -10,7 +10,14 @@ app = MRTRServer(
     "issued",
     auth=JWTAuth(os.environ["ISSUER"], audience=os.environ["AUDIENCE"]),
     limits=Limits(stored_tasks=40, stored_states=300, listeners=20),  # of which one caller may have a tenth
+    rate_limits=RateLimits(per_flow="1000/minute"),
 )
+
+
+@app.tool(rate_limit="3/minute")
+async def search(ctx: Context) -> str:
+    """Find nothing, a few times."""
+    return f"nothing for {ctx.user.identity}"
 
 
 @app.tool

@@ -297,3 +297,11 @@ class TestAReplica:
         server.process.process.send_signal(signal.SIGCONT)
         settle(server, "This process did not run for")
         assert "suspended or has too much to do" in server.line("This process did not run for")
+
+    def test_has_too_much_to_do(self, start: Start) -> None:
+        server = start(MRTR_LIMITS_MAX_CONCURRENCY="1", MRTR_LIMITS_MAX_QUEUE="1")
+        with ThreadPoolExecutor(3 * TIMES) as threads:
+            replies = list(threads.map(lambda _: server.send("wait", {"seconds": 1}), range(3 * TIMES)))
+        turned_away = [reply for reply in replies if reply.status == 503 or "requestState" in reply.message["result"]]
+        assert len(turned_away) >= TIMES
+        assert "Limits(max_concurrency=...)" in server.line("Overloaded: ")

@@ -213,3 +213,15 @@ def test_scopes_are_those_of_the_token_of_the_request(site: Site) -> None:
 def test_a_token_for_another_server_is_worth_nothing_here(site: Site) -> None:
     token = site.issuer.mint("https://other.example.com/mcp", subject="alice")
     assert Client(site.urls[0], token=token).request("tools/list", {}).status == 401
+
+
+def test_a_rate_that_one_user_has_used_up_leaves_the_other_theirs(site: Site) -> None:
+    """It is counted in each process here; `tests/rates` has one count for all replicas."""
+
+    def search(user: str, client: str = "desk") -> tuple[int, str]:
+        reply = site.client(0, user, client).request("tools/call", {"name": "search", "arguments": {}})
+        return reply.status, "" if "error" in reply.message else reply.text
+
+    assert [search("alice") for _ in range(3)] == [(200, "nothing for alice")] * 3
+    assert search("alice", "phone") == (429, ""), "it is hers, whatever client she uses"
+    assert search("bob") == (200, "nothing for bob")
