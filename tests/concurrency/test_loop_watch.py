@@ -21,13 +21,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_watch, "TOLD_SECONDS", 0.3)
 
 
-def watchers() -> int:
-    return sum(thread.name == "mrtr_server loop watch" for thread in threading.enumerate())
-
-
-def wait_for_watchers(count: int) -> None:
-    gc.collect()  # loops that nobody closed
-    wait_until(lambda: watchers() == count, f"{count} watches")
+def watchers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "mrtr_server loop watch"}
 
 
 def test_the_line_that_blocks_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -61,15 +56,14 @@ def test_a_loop_that_is_run_piece_by_piece_does_not_stand_still(caplog: pytest.L
 
 
 def test_a_watch_ends_with_its_loop_and_does_not_keep_it() -> None:
-    wait_for_watchers(0)  # those of tests before
+    before = watchers()  # that of the test kit, whose loop stays as long as its thread
 
-    async def begin() -> "weakref.ref[asyncio.AbstractEventLoop]":
+    async def begin() -> tuple["weakref.ref[asyncio.AbstractEventLoop]", set[threading.Thread]]:
         watch_loop()
-        assert watchers() == 1
-        return weakref.ref(asyncio.get_running_loop())
+        return weakref.ref(asyncio.get_running_loop()), watchers() - before
 
-    loop = asyncio.run(begin())
-    wait_for_watchers(0)
+    loop, (watcher,) = asyncio.run(begin())
+    wait_until(lambda: not watcher.is_alive(), "the end of the watch")
     gc.collect()
     assert loop() is None
 
