@@ -176,6 +176,7 @@ class RateLimiter:
                 "The storage of the rate limits is away; until it is back, %s. Check RateLimits(storage=...)",
                 rule,
                 why=str(error),
+                fields={"event": "rate_storage_away"},
             )
 
     def _note_return(self) -> None:
