@@ -53,7 +53,7 @@ class Dropped(SpanExporter):
 
 class ToNowhere(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        json.dumps({"message": record.getMessage(), **record.fields})  # type: ignore[attr-defined]
+        json.dumps({"message": record.getMessage(), **getattr(record, "fields", {})})
 
 
 def server(telemetry: OpenTelemetry | bool, metrics: str | None = None) -> MRTRServer:
