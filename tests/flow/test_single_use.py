@@ -38,6 +38,7 @@ from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Reply, accept, decline, no, yes
 
+from ..support.databases import freeze
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
 from ..support.flows import AsyncFlow, is_state_only
@@ -1430,12 +1431,14 @@ class TestOfTwoReplicas:
         assert fleet.pay(1, other).error.message == InvalidRequestState.MESSAGE
         assert len(fleet.ledger("mailed")) == 1
 
-    def test_one_that_was_frozen_begins_nothing_more_and_gives_what_the_other_recorded(self, fleet: Fleet) -> None:
+    def test_one_that_was_frozen_begins_nothing_more_and_gives_what_the_other_recorded(
+        self, fleet: Fleet, tmp_path: Path
+    ) -> None:
         state = fleet.ask()
         fleet.hold()
         frozen = fleet.begin(0, state)
         fleet.wait_for("begin")
-        os.kill(fleet.servers[0].process.pid, signal.SIGSTOP)
+        freeze(fleet.servers[0].process.pid, tmp_path / "store.db")
         other = fleet.begin(1, state)
         fleet.wait_for("begin", 2)
         fleet.go_on()

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -98,6 +98,20 @@ class PostgreSQL:
         finally:
             for process in processes:
                 os.kill(process, signal.SIGCONT)
+
+
+def freeze(process: int, file: Path) -> None:
+    """Freeze a process while it writes nothing to a file of SQLite: in the middle of that, nobody else could write.
+
+    Args:
+        process: its id.
+        file: the database.
+    """
+    with closing(sqlite3.connect(file, isolation_level=None, timeout=10)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        os.kill(process, signal.SIGSTOP)
+        _wait_until_stopped(process)
+        connection.execute("ROLLBACK")
 
 
 def _wait_until_stopped(process: int) -> None:

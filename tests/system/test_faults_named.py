@@ -21,7 +21,7 @@ import pytest
 
 from mrtr_server.testing import Client, Reply
 
-from ..support.databases import PostgreSQL
+from ..support.databases import PostgreSQL, freeze
 from ..support.fleet import fleet
 from ..support.serving import KEYS, Process, in_process, started, wait_until
 from ..support.wire import JSON
@@ -219,7 +219,7 @@ class TestAWorker:
             with processes.held():
                 task = client.start("work", parts=2)
                 processes.wait_for("part")
-                frozen.process.send_signal(signal.SIGSTOP)
+                freeze(frozen.process.pid, tmp_path / "tasks.db")
                 killed = processes.worker()
                 processes.wait_for("part", 2)  # it took the task over
                 killed.process.kill()
