@@ -25,6 +25,14 @@ def running_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether this thread runs an event loop, and it is this one."""
+    try:
+        return running_loop() is loop
+    except RuntimeError:
+        return False
+
+
 def running_task() -> "asyncio.Task[Any]":
     """Return the running task; there has to be one."""
     return asyncio.current_task(running_loop())  # type: ignore[return-value]

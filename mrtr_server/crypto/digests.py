@@ -62,6 +62,6 @@ def digest(value: Any) -> str:
     return digest_bytes(canonical(value))
 
 
-def digest_texts(*texts: str) -> str:
-    """Return a digest of several texts, which tells where one ends and the next one begins."""
-    return digest_bytes(to_json(texts))
+def digest_parts(*parts: str | int) -> str:
+    """Return a digest of texts and numbers, in which it counts where one ends and the next one begins."""
+    return digest_bytes(to_json(parts))

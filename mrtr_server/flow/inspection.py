@@ -7,7 +7,7 @@ from pydantic_core import from_json
 from ..crypto.codec import SealedCodec
 from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, kind_of
 from .journal import BINDINGS, UNSET, Journal
 
 
@@ -40,8 +40,8 @@ def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
         "rounds": journal.rounds,
         "handed over without a question": journal.state_only,
         "redeemed once": journal.single_use,
-        "asked": {key: _kind(question) for key, question in journal.asked.items()},
-        "answered": {key: [_kind(question) for question in answers] for key, answers in journal.answers.items()},
+        "asked": {key: kind_of(question) for key, question in journal.asked.items()},
+        "answered": {key: [kind_of(question) for question in answers] for key, answers in journal.answers.items()},
         "steps": {key: step.function for key, step in journal.steps.items()},
         "has state of the handler": journal.state is not UNSET,
     }
@@ -50,11 +50,6 @@ def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
         described["results of steps"] = {key: step.result for key, step in journal.steps.items()}
         described["state of the handler"] = None if journal.state is UNSET else journal.state
     return described
-
-
-def _kind(question: str) -> str:
-    """Return the kind of a question, with which its digest begins."""
-    return question.partition(".")[0]
 
 
 def utc_time(seconds: float) -> str:

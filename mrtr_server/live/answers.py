@@ -11,13 +11,13 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ..crypto.bound_codec import BoundCodec, row_codec
-from ..crypto.digests import digest, digest_texts
+from ..crypto.digests import digest, digest_parts
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Change, Question, Subscription
-from ..protocol.sessions import owner_of
+from ..protocol.sessions import OwnerPlaces
 from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quotas
@@ -75,7 +75,7 @@ class Answers:
         self._ids = BoundCodec(ring, "live ask")
         self._codec = row_codec(ring, LIVE_ANSWER, in_memory=store.in_memory)
         self._audience = audience
-        self._nobodys_place = to_json([audience, owner_of(None)])
+        self._places = OwnerPlaces(audience)
         self._store = store
         self._fanout = fanout
         self._is_told_here = type(fanout) is InProcessFanout
@@ -104,7 +104,7 @@ class Answers:
         fields: list[Any] = [asked.round, asked.key, asked.expires]
         if asked.asker:
             fields += [asked.asker, asked.at]
-        place = self._place(principal)
+        place = self._places.of(principal)
         id = f"{asked.key}.{self._ids.seal(place, to_json(fields))}"
         self._sealed_here[id] = place, asked
         return id
@@ -127,12 +127,13 @@ class Answers:
             return None
         if (known := self._sealed_here.get(id)) is not None:  # as nearly always in one process
             place, asked = known
-            return asked if compare_digest(place, self._place(principal)) else None
+            return asked if compare_digest(place, self._places.of(principal)) else None
         key, _, sealed = id.rpartition(".")
         try:
-            asked = Asked(*from_json(self._ids.unseal(self._place(principal), sealed, "belongs to another principal")))
+            payload = self._ids.unseal(self._places.of(principal), sealed, "belongs to another principal")
         except InvalidRequestState:
             return None
+        asked = Asked(*from_json(payload))
         return asked if asked.key == key else None
 
     def elicitation(self, round: str, key: str, question: Question) -> str:
@@ -238,10 +239,7 @@ class Answers:
         return asked.row or self._row(asked.round, asked.key)
 
     def _row(self, round: str, key: str) -> str:
-        return digest_texts("live answer", self._audience, round, key)
-
-    def _place(self, principal: Principal | None) -> bytes:
-        return self._nobodys_place if principal is None else to_json([self._audience, owner_of(principal)])
+        return digest_parts("live answer", self._audience, round, key)
 
 
 def _answer_place(id: str) -> bytes:

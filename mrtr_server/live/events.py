@@ -17,7 +17,7 @@ from ..crypto.purposes import LIVE_EVENT
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import JSON, Question
-from ..protocol.sessions import Session, owner_of
+from ..protocol.sessions import OwnerPlaces, Session
 from ..storage.base import Store
 from ..storage.quotas import ANY, Quota, Quotas
 
@@ -137,15 +137,14 @@ class EventIds:
     def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._codec = BoundCodec(ring, "live event")
         self._rows = BoundCodec(ring, LIVE_EVENT)
-        self._audience = audience
-        self._nobodys_place = to_json([audience, owner_of(None)])
+        self._places = OwnerPlaces(audience)
         self._store = store
         self._quotas = quotas
         self._clock = clock
 
     def seal(self, event: Event, principal: Principal | None) -> SealedEvent:
         """Return the id of an event. What is too long for a header must be kept before the id is good; see `keep`."""
-        payload, place = dump_event(event), self._place(principal)
+        payload, place = dump_event(event), self._places.of(principal)
         id = self._codec.seal(place, payload)
         if len(id) <= LONGEST_ID:
             return SealedEvent(id, len(event.questions))
@@ -180,7 +179,7 @@ class EventIds:
         sent, _, questions = place_in_round.partition(_OF)
         if len(sealed) > LONGEST_ID or not (_is_number(sent) and _is_number(questions)):
             return None
-        place = self._place(principal)
+        place = self._places.of(principal)
         try:
             payload = self._codec.unseal(place, sealed, "belongs to another principal")
         except InvalidRequestState:
@@ -197,9 +196,6 @@ class EventIds:
                 raise StoreUnavailable(f"An event of a stream can't be unsealed: {refused.reason}") from None
             _, *parts = from_json(payload)
         return replace(load_event(parts), sent=int(sent))
-
-    def _place(self, principal: Principal | None) -> bytes:
-        return self._nobodys_place if principal is None else to_json([self._audience, owner_of(principal)])
 
 
 def last_id() -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic_core import to_json
 
 from ..concurrency.running import running_task
-from ..crypto.digests import digest_bytes
+from ..crypto.digests import digest_parts
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
 from ..logs.failures import report_outage
 from ..protocol.callers import Principal
@@ -383,4 +383,4 @@ def _key(call: Call) -> tuple[str, str | int]:
 
 
 def _cancellation(session: str, request_id: str | int) -> Change:
-    return Change("cancelled", digest_bytes(to_json(["live cancellation", session, request_id])))
+    return Change("cancelled", digest_parts("live cancellation", session, request_id))

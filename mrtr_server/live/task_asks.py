@@ -8,7 +8,7 @@ from ..crypto.bound_codec import BoundCodec
 from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState
 from ..protocol.callers import Principal
-from ..protocol.sessions import owner_of
+from ..protocol.sessions import OwnerPlaces
 
 _LONGEST_ID = 2_048
 """Characters of the id of a question."""
@@ -39,11 +39,11 @@ class TaskAsks:
 
     def __init__(self, ring: KeyRing, audience: str) -> None:
         self._codec = BoundCodec(ring, "live ask of a task")
-        self._audience = audience
+        self._places = OwnerPlaces(audience)
 
     def seal(self, asked: AskedByTask, principal: Principal | None) -> str:
         """Return the id of the request that asks."""
-        sealed = self._codec.seal(self._place(principal), to_json([asked.task, asked.key, asked.session]))
+        sealed = self._codec.seal(self._places.of(principal), to_json([asked.task, asked.key, asked.session]))
         return f"{asked.key}.{sealed}"
 
     def open(self, id: str, principal: Principal | None) -> AskedByTask | None:
@@ -52,11 +52,8 @@ class TaskAsks:
             return None
         key, _, sealed = id.rpartition(".")
         try:
-            payload = self._codec.unseal(self._place(principal), sealed, "belongs to another principal")
+            payload = self._codec.unseal(self._places.of(principal), sealed, "belongs to another principal")
         except InvalidRequestState:
             return None
         asked = AskedByTask(*from_json(payload))
         return asked if asked.key == key else None
-
-    def _place(self, principal: Principal | None) -> bytes:
-        return to_json([self._audience, owner_of(principal)])

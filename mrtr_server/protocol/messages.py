@@ -70,7 +70,7 @@ _ACTIONS = frozenset({"accept", "decline", "cancel"})
 
 
 def kind_of(question: str) -> str:
-    """Return the kind of a question, by its digest."""
+    """Return the kind of a question, with which its digest begins."""
     return question.partition(".")[0]
 
 

@@ -56,6 +56,22 @@ def owner_of(principal: Principal | None) -> str:
     return "" if principal is None else digest([principal.issuer, principal.subject, principal.client_id])
 
 
+class OwnerPlaces:
+    """The places that ids are sealed for: each belongs to one server, and to who was asked there; see `BoundCodec`.
+
+    Args:
+        audience: the server.
+    """
+
+    def __init__(self, audience: str) -> None:
+        self._audience = audience
+        self._nobodys = to_json([audience, owner_of(None)])
+
+    def of(self, principal: Principal | None) -> bytes:
+        """Return the place of what belongs to a principal; None for requests without authentication."""
+        return self._nobodys if principal is None else to_json([self._audience, owner_of(principal)])
+
+
 class Sessions:
     """Makes session ids, and opens them.
 
@@ -69,7 +85,7 @@ class Sessions:
 
     def __init__(self, ring: KeyRing, audience: str, clock: Callable[[], float] = time.time) -> None:
         self._codec = BoundCodec(ring, "live session")
-        self._audience = audience
+        self._places = OwnerPlaces(audience)
         self._clock = clock
         self._opened: dict[tuple[bytes, Principal | None], Session] = {}
 
@@ -87,7 +103,7 @@ class Sessions:
         )
         issued = self._clock()
         payload = to_json([version, kept.capabilities, kept.info, issued])
-        id = self._codec.seal(self._place(principal), payload).encode()
+        id = self._codec.seal(self._places.of(principal), payload).encode()
         if len(id) > _LONGEST_ID:  # of a name in an alphabet whose characters take many bytes
             return self.begin(version, Client(capabilities=client.capabilities), principal)
         self._remember(id, principal, Session(version, kept, issued, digest_bytes(id)))
@@ -108,7 +124,7 @@ class Sessions:
         session = self._opened.get((id, principal))
         if session is None:
             try:
-                payload = self._codec.unseal(self._place(principal), id, "belongs to another principal")
+                payload = self._codec.unseal(self._places.of(principal), id, "belongs to another principal")
             except InvalidRequestState:
                 return NO_SESSION
             version, capabilities, info, issued = from_json(payload)
@@ -121,9 +137,6 @@ class Sessions:
         if len(self._opened) > _REMEMBERED:
             with suppress(RuntimeError, KeyError):  # another thread is at it
                 del self._opened[next(iter(self._opened))]
-
-    def _place(self, principal: Principal | None) -> bytes:
-        return to_json([self._audience, owner_of(principal)])
 
 
 def _known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:

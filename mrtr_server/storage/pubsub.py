@@ -6,7 +6,7 @@ from contextlib import suppress
 from threading import RLock
 from typing import Protocol
 
-from ..concurrency.running import running_loop
+from ..concurrency.running import running_loop, runs_here
 from ..crypto.digests import digest_bytes
 from ..protocol.messages import Change, Subscription
 
@@ -110,7 +110,7 @@ class Listener:
 
     def notify(self, change: Change) -> None:
         """Note a change. May be called from any thread."""
-        if self._is_on_loop():
+        if runs_here(self._loop):  # without a wake-up through the kernel
             self._add(change)
             return
         try:
@@ -140,15 +140,8 @@ class Listener:
         """End the subscription."""
         self._closed = True
         self._forget(self)
-        if self._is_on_loop():
+        if runs_here(self._loop):
             self._wake()
             return
         with suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._wake)
-
-    def _is_on_loop(self) -> bool:
-        """Return whether this thread runs the loop, which then needs no wake-up through the kernel."""
-        try:
-            return running_loop() is self._loop
-        except RuntimeError:
-            return False

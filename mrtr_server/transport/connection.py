@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from starlette.types import Receive, Scope, Send
 
+from ..concurrency.running import runs_here
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.all_dialects import Dialect
@@ -84,11 +85,7 @@ class Connection(ResponseWriter):
             return NOTHING
         if not (data := self.dialect.note(note)):
             return NOTHING
-        try:
-            on_loop = asyncio.get_running_loop() is self.loop
-        except RuntimeError:
-            on_loop = False
-        if not on_loop:  # a plain `def` in its thread
+        if not runs_here(self.loop):  # a plain `def` in its thread
             self.loop.call_soon_threadsafe(self._add, note, data)
             return NOTHING
         return self._add(note, data)

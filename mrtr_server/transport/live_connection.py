@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from pydantic_core import from_json
 
+from ..concurrency.running import runs_here
 from ..errors import StoreUnavailable
 from ..live.events import NONE_YET, Event, Origin, last_id
 from ..live.live_calls import LiveCalls
@@ -303,11 +304,7 @@ class LiveConnection(Connection):
 
     def _send_away(self, note: ComeBack) -> Awaitable[None]:
         """Close the stream before there is a response; the client comes back for that, as if it had left."""
-        try:
-            on_loop = asyncio.get_running_loop() is self.loop
-        except RuntimeError:
-            on_loop = False
-        if not on_loop:
+        if not runs_here(self.loop):
             self.loop.call_soon_threadsafe(self._send_away, note)
             return NOTHING
         if self._looking is not None:  # what is held back goes first

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ..concurrency.running import runs_here
 from ..live.events import NONE_YET, Origin
 from ..live.session_states import DEFAULT_LEVEL
 from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
@@ -110,11 +111,7 @@ class StdioRequest:
         data = self.dialect.note(note)
         if not data:
             return NOTHING
-        try:
-            on_loop = asyncio.get_running_loop() is self.loop
-        except RuntimeError:
-            on_loop = False
-        if not on_loop:  # a plain `def` in its thread
+        if not runs_here(self.loop):  # a plain `def` in its thread
             self.loop.call_soon_threadsafe(self._send, note, data)
             return NOTHING
         self._send(note, data)
