@@ -1,5 +1,6 @@
 """Fixtures that all tests share. What they hand out is in the package `support`."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,6 +50,14 @@ def anyio_backend() -> str:
 def no_effects() -> None:
     """Begin each test with nothing done; see `support/effects.py`."""
     EFFECTS.clear()
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without settings of the machine, also in the processes that the test starts."""
+    for name in list(os.environ):
+        if name.startswith("MRTR_") or name == "WEB_CONCURRENCY":
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session", autouse=True)

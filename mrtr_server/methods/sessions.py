@@ -23,6 +23,9 @@ _MOST_TASKS = 1_000
 
 _LISTS = (Change("tools"), Change("prompts"), Change("resources"))
 
+_OF_STREAMS = frozenset({"session", "stream"})
+"""Kinds of changes that are for the streams of a session, and not for its client."""
+
 
 class SessionRequests:
     """Serves what concerns a session.
@@ -186,18 +189,18 @@ class SessionChanges:
             heard, self._left = self._left or await self._changes.next(), []
             if not heard:
                 return []
-            if told := [change for change in heard if self._tells(change)]:
+            for change in heard:  # all of them first: a batch is not in the order in which it was published
+                self._note(change)
+            told = [change for change in heard if change.kind not in _OF_STREAMS]
+            if told and (self._stream is None or self._stream.tells):
                 return told
 
-    def _tells(self, change: Change) -> bool:
-        """Note what concerns the session and its streams; return whether the client is to be told of a change."""
+    def _note(self, change: Change) -> None:
+        """Note what concerns the session and its streams."""
         if change.kind == "session":
             self._is_stale = True
         elif change.kind == "stream" and self._stream is not None:
             self._stream.hear(change.note)
-        else:
-            return self._stream is None or self._stream.tells
-        return False
 
     def close(self) -> None:
         """End the subscription. Safe to call twice."""

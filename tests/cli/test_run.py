@@ -21,30 +21,35 @@ from mrtr_server.cli.web_servers import inherited_socket, most_connections
 from mrtr_server.errors import SetupError
 from mrtr_server.transport import bounded_protocol
 
-from ..support.serving import KEYS, ROOT, TIMEOUT, Process, in_thread, wait_until
+from ..support.serving import (
+    KEYS,
+    ROOT,
+    TIMEOUT,
+    Process,
+    end,
+    free_ports,
+    in_thread,
+    is_ready,
+    wait_until,
+    without_settings,
+)
 from ..support.wire import Wire
 
 pytestmark = pytest.mark.processes
 
 APP = "tests.support.several_app:app"
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("MRTR_")} | more
+COMMAND = [str(Path(sys.executable).with_name("mrtr-server")), "run"]
 
 
 @contextmanager
 def running(log: Path, *options: str, **variables: str) -> Iterator[Process]:
     """Run the command on a free port, and wait until it is ready."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    (port,) = free_ports(1)
     with log.open("wb") as output:
-        command = [str(Path(sys.executable).with_name("mrtr-server")), "run", *options]
         process = subprocess.Popen(
-            command,
+            [*COMMAND, *options],
             cwd=ROOT,
-            env=environment(MRTR_RUN_PORT=str(port), MRTR_KEYS=KEYS, **variables),
+            env=without_settings(MRTR_RUN_PORT=str(port), MRTR_KEYS=KEYS, **variables),
             stdout=output,
             stderr=output,
         )
@@ -52,22 +57,13 @@ def running(log: Path, *options: str, **variables: str) -> Iterator[Process]:
 
     def ready() -> bool:
         assert process.poll() is None, server.text
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5, trust_env=False).status_code == 200
-        except httpx.TransportError:
-            return False
+        return is_ready(port)
 
     try:
         wait_until(ready, "the server")
         yield server
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(process)
 
 
 def test_it_serves_and_logs_json_from_info_on_and_drains(tmp_path: Path) -> None:
@@ -91,17 +87,12 @@ def test_granian_serves_the_same(tmp_path: Path) -> None:
             assert wire.call("who").text.isdigit()
 
 
+@pytest.mark.usefixtures("no_settings")
 class TestRefusals:
-    @pytest.fixture(autouse=True)
-    def nothing_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Begin without settings of the machine."""
-        for name in [*(name for name in os.environ if name.startswith("MRTR_")), "WEB_CONCURRENCY"]:
-            monkeypatch.delenv(name, raising=False)
-
     def refused(self, *arguments: str, **variables: str) -> str:
-        command = [str(Path(sys.executable).with_name("mrtr-server")), "run", *arguments]
+        environment = without_settings(**variables)
         done = subprocess.run(
-            command, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, timeout=TIMEOUT
+            [*COMMAND, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT
         )
         assert done.returncode == 1, done.stderr
         return done.stderr

@@ -1,7 +1,6 @@
 """Settings come from the environment where the code does not give them, and mistakes in it are told."""
 
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,10 +18,8 @@ RING = [bytes(32)]
 
 
 @pytest.fixture(autouse=True)
-def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin without settings of the machine."""
-    for name in [name for name in os.environ if name.startswith("MRTR_")]:
-        monkeypatch.delenv(name)
+def nothing_told(no_settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without settings, and without a warning about any."""
     monkeypatch.setattr(environment, "_told", set())
 
 
@@ -144,6 +141,5 @@ class TestMistakes:
 
 def test_nothing_is_loaded_for_it_where_nothing_is_set() -> None:
     code = "import sys; from mrtr_server import MRTRServer; MRTRServer('x'); print('pydantic_settings' in sys.modules)"
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("MRTR_")}
-    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -2,17 +2,15 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
-from ..support.serving import KEYS, ROOT, TIMEOUT, Process, wait_until
+from ..support.serving import KEYS, ROOT, TIMEOUT, Process, free_ports, is_ready, wait_until, without_settings
 from ..support.wire import Wire
 
 APP = "tests.support.several_app:app"
@@ -31,15 +29,12 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
 @contextmanager
 def serving(server: str, workers: int, log: Path, *arguments: str, **environment: str) -> Iterator[Process]:
     """Run a web server with so many workers; give its process at once."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("MRTR_")}
+    (port,) = free_ports(1)
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", *COMMANDS[server](str(port), str(workers)), *arguments],
             cwd=ROOT,
-            env=variables | environment,
+            env=without_settings(**environment),
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -58,10 +53,7 @@ def serving(server: str, workers: int, log: Path, *arguments: str, **environment
 def answers(server: Process) -> bool:
     """Return whether a server is ready."""
     assert server.process.poll() is None, server.text
-    try:
-        return httpx.get(f"http://127.0.0.1:{server.port}/ready", timeout=2).status_code == 200
-    except httpx.TransportError:
-        return False
+    return is_ready(server.port)
 
 
 def worker_of(server: Process) -> str:

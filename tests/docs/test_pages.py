@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ import pytest
 
 from mrtr_server import Limits
 from mrtr_server.testing import Client, yes
+
+from ..support.serving import free_ports
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -130,12 +131,6 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def running(command: str, cwd: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server's command, as the README has it, on a free port, until the block is left."""
@@ -174,7 +169,7 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
     printed = [json.loads(re.sub(r"\n\s*", "", block)) for block in blocks(ROOT / "README.md", "json")]
     assert len(calls) == len(printed) == 2
     assert "$state" in calls[1]
-    port = free_port()
+    (port,) = free_ports(1)
 
     def type_in(*lines: str) -> tuple[Any, Any]:
         """Type both commands into one shell; give what each of them printed."""
@@ -193,7 +188,7 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
 
 def test_the_first_tool_answers_the_packages_own_client_as_printed(readme_app: Path) -> None:
     (call,) = (block for block in blocks(ROOT / "README.md", "sh") if "mrtr_server.testing" in block)
-    port = free_port()
+    (port,) = free_ports(1)
     with running("uvicorn weather:app", readme_app, port):
         shown = call.replace("localhost:8000", f"127.0.0.1:{port}")
         command = ["bash", "-c", shown]
@@ -203,7 +198,7 @@ def test_the_first_tool_answers_the_packages_own_client_as_printed(readme_app: P
 
 def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Path) -> None:
     (command,) = (block for block in blocks(ROOT / "README.md", "sh") if "--workers" in block)
-    port = free_port()
+    (port,) = free_ports(1)
     with running(command.strip(), readme_app, port):
         client = Client(f"http://127.0.0.1:{port}/mcp", era="sep-draft")
         for _ in range(12):  # each request on a connection of its own, so to any of the workers

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
-from starlette.requests import HTTPConnection
 
 from mrtr_server import InProcessStore, KeyRing, Limits, MRTRServer
 from mrtr_server.crypto.codec import SealedCodec
@@ -28,6 +26,7 @@ from ..support.effects import EFFECTS
 from ..support.handshake import Handshake
 from ..support.live_app import register
 from ..support.serving import in_thread
+from ..support.users import Bearer
 from .conftest import Connect
 from .test_asks import text
 
@@ -60,18 +59,10 @@ def test_a_codec_of_ones_own_protects_the_journal_of_an_open_call(connect: Conne
 JANE, JOHN = Principal("jane"), Principal("john")
 
 
-class Named(AuthenticationBackend):
-    """Believes who one says one is."""
-
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        name = conn.headers.get("authorization", "")
-        return (AuthCredentials(), SimpleUser(name)) if name else None
-
-
 @contextmanager
 def two_users(**options: Any) -> Iterator[tuple[Handshake, Handshake]]:
     """Serve two users, each in a session of their own."""
-    app = register(MRTRServer("live", keys=[bytes(32)], auth=Named(), **options))
+    app = register(MRTRServer("live", keys=[bytes(32)], auth=Bearer(), **options))
     with ExitStack() as stack:
         url = f"http://127.0.0.1:{stack.enter_context(in_thread(app))}/mcp"
         clients = [Handshake([url], headers={"Authorization": name}) for name in ("jane", "john")]

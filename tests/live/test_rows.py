@@ -16,8 +16,8 @@ from mrtr_server.storage.quotas import ANY, Quota, Quotas
 from ..support.handshake import Handshake
 from ..support.live_app import GATE, register
 from ..support.serving import in_thread, wait_until
+from ..support.users import Bearer
 from .test_asks import text
-from .test_ids import Named
 
 JANE = Quotas(KeyRing([bytes(32)]), Limits()).of(Principal("jane"))
 
@@ -52,7 +52,7 @@ class Recording(InProcessStore):
 def serving() -> Iterator[tuple[Recording, Handshake]]:
     """Serve a user whose rows are noted."""
     store = Recording()
-    app = register(MRTRServer("live", keys=[bytes(32)], auth=Named(), store=store))
+    app = register(MRTRServer("live", keys=[bytes(32)], auth=Bearer(), store=store))
     with in_thread(app, wait=False) as port:
         client = Handshake([f"http://127.0.0.1:{port}/mcp"], headers={"Authorization": "jane"})
         client.begin()

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
-from starlette.requests import HTTPConnection
 
 from mrtr_server import Limits
 
@@ -16,6 +14,7 @@ from ..support import live_tasks_app
 from ..support.effects import EFFECTS
 from ..support.handshake import OLDER, Handshake
 from ..support.live_app import GATE
+from ..support.users import Bearer
 from ..support.wire import PREFIX, Reply
 from .conftest import Connect
 from .test_asks import SAMPLED, text
@@ -24,14 +23,6 @@ JSON = dict[str, Any]
 RELATED, IMMEDIATE = PREFIX + "related-task", PREFIX + "model-immediate-response"
 METHODS = ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel"]
 OPEN = {"working", "input_required"}
-
-
-class Named(AuthenticationBackend):
-    """Believes who one says one is."""
-
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        name = conn.headers.get("authorization", "")
-        return (AuthCredentials(), SimpleUser(name)) if name else None
 
 
 @pytest.fixture
@@ -412,7 +403,7 @@ class TestWaiting:
     def test_one_caller_has_a_share_of_the_streams(
         self, studio: Callable[..., Handshake], gate: threading.Event
     ) -> None:
-        app = {"auth": Named(), "limits": Limits(held_streams=1, caller_share=1.0)}
+        app = {"auth": Bearer(), "limits": Limits(held_streams=1, caller_share=1.0)}
         client = studio(app=app, headers={"Authorization": "ann"})
         task = client.task("wait")
         with client.result_of(task):
@@ -484,7 +475,7 @@ class TestElsewhere:
 
 class TestWhoseTheyAre:
     def test_to_another_user_a_task_does_not_exist(self, studio: Callable[..., Handshake]) -> None:
-        ann = studio(app={"auth": Named()}, headers={"Authorization": "ann"})
+        ann = studio(app={"auth": Bearer()}, headers={"Authorization": "ann"})
         bob = Handshake(ann.urls, headers={"Authorization": "bob"})
         bob.begin()
         task = ann.task("greet")
@@ -499,7 +490,7 @@ class TestWhoseTheyAre:
         bob.close()
 
     def test_a_user_has_them_in_every_session(self, studio: Callable[..., Handshake]) -> None:
-        ann = studio(app={"auth": Named()}, headers={"Authorization": "ann"})
+        ann = studio(app={"auth": Bearer()}, headers={"Authorization": "ann"})
         task = ann.task("count")
         later = Handshake(ann.urls, headers={"Authorization": "ann"})
         later.begin()
@@ -585,7 +576,7 @@ class TestNotifications:
             assert (message["params"]["taskId"], message["params"]["status"]) == (task["taskId"], "input_required")
 
     def test_another_user_hears_nothing(self, studio: Callable[..., Handshake]) -> None:
-        ann = studio(app={"auth": Named()}, headers={"Authorization": "ann"})
+        ann = studio(app={"auth": Bearer()}, headers={"Authorization": "ann"})
         bob = Handshake(ann.urls, headers={"Authorization": "bob"})
         bob.begin()
         with bob.listen() as stream:

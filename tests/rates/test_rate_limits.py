@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
-from starlette.requests import HTTPConnection
 
 from mrtr_server import Caller, Context, MRTRServer, RateLimits, SetupError
 from mrtr_server.methods.dispatcher import Dispatcher
@@ -18,20 +16,13 @@ from ..support.handshake import Handshake, handshakes
 from ..support.models import Login
 from ..support.serving import in_thread
 from ..support.stdio import over_pipes
+from ..support.users import Bearer
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
 
 ADA = {"name": "ada"}
 HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26")
-
-
-class Bearer(AuthenticationBackend):
-    """Takes the name of a user for a token."""
-
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        token = conn.headers.get("authorization", "").removeprefix("Bearer ")
-        return (AuthCredentials(), SimpleUser(token)) if token else None
 
 
 class Site:

@@ -8,24 +8,15 @@ from typing import Any
 
 import pytest
 import redis as redis_client
-from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
-from starlette.requests import HTTPConnection
 
 from mrtr_server import MRTRServer, RateLimits
 from mrtr_server.rates import counters, rate_limiter
 from mrtr_server.testing import AsyncClient, Reply
 
 from ..support.rate_storage import SERVERS, RateStorage, running
+from ..support.users import Bearer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
-
-
-class Bearer(AuthenticationBackend):
-    """Takes the name of a user for a token."""
-
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        token = conn.headers.get("authorization", "").removeprefix("Bearer ")
-        return (AuthCredentials(), SimpleUser(token)) if token else None
 
 
 @pytest.fixture(scope="module", params=SERVERS)

@@ -4,20 +4,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import BearerTokens, Context, MRTRServer
 from mrtr_server.testing import AsyncClient, yes
 
+from ..support.models import Login
+
 pytestmark = pytest.mark.anyio
 
 SAID = ("argument", "question", "answered", "result", "outcome", "alice")
-
-
-class Login(BaseModel):
-    """What is asked for."""
-
-    name: str
 
 
 async def test_who_reads_the_file_finds_nothing_that_was_said(tmp_path: Path) -> None:

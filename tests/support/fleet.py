@@ -1,7 +1,6 @@
 """Servers and workers of `tasks_app`, each a process of its own, and a client of their tasks."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from mrtr_server import testing
 from mrtr_server.storage.sql.sqlite_mode import make_private
 from mrtr_server.testing import Answer, Flow, Reply
 
-from .serving import KEYS, ROOT, TIMEOUT, Process, in_process, lines_of, wait_until
+from .serving import KEYS, ROOT, TIMEOUT, Process, end, in_process, lines_of, wait_until
 
 ATTEMPTS = 3
 """How often a task may end its worker."""
@@ -105,7 +104,7 @@ class Fleet:
             process = subprocess.Popen(
                 command, cwd=ROOT, env=variables | self.environment | environment, stdout=output, stderr=output
             )
-        self._stack.callback(_end, process)
+        self._stack.callback(end, process)
         return Process(process, log)
 
     def worker(self) -> Process:
@@ -140,16 +139,6 @@ class Fleet:
             yield
         finally:
             (self.directory / "hold").unlink()
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 @contextmanager

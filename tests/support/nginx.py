@@ -3,17 +3,15 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
-from .serving import ROOT, TIMEOUT, wait_until
+from .serving import ROOT, TIMEOUT, free_ports, listens, wait_until
 
 CONFIGURATION = ROOT / "examples" / "deploy" / "nginx.conf"
 
@@ -71,17 +69,6 @@ def find_nginx() -> str:
     return found
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 def configuration(port: int, replicas: Sequence[int]) -> str:
     """Return the configuration with other addresses, and nothing else."""
     text = CONFIGURATION.read_text().replace("listen 80;", f"listen 127.0.0.1:{port};")
@@ -116,19 +103,10 @@ def running_nginx(directory: Path, replicas: Sequence[int]) -> Iterator[Nginx]:
 
         def listening() -> bool:
             assert process.poll() is None, (directory / "error.log").read_text()
-            with closing(socket.socket()) as connection:
-                return connection.connect_ex(("127.0.0.1", port)) == 0
+            return listens(port)
 
         wait_until(listening, "nginx to listen")
         yield Nginx(port, directory)
     finally:
         process.terminate()
         process.wait(TIMEOUT)
-
-
-def is_ready(port: int) -> bool:
-    """Return whether a replica takes calls."""
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5, trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False

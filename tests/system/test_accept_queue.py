@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ..support.nginx import free_ports, is_ready
 from ..support.rolling import Replica, keys_of
-from ..support.serving import KEYS, wait_until
+from ..support.serving import KEYS, free_ports, is_ready, wait_until
 from ..support.wire import ACCEPT, mirrored, modern
 
 CLIENTS = 12

@@ -12,9 +12,9 @@ import pytest
 
 from mrtr_server.testing import Client
 
-from ..support.nginx import Nginx, find_nginx, free_ports, running_nginx
+from ..support.nginx import Nginx, find_nginx, running_nginx
 from ..support.rolling import FLOW_TEXT, LAME_DUCK, Load, Replica, keys_of, listening_socket, running_replicas
-from ..support.serving import wait_until
+from ..support.serving import free_ports, wait_until
 from ..support.wire import ACCEPT, mirrored, modern
 
 OLD, NEW = "01" * 32, "02" * 32

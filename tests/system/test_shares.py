@@ -10,28 +10,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
-from starlette.requests import HTTPConnection
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, SQLStore
 from mrtr_server.protocol.messages import Change
 from mrtr_server.testing import AsyncClient, no, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.users import Bearer
 from ..support.wire import TASKS, modern
 
 pytestmark = pytest.mark.anyio
 
 WITHIN = 10.0
 """Seconds that the other caller waits at most."""
-
-
-class Bearer(AuthenticationBackend):
-    """Takes the name of a user for a token."""
-
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        token = conn.headers.get("authorization", "").removeprefix("Bearer ")
-        return (AuthCredentials(), SimpleUser(token)) if token else None
 
 
 class Site:

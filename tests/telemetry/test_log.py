@@ -5,7 +5,6 @@ import logging
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.flow.overload import CALM_SECONDS, Overload
@@ -15,13 +14,10 @@ from mrtr_server.testing import Client, yes
 
 from ..conftest import Serve
 from ..support.direct import send
+from ..support.models import Login
 from ..support.observed import Lines, Observed, logged
 from ..support.stdio import over_pipes
 from ..support.wire import modern
-
-
-class Login(BaseModel):
-    name: str
 
 
 def server(**settings: Any) -> MRTRServer:

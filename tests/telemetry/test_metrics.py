@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import BearerTokens, Context, InProcessStore, KeyRing, Limits, MRTRServer, Redemption, SQLStore
 from mrtr_server.flow.admission import Admission
@@ -25,16 +24,13 @@ from mrtr_server.testing import Client, decline, no, yes
 
 from ..conftest import Serve
 from ..support.direct import send
+from ..support.models import Login
 from ..support.observed import Observed
 from ..support.wire import modern
 
 CALLS, FLOWS, ASKS, ANSWERS = "mrtr.server.rounds", "mrtr.server.flows", "mrtr.server.asks", "mrtr.server.answers"
 REFUSALS, TASKS = "mrtr.server.refusals", "mrtr.server.tasks"
 DURATION = "mcp.server.operation.duration"
-
-
-class Login(BaseModel):
-    name: str
 
 
 def server(observed: Observed, **settings: Any) -> MRTRServer:
@@ -55,11 +51,6 @@ def server(observed: Observed, **settings: Any) -> MRTRServer:
         return (await ctx.elicit("Who?", Login)).name
 
     return app
-
-
-@pytest.fixture
-def observed() -> Observed:
-    return Observed()
 
 
 LOGIN = {"login": {"name": "Ann"}}

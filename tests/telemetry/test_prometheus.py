@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import BaseModel
 
 from mrtr_server import Context, MRTRServer, SetupError
 from mrtr_server.telemetry.names import METRICS
@@ -14,11 +13,8 @@ from mrtr_server.telemetry.prometheus import prometheus_name
 from mrtr_server.testing import Client
 
 from ..conftest import Serve
+from ..support.models import Login
 from ..support.observed import Observed
-
-
-class Login(BaseModel):
-    name: str
 
 
 def server(name: str, **settings: object) -> MRTRServer:

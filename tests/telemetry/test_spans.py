@@ -7,7 +7,6 @@ import pytest
 from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
-from pydantic import BaseModel
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, ToolError
 from mrtr_server.telemetry.names import SPAN_ATTRIBUTES
@@ -17,6 +16,7 @@ from mrtr_server.testing import Client, no, yes
 from ..conftest import Serve
 from ..support.direct import send
 from ..support.handshake import Handshake, handshakes
+from ..support.models import Login
 from ..support.observed import Observed
 from ..support.stdio import over_pipes
 from ..support.wire import modern
@@ -25,10 +25,6 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "swordfish"
-
-
-class Login(BaseModel):
-    name: str
 
 
 def server(observed: Observed, **settings: Any) -> MRTRServer:
@@ -81,11 +77,6 @@ def server(observed: Observed, **settings: Any) -> MRTRServer:
         return id
 
     return app
-
-
-@pytest.fixture
-def observed() -> Observed:
-    return Observed()
 
 
 def of(span: Any) -> dict[str, Any]:
