@@ -49,6 +49,9 @@ _MANY_DIGITS = b"0" * 40
 
 _STATE = b'"requestState":"'
 
+_ALWAYS_SHORT = 10**18
+"""Numbers below it are short enough for every id."""
+
 
 def read_envelope(
     body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int, values: int = 100_000
@@ -80,15 +83,19 @@ def read_envelope(
         what = "a batch; send one request at a time" if isinstance(message, list) else "not an object"
         raise InvalidRequest(f"The message is {what}")
     request_id, method, params = message.get("id"), message.get("method"), message.get("params", {})
-    if type(request_id) is not str and type(request_id) is not int:
+    if type(request_id) is int and 0 <= request_id < _ALWAYS_SHORT:
+        pass  # as nearly always
+    elif type(request_id) is not str and type(request_id) is not int:
         request_id = None
     elif is_longer(request_id, longest := LONGEST_RESPONSE_ID if method is None else LONGEST_KEY):
         raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
     # Nearly every request can be cleared by its bytes, without the walk. A state, most of a retry, is left out: where a
     # body has `_STATE`, its last quote begins a string, and what is left out ends with the next quote at the latest.
     # (`find` takes half the time of `in`, which first asks whether bytes are a number.)
-    before, _, state = body.partition(_STATE)
-    shapes = (before + state[state.find(b'"') :]).translate(_TO_SHAPES)
+    state = body.find(_STATE)
+    if state >= 0:
+        body = body[:state] + body[body.find(b'"', state + len(_STATE)) :]
+    shapes = body.translate(_TO_SHAPES)
     if shapes.count(b"{") > depth or shapes.find(_LARGE_EXPONENT) >= 0 or shapes.find(_MANY_DIGITS) >= 0:
         try:
             _check(message, depth, depth)

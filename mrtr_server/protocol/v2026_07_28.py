@@ -24,6 +24,7 @@ from .dialect import (
     read_target,
     requests,
     result,
+    result_of_tool,
     timestamp,
 )
 from .handshake_versions import HEADERS as HANDSHAKE_HEADERS
@@ -86,8 +87,16 @@ class ModernDialect(Dialect):
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         method, params, headers = envelope.method, envelope.params, envelope.headers
-        meta = self._check_version(method, params, headers, envelope)
-        capabilities = meta[_CAPABILITIES]
+        meta: Any = params.get("_meta")
+        if (
+            headers.get(VERSION_HEADER) != _VERSION_VALUE
+            or type(meta) is not dict
+            or meta.get(VERSION_FIELD) != VERSION
+            or type(capabilities := meta.get(_CAPABILITIES)) is not dict
+            or not method
+        ):  # hardly ever; this says why
+            meta = self._check_version(method, params, headers, envelope)
+            capabilities = meta[_CAPABILITIES]
         mismatch = check_headers(envelope, self.surface.mirrored, required=envelope.has_headers)
         if method not in _METHODS:
             raise UnknownMethod(method)
@@ -98,7 +107,9 @@ class ModernDialect(Dialect):
         if level is not None and level not in LOG_LEVELS:
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
         extensions = capabilities.get("extensions")
-        offer = _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict) else None
+        offer = None
+        if extensions is not None and isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict):
+            offer = _OFFER
         answers = None
         if method in _TASK_METHODS:
             if offer is None:
@@ -157,6 +168,8 @@ class ModernDialect(Dialect):
         if isinstance(outcome, NeedsInput):
             return needs_input(call, outcome, b'"resultType":"input_required",', self._end)
         if isinstance(outcome, Complete):
+            if outcome.ttl is None and "content" in outcome.body and "_meta" not in outcome.body:
+                return result_of_tool(call, outcome.body, b'"resultType":"complete",', self._end)
             body: JSON = {"resultType": "complete", **outcome.body}
             if outcome.ttl is not None:
                 body["ttlMs"] = int(outcome.ttl * 1000)
