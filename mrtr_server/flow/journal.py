@@ -117,7 +117,8 @@ class Journal:
         handed_over: whether the last round was state-only, and what the journal held then.
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
         shed: whether the last round was handed over by a replica that had too much to do.
-        expires: when the state that it came in expires, in seconds since the epoch.
+        expires: when the state that it came in expires, in seconds since the epoch; once it is dumped, when that state
+            does.
         origin: where the first round was traced; empty if it was not.
     """
 
@@ -266,11 +267,11 @@ class Journal:
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
         # handed over for too much load ("l"), where the first round was traced ("w"). A release ignores what it does
         # not know of these.
-        expires, end = now + seconds, self.started + limits.flow_seconds
+        self.expires = min(now + seconds, self.started + limits.flow_seconds)
         fields: JSON = {
             "v": _FORMAT,
             "b": bound_to,
-            "x": expires if expires < end else end,
+            "x": self.expires,
             "f": self.flow_id or self.flow,
             "t": self.started,
             "r": self.rounds,

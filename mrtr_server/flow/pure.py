@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
-from ..protocol.messages import JSON, Question
+from ..protocol.messages import JSON
 from .asks import CONFIRMATION_SHAPE, Ask
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
@@ -61,7 +61,7 @@ def conclude_result(handler: Handler, round_: Round, result: object, inputs: "Jo
         result: what the handler returned; what it asks, if that is an `InputRequired`.
         inputs: what it has read its answers from; None if it takes none.
     """
-    if not isinstance(result, InputRequired):
+    if type(result) is not InputRequired and not isinstance(result, InputRequired):
         return round_.conclude(Completed(result))
     if not round_.asked:
         _require(handler, result, round_, inputs)

@@ -88,15 +88,10 @@ class ModernDialect(Dialect):
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         method, params, headers = envelope.method, envelope.params, envelope.headers
         meta: Any = params.get("_meta")
-        if (
-            headers.get(VERSION_HEADER) != _VERSION_VALUE
-            or type(meta) is not dict
-            or meta.get(VERSION_FIELD) != VERSION
-            or type(capabilities := meta.get(_CAPABILITIES)) is not dict
-            or not method
-        ):  # hardly ever; this says why
+        is_usual = method and type(meta) is dict and meta.get(VERSION_FIELD) == VERSION
+        if not is_usual or headers.get(VERSION_HEADER) != _VERSION_VALUE or type(meta.get(_CAPABILITIES)) is not dict:
             meta = self._check_version(method, params, headers, envelope)
-            capabilities = meta[_CAPABILITIES]
+        capabilities = meta[_CAPABILITIES]
         mismatch = check_headers(envelope, self.surface.mirrored, required=envelope.has_headers)
         if method not in _METHODS:
             raise UnknownMethod(method)
@@ -106,10 +101,7 @@ class ModernDialect(Dialect):
             raise InvalidParams(f"params._meta.{_CLIENT} must be an object")
         if level is not None and level not in LOG_LEVELS:
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
-        extensions = capabilities.get("extensions")
-        offer = None
-        if extensions is not None and isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict):
-            offer = _OFFER
+        offer = _offer_in(capabilities["extensions"]) if "extensions" in capabilities else None
         answers = None
         if method in _TASK_METHODS:
             if offer is None:
@@ -215,6 +207,11 @@ class ModernDialect(Dialect):
         if discovery.instructions:
             body["instructions"] = discovery.instructions
         return body
+
+
+def _offer_in(extensions: Any) -> TaskOffer | None:
+    """Return the offer to take a task, if a client declares that extension (Tasks, Extension Identifier)."""
+    return _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict) else None
 
 
 def _task(task: Task) -> JSON:
