@@ -17,7 +17,7 @@ def _normal(value: Any) -> Any:
     kind = type(value)
     if kind is dict:
         normal = {}
-        for key in sorted(value):
+        for key in sorted(value) if len(value) > 1 else value:
             item = value[key]
             normal[key] = item if type(item) is str else _normal(item)
         return normal

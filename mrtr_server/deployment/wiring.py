@@ -20,6 +20,7 @@ from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
+from ..flow.states import States
 from ..limits import Limits
 from ..live.live_calls import LiveCalls
 from ..live.parts import LiveParts
@@ -119,19 +120,15 @@ class ServerParts:
             lease=limits.lease_seconds,
             clock=clock,
         )
-        flows = RoundService(
+        states = States(
             settings.codec or SealedCodec(ring),
-            self.redeemer,
-            self.threads,
             limits,
-            self.admission,
-            self.callbacks,
-            self.rates,
             audience=audience,
             require_shared_store=self.shared.require_shared_store,
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )
+        flows = RoundService(states, self.redeemer, self.threads, limits, self.admission, self.callbacks, self.rates)
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
         records = TaskRecords(
             self.shared.watched, ring, self.fanout, limits, audience=audience, clock=clock, tally=self.tally

@@ -192,11 +192,12 @@ class Elicit(Ask[T]):
         self: "Elicit[Elicited[M]]", message: str, schema: type[Elicited[M]], *, key: str | None = None
     ) -> None: ...
     def __init__(self, message: Text, schema: Any = UNSET, *, key: str | None = None) -> None:
-        super().__init__(key)
+        self.key = key  # as `super` would set it, in a fifth of the time
         self.message = message
         self.schema = schema
-        self.branches = False
-        if schema is not UNSET:
+        if schema is UNSET:
+            self.branches = False
+        else:
             self._form, self.branches = form_of(schema)
             self.default_key = self._form.name
 
@@ -207,7 +208,7 @@ class Elicit(Ask[T]):
                 "Elicit(message) without a model is for the annotation of a parameter; here, write "
                 "Elicit(message, Model)"
             )
-        message = written(self.message)
+        message = self.message if type(self.message) is str else written(self.message)
         # Most messages of a tool are always the same.
         return (_known_form if len(message) <= SHORT_MESSAGE else _form_question)(message, self._form)
 

@@ -34,13 +34,13 @@ class InputRequired:
     def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
         if asks is not None and isinstance(asks, Ask):
             raise SetupError("InputRequired takes its asks by key: InputRequired(login=Elicit(...))")
-        self.asks: dict[str, Ask[Any]] = keywords
         if asks:
             if twice := asks.keys() & keywords.keys():
                 raise SetupError(f"InputRequired has the key {min(twice)!r} twice")
-            self.asks = {**asks, **keywords}
+            keywords = {**asks, **keywords}
+        self.asks: dict[str, Ask[Any]] = keywords
         self.state = state
-        for key, ask in self.asks.items():
+        for key, ask in keywords.items():
             if not isinstance(ask, Ask):
                 raise SetupError(
                     f"InputRequired({key}=...) is not an ask: use Elicit, Confirm, ElicitUrl, Sample or ListRoots"

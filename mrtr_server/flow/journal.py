@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any
@@ -37,6 +37,11 @@ CONFIRMATION = "confirm"
 BINDINGS = ("audience", "principal", "method", "target", "arguments")
 """What a sealed state belongs to, in the order in which it is sealed."""
 
+
+_NOTHING: JSON = {}
+
+_ALWAYS = 10
+"""How many fields each payload has; see `Journal.dump`."""
 
 _NO_ARGUMENTS = digest_bytes(canonical({}))
 
@@ -112,7 +117,8 @@ class Journal:
         handed_over: whether the last round was state-only, and what the journal held then.
         single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
         shed: whether the last round was handed over by a replica that had too much to do.
-        expires: when the state that it came in expires, in seconds since the epoch.
+        expires: when the state that it came in expires, in seconds since the epoch; once it is dumped, when that state
+            does.
         origin: where the first round was traced; empty if it was not.
     """
 
@@ -171,12 +177,13 @@ class Journal:
         Returns:
             The digest of the question, and the answer; None if there is none.
         """
-        if key not in self.answers:
+        answers = self.answers.get(key)
+        if answers is None:
             return None
-        for question, raw in reversed(self.answers[key].items()):
+        for question in reversed(answers):
             its_kind, _, its_shape = question.split(".")
-            if its_kind == kind and shape in (None, its_shape):
-                return question, raw
+            if its_kind == kind and (shape is None or its_shape == shape):
+                return question, answers[question]
         return None
 
     def forget(self, key: str, question: str) -> None:
@@ -260,27 +267,30 @@ class Journal:
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
         # handed over for too much load ("l"), where the first round was traced ("w"). A release ignores what it does
         # not know of these.
+        self.expires = min(now + seconds, self.started + limits.flow_seconds)
         fields: JSON = {
             "v": _FORMAT,
             "b": bound_to,
-            "x": min(now + seconds, self.started + limits.flow_seconds),
-            "f": self.flow,
+            "x": self.expires,
+            "f": self.flow_id or self.flow,
             "t": self.started,
             "r": self.rounds,
             "o": self.state_only,
             "q": self.asked,
-            "a": self._answers() if self.answers else {},
-            "s": self._steps() if self.steps else {},
+            "a": self._answers() if self.answers else _NOTHING,
+            "s": self._steps() if self.steps else _NOTHING,
         }
         if self.state is not UNSET:
             fields["h"] = self.state
-        for name, value in (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin)):
-            if value:
-                fields[name] = value
-        earlier: JSON = {}
-        for key, kept in self.answers.items():
-            if len(kept) > 1:
-                earlier[key] = list(kept.items())[:-1]
+        if self.handed_over:
+            fields["d"] = self.handed_over
+        if self.single_use:
+            fields["c"] = True
+        if self.shed:
+            fields["l"] = True
+        if self.origin:
+            fields["w"] = self.origin
+        earlier = self._earlier() if self.answers else _NOTHING
         if earlier:
             fields["e"] = earlier
         payload = to_json(fields)
@@ -316,30 +326,32 @@ class Journal:
             if fields["v"] != _FORMAT:
                 raise InvalidRequestState("sealed by another version of the format")
             _check_binding(fields["b"], bound_to)
-            expires, started = fields["x"] + grace, fields["t"]
-            newest, earlier, steps = fields["a"], fields.get("e", {}), fields["s"]
+            newest, steps = fields["a"], fields["s"]
             # Passed by position, since names would take as long again.
             journal = cls(
-                started,
+                fields["t"],
                 fields["f"],
                 fields["r"],
                 fields["o"],
                 fields["q"],
-                {key: dict([*earlier.get(key, ()), newest[key]]) for key in newest} if newest else {},
+                _restored(newest, fields.get("e", _NOTHING)) if newest else {},
                 {key: Step(*parts) for key, parts in steps.items()} if steps else {},
-                fields.get("h", UNSET),
-                fields.get("d", ""),
             )
-            journal.expires = expires
-            journal.shed = "l" in fields
-            journal.origin = fields.get("w", "")
-            # What an earlier release sealed has no such mark.
-            journal.single_use = "c" in fields or (payload.find(_CONFIRMS) >= 0 and journal._has_confirmation())
+            journal.expires = expires = fields["x"] + grace
+            if len(fields) > _ALWAYS:
+                journal.state = fields.get("h", UNSET)
+                journal.handed_over = fields.get("d", "")
+                journal.shed = "l" in fields
+                journal.origin = fields.get("w", "")
+                journal.single_use = "c" in fields
+            if payload.find(_CONFIRMS) >= 0 and journal._has_confirmation():
+                journal.single_use = True  # what an earlier release sealed does not say so
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequestState("not a journal") from None
-        if expires <= now and not ((single_use or journal.single_use) and now < expires + REDEEMED_FOR):
+        until = expires + REDEEMED_FOR if single_use or journal.single_use else expires
+        if until <= now:
             raise InvalidRequestState("expired")
-        if started > now + CLOCK_SKEW_SECONDS:
+        if journal.started > now + CLOCK_SKEW_SECONDS:
             raise InvalidRequestState("from the future; the replicas' clocks differ")
         return journal
 
@@ -349,6 +361,10 @@ class Journal:
     def _answers(self) -> dict[str, tuple[str, JSON]]:
         """Return the newest answer of each key, with its question: all that the first releases of the format know."""
         return {key: next(reversed(kept.items())) for key, kept in self.answers.items()}
+
+    def _earlier(self) -> JSON:
+        """Return what `_answers` leaves out: the answers to earlier questions of each key."""
+        return {key: list(kept.items())[:-1] for key, kept in self.answers.items() if len(kept) > 1}
 
     def _steps(self) -> dict[str, tuple[str, dict[str, str], Any, list[dict[str, str]]]]:
         return {key: (step.function, step.arguments, step.result, step.failed) for key, step in self.steps.items()}
@@ -366,6 +382,11 @@ _CONFIRMATION = f"{CONFIRMATION}."
 
 _CONFIRMS = f'"{_CONFIRMATION}'.encode()
 """How it begins in a payload."""
+
+
+def _restored(newest: Mapping[str, Sequence[Any]], earlier: Mapping[str, Sequence[Any]]) -> dict[str, Answers]:
+    """Return the answers of each key, the newest last."""
+    return {key: dict([*earlier.get(key, ()), pair]) for key, pair in newest.items()}
 
 
 def _confirms(questions: Iterable[str]) -> bool:

@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
-from ..protocol.messages import JSON, Question
+from ..protocol.messages import JSON
 from .asks import CONFIRMATION_SHAPE, Ask
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
@@ -61,7 +61,7 @@ def conclude_result(handler: Handler, round_: Round, result: object, inputs: "Jo
         result: what the handler returned; what it asks, if that is an `InputRequired`.
         inputs: what it has read its answers from; None if it takes none.
     """
-    if not isinstance(result, InputRequired):
+    if type(result) is not InputRequired and not isinstance(result, InputRequired):
         return round_.conclude(Completed(result))
     if not round_.asked:
         _require(handler, result, round_, inputs)
@@ -105,20 +105,17 @@ def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "
 
 def _ask(required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
     """Ask what is not answered yet."""
-    answers = round_.journal.answers
-    questions: dict[str, Question] = {}
-    open_: dict[str, Question] = {}
-    for key, ask in required.asks.items():
-        questions[key] = question = ask.question()
-        if key not in answers or question.digest not in answers[key]:
-            open_[key] = question
-    # A function that asks only what has been answered saw the answers and wants others.
-    for key, question in (open_ or questions).items():
-        ask = required.asks[key]
-        if inputs is None:
+    questions = [(key, ask, ask.question()) for key, ask in required.asks.items()]
+    if answers := round_.journal.answers:
+        open_ = [each for each in questions if each[2].digest not in answers.get(each[0], ())]
+        # A function that asks only what has been answered saw the answers and wants others.
+        questions = open_ or questions
+    for key, ask, question in questions:
+        if inputs is None or not (inputs.read or inputs.reasons):
             round_.require(key, ask, question)
         else:
-            round_.require(key, ask, question, inputs.read.get(key, ()), inputs.reasons.get(key, ""))
+            read = [digest for name, digest in inputs.read if name == key]
+            round_.require(key, ask, question, read, inputs.reasons.get(key, ""))
 
 
 class JournalInputs(Inputs):
@@ -132,8 +129,8 @@ class JournalInputs(Inputs):
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
-        self.read: dict[str, set[str]] = {}
-        """The digests of the questions whose answers were read, by key."""
+        self.read: list[tuple[str, str]] = []
+        """The questions whose answers were read, each as its key and its digest; some may be there twice."""
         self.reasons: dict[str, str] = {}
         """What was wrong with an answer, by key."""
 
@@ -144,7 +141,7 @@ class JournalInputs(Inputs):
             question, raw, read = self._find(key, asked)
             if raw is None:
                 return None
-            self.read.setdefault(key, set()).add(question)
+            self.read.append((key, question))
             return read(raw)
         except Refusal as refusal:
             self._round.refuse(refusal)

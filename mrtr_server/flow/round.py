@@ -166,7 +166,7 @@ class Round:
         """
         if self.asked and self._gravity > _ASKING:
             return Asking(self.asked, self._returned)
-        return own if self._end is None else self._end
+        return self._end or own
 
     # Asks
 
@@ -249,9 +249,10 @@ class Round:
         """
         self._refuse_taken(key, question)
         self._returned = True
-        if key in self.journal.answers:
+        journal = self.journal
+        if journal.answers and key in journal.answers:
             for digest in (question.digest, *read):
-                self.journal.forget(key, digest)
+                journal.forget(key, digest)
         self._send(key, ask, question.because(reason) if reason else question)
 
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
@@ -278,7 +279,7 @@ class Round:
         return key
 
     def _refuse_taken(self, key: str, question: Question) -> None:
-        if self._claimed.get(key, question.digest) != question.digest:
+        if self._claimed and self._claimed.get(key, question.digest) != question.digest:
             raise KeyConflict(
                 f"The key {key!r} is used for two different questions in one round; give one of them another key="
             )

@@ -1,19 +1,16 @@
 """One round of a flow, from the state that the client brought to the one that it takes with it."""
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
-from ..crypto.codec import Codec
-from ..errors import Busy, InvalidRequestState, NotExecuted, OverBudget, Refusal, StoreUnavailable
+from ..errors import Busy, NotExecuted, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..logs.refusals import RefusalLog
-from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported, Question
+from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported
 from ..rates.rate_limiter import RateLimiter
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
@@ -32,11 +29,12 @@ from .endings import (
 )
 from .handler import Handler
 from .inputs import InputRequired
-from .journal import Journal, binding
+from .journal import Journal
 from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
 from .single_use import Redeemer
+from .states import Opened, States
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
@@ -44,9 +42,6 @@ logger = logging.getLogger("mrtr_server")
 RETRY_AFTER = 1.0
 """When a client that can't continue elsewhere is to try again, in seconds."""
 
-
-Opened = tuple[Journal, list[str]]
-"""The flow that a call belongs to, and what its states are bound to."""
 
 RunRound = Callable[[Opened | None, Lease | None], Awaitable[Outcome]]
 """Runs a round of a call whose state is open, or that has none."""
@@ -56,49 +51,33 @@ class RoundService:
     """Runs rounds: opens the state, runs the handler, seals what it leaves.
 
     Args:
-        codec: seals and unseals journals.
+        states: begins, opens and seals what flows remember.
         redeemer: sees that states are redeemed once, where they must be.
         threads: runs plain functions.
         limits: what a flow may use.
         admission: says what runs here and now.
         callbacks: knows what pages have reported.
         rates: counts rounds, where calls have a rate.
-        audience: what states are bound to.
-        require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
-        clock: returns the time in seconds since the epoch.
-        keeps_plain: whether the state of a call that stays open may be its journal as it is.
     """
 
     def __init__(
         self,
-        codec: Codec,
+        states: States,
         redeemer: Redeemer,
         threads: Threads,
         limits: Limits,
         admission: Admission,
         callbacks: Callbacks,
         rates: RateLimiter,
-        *,
-        audience: str,
-        require_shared_store: Callable[[str], None],
-        clock: Callable[[], float] = time.time,
-        keeps_plain: bool = False,
     ) -> None:
-        self._codec = codec
-        self._keeps_plain = keeps_plain
+        self._states = states
         self._redeemer = redeemer
-        self._require_shared_store = require_shared_store
         self._threads = threads
         self._limits = limits
         self._admission = admission
         self._callbacks = callbacks
         self._rates = rates
-        # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
-        self._longest_state = limits.state_bytes * 4 // 3 + 2048
-        self._audience = audience
-        self._clock = clock
         self._warned: set[str] = set()
-        self._refusals = RefusalLog()
 
     def deliver(self, handler: Handler, call: Call, run: RunRound) -> Awaitable[Outcome]:
         """Run a delivery of a call, or return the outcome of an earlier one if its state is redeemed once.
@@ -116,14 +95,16 @@ class RoundService:
         """
         if call.state is None:
             return self._deliver_first(call, run) if self._rates.is_on else run(None, None)
-        opened = self.open_state(handler, call)  # what does not open is not redeemed
+        opened = self._states.open(handler, call)  # what does not open is not redeemed
         if self._rates.is_on:
             return self._deliver_counted(handler, call, run, opened)
-        return self._deliver(handler, call, run, opened)
+        if not (handler.single_use or opened[0].single_use):
+            return run(opened, None)
+        return self._deliver_once(call, run, opened)
 
     async def _deliver_first(self, call: Call, run: RunRound) -> Outcome:
         """Run a first round, unless the same request was answered with questions too often."""
-        bound_to = binding(self._audience, call)  # now, since the handler may change the arguments
+        bound_to = self._states.bound(call)  # now, since the handler may change the arguments
         await self._rates.admit_repetition(call, bound_to)
         outcome = await run(None, None)
         if isinstance(outcome, NeedsInput) and outcome.questions:
@@ -133,13 +114,13 @@ class RoundService:
     async def _deliver_counted(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Outcome:
         """Run a round that carries a state, unless its flow has had too many."""
         await self._rates.admit_round(opened[0].flow)
-        return await self._deliver(handler, call, run, opened)
+        if not (handler.single_use or opened[0].single_use):
+            return await run(opened, None)
+        return await self._deliver_once(call, run, opened)
 
-    def _deliver(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Awaitable[Outcome]:
-        journal, _ = opened
-        if not (handler.single_use or journal.single_use):
-            return run(opened, None)
-        return self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
+    def _deliver_once(self, call: Call, run: RunRound, opened: Opened) -> Awaitable[Outcome]:
+        """Run a round unless its state has been redeemed."""
+        return self._redeemer.once(call, opened[0].expires, lambda lease: run(opened, lease))
 
     async def run(
         self,
@@ -179,7 +160,7 @@ class RoundService:
                 return Refused(error) if isinstance(error, Refusal) else Failed(error)
             if not isinstance(result, InputRequired):
                 return Completed(result)
-            journal, bound_to = self._begin_flow(call), binding(self._audience, call)
+            journal, bound_to = self._states.begin(call)
             end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
@@ -191,17 +172,17 @@ class RoundService:
                 end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
             case Asking():
-                return self._seal(handler, call, journal, bound_to, end.questions)
+                return self._states.seal(handler, call, journal, bound_to, end.questions)
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
                 return end
             case Yielded(why):
                 self._take_yield(handler, call, journal, why)
-                return self._seal(handler, call, journal, bound_to, {}, why)
+                return self._states.seal(handler, call, journal, bound_to, {}, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
-                return self._seal(handler, call, journal, bound_to, {}) if unsealed else end
+                return self._states.seal(handler, call, journal, bound_to, {}) if unsealed else end
             case unknown:
                 assert_never(unknown)
 
@@ -307,42 +288,17 @@ class RoundService:
             RequestError: the state does not open, the call has too many answers, or it is new and can neither be served
                 now nor go on elsewhere.
         """
-        if not self._admission.is_open and self._admission.is_full and not call.can_retry and call.state is None:
+        if call.state is not None:
+            return self._states.open(handler, call)
+        if not self._admission.is_open and self._admission.is_full and not call.can_retry:
             self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)
-        bound_to = call.binding
-        if bound_to is None:
-            bound_to = call.binding = binding(self._audience, call)
-        if call.answers is not None and len(call.answers) > self._limits.answers:
-            message = f"The request has more than {self._limits.answers} inputResponses"
-            raise OverBudget(message, "answers", self._limits.answers)
-        if call.state is None:
-            return self._begin_flow(call), bound_to
-        try:
-            if not isinstance(call.state, str):
-                raise InvalidRequestState("not a string")
-            if len(call.state) > self._longest_state:
-                raise InvalidRequestState("too large")
-            payload = call.state.encode() if self._is_plain(call) else self._codec.unseal(call.state)
-            journal = Journal.load(payload, bound_to, self._clock(), call.grace, single_use=handler.single_use)
-        except InvalidRequestState as refused:
-            self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
-            raise
-        if call.facts is not None:
-            call.facts.resume(journal)
-        journal.deliver(call.answers or {})
-        return journal, bound_to
-
-    def _begin_flow(self, call: Call) -> Journal:
-        journal = Journal(self._clock())
-        if call.facts is not None:
-            call.facts.begin(journal)
-        return journal
+        return self._states.begin(call)
 
     def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
         journal, bound_to = self.open_state(handler, call)
-        return self._seal(handler, call, journal, bound_to, {})
+        return self._states.seal(handler, call, journal, bound_to, {})
 
     def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> NeedsInput | None:
         """End a round with a state that holds what it has done.
@@ -356,7 +312,7 @@ class RoundService:
             The state; None where the client can't come again with one, or the flow's budget has none left.
         """
         journal, bound_to = opened
-        return self._seal(handler, call, journal, bound_to, {}) if self._may_leave(call, journal) else None
+        return self._states.seal(handler, call, journal, bound_to, {}) if self._may_leave(call, journal) else None
 
     async def run_task(
         self,
@@ -424,33 +380,3 @@ class RoundService:
                 "tell whether such a request is new or sent again. Ask first, or put each effect into ctx.step",
                 handler.name,
             )
-
-    def _is_plain(self, call: Call) -> bool:
-        """Return whether the state of a call is the journal as it is, since what leaves the server is sealed anyway."""
-        return call.stays_open and self._keeps_plain
-
-    def _seal(
-        self,
-        handler: Handler,
-        call: Call,
-        journal: Journal,
-        bound_to: list[str],
-        questions: dict[str, Question],
-        why: YieldReason | None = None,
-    ) -> NeedsInput:
-        journal.shed = why is YieldReason.FULL
-        try:
-            digests: dict[str, str] = {}
-            for key, question in questions.items():
-                digests[key] = question.digest
-            journal.count_round(digests, self._limits, keeps_state=why is YieldReason.OWN_STATE)
-            seconds = self._limits.state_seconds if handler.answer_within is None else handler.answer_within
-            now = self._clock()
-            payload = journal.dump(bound_to, now, seconds, self._limits)
-        except OverBudget as error:
-            self._refusals.note("%s %r: %s", bound_to[2], handler.name, error.message)
-            raise
-        if journal.single_use:
-            self._require_shared_store(handler.name)
-        expires = min(now + seconds, journal.started + self._limits.flow_seconds)
-        return NeedsInput(questions, payload.decode() if self._is_plain(call) else self._codec.seal(payload), expires)

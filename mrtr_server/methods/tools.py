@@ -69,23 +69,17 @@ class Tools:
             if call.state is not None:
                 self._errors.note_gone(call.target)
             raise UnknownTarget("tool", call.target)
-        if self._authorizer.guards(tool.authorize):
-            return self._call_if_allowed(tool, call, outlet)
-        return self._call(tool, call, outlet)
-
-    async def _call_if_allowed(self, tool: Tool, call: Call, outlet: Outlet) -> Outcome:
-        await self._authorizer.require(call.caller, call.method, "tool", (tool.authorize, call.target))
-        return await self._call(tool, call, outlet)
-
-    def _call(self, tool: Tool, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
-        """Call a tool that the caller may call."""
-        if self._rates.is_on and call.state is None:
-            return self._call_counted(tool, call, outlet)
+        is_counted = self._rates.is_on and call.state is None
+        if is_counted or self._authorizer.guards(tool.authorize):
+            return self._call_if_admitted(tool, call, outlet)
         return self._call_now(tool, call, outlet)
 
-    async def _call_counted(self, tool: Tool, call: Call, outlet: Outlet) -> Outcome:
-        """Call a tool unless its rate is used up."""
-        await self._rates.admit_to_tool(call, tool.rate)
+    async def _call_if_admitted(self, tool: Tool, call: Call, outlet: Outlet) -> Outcome:
+        """Call a tool that the caller may call, unless its rate is used up."""
+        if self._authorizer.guards(tool.authorize):
+            await self._authorizer.require(call.caller, call.method, "tool", (tool.authorize, call.target))
+        if self._rates.is_on and call.state is None:
+            await self._rates.admit_to_tool(call, tool.rate)
         return await self._call_now(tool, call, outlet)
 
     def _call_now(self, tool: Tool, call: Call, outlet: Outlet) -> Awaitable[Outcome]:

@@ -287,6 +287,19 @@ def result(call: Call, body: JSON) -> bytes:
     return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")
 
 
+def result_of_tool(call: Call, body: JSON, before: bytes, after: bytes) -> bytes:
+    """Return the response with the result of a tool, put together as `needs_input` does it.
+
+    Args:
+        call: the request.
+        body: what the result holds; at least one field.
+        before: how it begins, after the brace.
+        after: how the response ends, after the body.
+    """
+    written = to_json(body, inf_nan_mode="null")[1:-1]
+    return b'{"jsonrpc":"2.0","id":%b,"result":{%b%b%b' % (to_json(call.request_id), before, written, after)
+
+
 def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) -> bytes:
     """Return the response that asks (Multi Round-Trip Requests), put together from questions written before.
 
@@ -296,14 +309,15 @@ def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) ->
         before: how its result begins, after the brace.
         after: how the response ends, after the state.
     """
-    parts = [b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before]
     state = b'"%b"' % outcome.state.encode() if type(outcome.state) is UrlSafe else to_json(outcome.state)
-    begins = b'"inputRequests":{'
+    asked, begins = b"", b'"inputRequests":{'
     for key, question in outcome.questions.items():
-        parts += begins, to_json(key), b":", question.written or _write(question)
+        asked += b"%b%b:%b" % (begins, to_json(key), question.written or _write(question))
         begins = b","
-    parts += b'},"requestState":' if outcome.questions else b'"requestState":', state, after
-    return b"".join(parts)
+    if asked:
+        asked += b"},"
+    begins = to_json(call.request_id)
+    return b'{"jsonrpc":"2.0","id":%b,"result":{%b%b"requestState":%b%b' % (begins, before, asked, state, after)
 
 
 def _write(question: Question) -> bytes:

@@ -24,6 +24,7 @@ from .dialect import (
     read_target,
     requests,
     result,
+    result_of_tool,
     timestamp,
 )
 from .handshake_versions import HEADERS as HANDSHAKE_HEADERS
@@ -86,7 +87,10 @@ class ModernDialect(Dialect):
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         method, params, headers = envelope.method, envelope.params, envelope.headers
-        meta = self._check_version(method, params, headers, envelope)
+        meta: Any = params.get("_meta")
+        is_usual = method and type(meta) is dict and meta.get(VERSION_FIELD) == VERSION
+        if not is_usual or headers.get(VERSION_HEADER) != _VERSION_VALUE or type(meta.get(_CAPABILITIES)) is not dict:
+            meta = self._check_version(method, params, headers, envelope)
         capabilities = meta[_CAPABILITIES]
         mismatch = check_headers(envelope, self.surface.mirrored, required=envelope.has_headers)
         if method not in _METHODS:
@@ -97,8 +101,7 @@ class ModernDialect(Dialect):
             raise InvalidParams(f"params._meta.{_CLIENT} must be an object")
         if level is not None and level not in LOG_LEVELS:
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
-        extensions = capabilities.get("extensions")
-        offer = _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict) else None
+        offer = _offer_in(capabilities["extensions"]) if "extensions" in capabilities else None
         answers = None
         if method in _TASK_METHODS:
             if offer is None:
@@ -157,6 +160,8 @@ class ModernDialect(Dialect):
         if isinstance(outcome, NeedsInput):
             return needs_input(call, outcome, b'"resultType":"input_required",', self._end)
         if isinstance(outcome, Complete):
+            if outcome.ttl is None and "content" in outcome.body and "_meta" not in outcome.body:
+                return result_of_tool(call, outcome.body, b'"resultType":"complete",', self._end)
             body: JSON = {"resultType": "complete", **outcome.body}
             if outcome.ttl is not None:
                 body["ttlMs"] = int(outcome.ttl * 1000)
@@ -202,6 +207,11 @@ class ModernDialect(Dialect):
         if discovery.instructions:
             body["instructions"] = discovery.instructions
         return body
+
+
+def _offer_in(extensions: Any) -> TaskOffer | None:
+    """Return the offer to take a task, if a client declares that extension (Tasks, Extension Identifier)."""
+    return _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict) else None
 
 
 def _task(task: Task) -> JSON:

@@ -95,11 +95,13 @@ class Form:
         """
         if not isinstance(content, dict):
             raise InvalidAnswer("The form came back empty.")
-        known = dict(content)
-        if not self._names.issuperset(known):
+        if self._names.issuperset(content):
+            known = content.copy()  # which validators of the author's may change
+        else:
             known = {name: value for name, value in content.items() if name in self._names}
-        for name in self._needs_nulls:
-            known.setdefault(name, None)
+        if self._needs_nulls:
+            for name in self._needs_nulls:
+                known.setdefault(name, None)
         try:
             valid: BaseModel = self._validate(known)
         except ValidationError as error:
