@@ -1,7 +1,7 @@
 """Change notifications: from whoever publishes a change to whoever listens."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
 from typing import Protocol
@@ -41,12 +41,14 @@ class Fanout(Protocol):
 LONG_URI = 600
 """Characters beyond which a URI is known by its digest: notices between processes are short."""
 
-_NOBODY: "Mapping[Listener, Change]" = {}
+Topic = tuple[str, str]
+"""What a change is known by among listeners."""
 
 
-def topic_of(change: Change) -> Change:
-    """Return what a change is known by among listeners: itself, or the digest of a URI that is long."""
-    return change if len(change.uri) <= LONG_URI else Change(change.kind, digest_of(change.uri))
+def topic_of(change: Change) -> Topic:
+    """Return what a change is known by among listeners: its kind, and its URI, or the digest of one that is long."""
+    uri = change.uri
+    return change.kind, uri if len(uri) <= LONG_URI else digest_of(uri)
 
 
 def digest_of(uri: str) -> str:
@@ -59,7 +61,7 @@ class InProcessFanout:
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
-        self._listeners_to: dict[Change, dict[Listener, Change]] = {}
+        self._listeners_to: dict[Topic, dict[Listener, Change]] = {}
         """The same by topic, so that a change costs what its own listeners take, however many others wait."""
         self._guard = RLock()
 
@@ -67,10 +69,12 @@ class InProcessFanout:
         """Notify every listener that wants a change; see `Fanout.publish`."""
         self._publish_topic(topic_of(change), change.note)
 
-    def _publish_topic(self, topic: Change, note: str = "") -> None:
+    def _publish_topic(self, topic: Topic, note: str = "") -> None:
         with self._guard:  # so that who subscribes knows that what its earlier subscription lacks will come to this one
-            for listener, change in tuple(self._listeners_to.get(topic, _NOBODY).items()):
-                listener.notify(Change(change.kind, change.uri, change.task, note) if note else change)
+            listeners = self._listeners_to.get(topic)
+            if listeners is not None:
+                for listener, change in tuple(listeners.items()):
+                    listener.notify(Change(change.kind, change.uri, change.task, note) if note else change)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""
@@ -78,7 +82,12 @@ class InProcessFanout:
         with self._guard:
             self._listeners.add(listener)
             for change in wanted:
-                self._listeners_to.setdefault(topic_of(change), {})[listener] = change
+                topic = topic_of(change)
+                listeners = self._listeners_to.get(topic)
+                if listeners is None:
+                    self._listeners_to[topic] = {listener: change}
+                else:
+                    listeners[listener] = change
         return listener
 
     def _forget(self, listener: "Listener") -> bool:
@@ -103,7 +112,7 @@ class Listener:
         self.wanted = wanted
         self._forget = forget
         self._loop = running_loop()
-        self._changes: dict[Change, None] = {}
+        self._changes: dict[Topic, Change] = {}
         self._waiter: asyncio.Future[None] | None = None
         """Made when there is nothing to return yet; who listens waits in one place at a time."""
         self._closed = False
@@ -119,8 +128,9 @@ class Listener:
             self._forget(self)
 
     def _add(self, change: Change) -> None:
-        self._changes.pop(change, None)  # the newest note counts
-        self._changes[change] = None
+        topic = change.kind, change.uri
+        self._changes.pop(topic, None)  # the newest note counts
+        self._changes[topic] = change
         self._wake()
 
     def _wake(self) -> None:
@@ -132,7 +142,7 @@ class Listener:
         while not (self._changes or self._closed):
             self._waiter = self._loop.create_future()
             await self._waiter
-        changes = list(self._changes)
+        changes = list(self._changes.values())
         self._changes.clear()
         return changes
 

@@ -31,12 +31,6 @@ class Usage:
     states: int = 0
     bytes: int = 0
 
-    def add(self, tasks: int, states: int, bytes: int) -> None:
-        """Count what has come, or with negative numbers what has gone."""
-        self.tasks += tasks
-        self.states += states
-        self.bytes += bytes
-
     @property
     def is_nothing(self) -> bool:
         """Whether nothing is stored."""
@@ -115,14 +109,18 @@ class UsageByCaller:
 
     def add(self, caller: str, *, tasks: int = 0, states: int = 0, bytes: int = 0) -> None:
         """Count what has come, or with negative numbers what has gone."""
+        all_ = self.all
         with self._guard:
-            self.all.add(tasks, states, bytes)
-            if caller == NOBODY:  # there is no share to compare it with
-                return
-            own = self._own.setdefault(caller, Usage())
-            own.add(tasks, states, bytes)
-            if own.is_nothing:
-                del self._own[caller]
+            all_.tasks += tasks
+            all_.states += states
+            all_.bytes += bytes
+            if caller:  # of nobody there is no share to compare it with
+                own = self._own.setdefault(caller, Usage())
+                own.tasks += tasks
+                own.states += states
+                own.bytes += bytes
+                if own.is_nothing:
+                    del self._own[caller]
 
 
 NOTHING = Usage()

@@ -34,6 +34,7 @@ _SSE_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
+_SSE_HEAD = b"".join(b"%b: %b\r\n" % header for header in _SSE_HEADERS)
 
 
 class ResponseWriter:
@@ -62,7 +63,7 @@ class ResponseWriter:
         request: Any = getattr(self._send, "__self__", None)  # None where some middleware wants to see the messages
         kind: Any = type(request)
         whole = _find_whole_writer(kind)
-        short = body and len(body) <= PIECE and not headers
+        short = len(body) <= PIECE and not headers
         if short and whole is not None and whole(request, status, JSON_TYPE, body):
             return NOTHING
         start = _start(status, body, headers)
@@ -78,6 +79,24 @@ class ResponseWriter:
     async def start_stream(self) -> None:
         """Begin a response that is a stream of server-sent events."""
         await self._in_time(self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS}))
+
+    def write_at_once(self, data: bytes, *, begins: bool, ends: bool) -> bool:
+        """Write a part of a stream, if the web server takes it without messages and without waiting.
+
+        Args:
+            data: one or more events or lines; or nothing.
+            begins: whether the response begins with it.
+            ends: whether it ends with it.
+
+        Returns:
+            Whether it was written; if not, it is to be written by the other methods.
+        """
+        if len(data) > PIECE or self.stalled:
+            return False
+        request: Any = getattr(self._send, "__self__", None)  # as in `respond`
+        kind: Any = type(request)
+        write_part = _find_part_writer(kind)
+        return write_part is not None and write_part(request, _SSE_HEAD, data, begins=begins, ends=ends)
 
     async def write_event(self, data: bytes) -> None:
         """Write one event; `data` is one line of JSON."""
@@ -167,13 +186,25 @@ class _Rest:
 @lru_cache(maxsize=16)
 def _find_whole_writer(request: Any) -> Callable[[Any, int, bytes, bytes], bool] | None:
     """Return what hands a whole response to a server's request, if it is one of a uvicorn that we know."""
+    found = _find_whole_responses(request)
+    return None if found is None else found.respond_whole
+
+
+@lru_cache(maxsize=16)
+def _find_part_writer(request: Any) -> Callable[..., bool] | None:
+    """Return what hands a part of a stream to a server's request, likewise."""
+    found = _find_whole_responses(request)
+    return None if found is None else found.write_part
+
+
+def _find_whole_responses(request: Any) -> Any:
     if "RequestResponseCycle" not in [each.__name__ for each in request.__mro__]:
         return None
     try:
-        from .whole_responses import respond_whole, takes_whole
+        from . import whole_responses
     except ImportError:  # there is no httptools, or uvicorn is another one
         return None
-    return respond_whole if takes_whole(request) else None
+    return whole_responses if whole_responses.takes_whole(request) else None
 
 
 def _start(status: int, body: bytes, headers: Headers) -> Message:

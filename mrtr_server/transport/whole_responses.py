@@ -1,10 +1,10 @@
 """Responses that uvicorn's httptools protocol takes as a whole, in place of messages that it takes apart.
 
 The endpoint has a short response complete, its headers known. By `respond_whole` it goes out as it is, in one write,
-without two messages, and two regular expressions for each header. `WholeResponses` also makes requests with less, and
-has one timer for all the times that a connection is idle. Whatever is not ordinary is left to uvicorn: pipelined
-requests, upgrades, HTTP 1.0, limits of connections, the access log, streams. So is everything where this uvicorn is not
-one that we know.
+without two messages, and two regular expressions for each header. By `write_part` a part of a stream does, the first
+one with the head. `WholeResponses` also makes requests with less, and has one timer for all the times that a connection
+is idle. Whatever is not ordinary is left to uvicorn: pipelined requests, upgrades, HTTP 1.0, limits of connections, the
+access log. So is everything where this uvicorn is not one that we know.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from uvicorn.protocols.http.httptools_impl import (
     HttpToolsProtocol,
     RequestResponseCycle,
 )
+
+_LAST_CHUNK = b"0\r\n\r\n"
 
 _OWN_HEADERS = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Headers that a server writes by itself; uvicorn has to see one that is configured for every response."""
@@ -68,25 +70,61 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
     Args:
         cycle: the request.
         status: of the response.
-        kind: its `content-type`.
-        body: the whole of it.
+        kind: its `content-type`, if it has a body.
+        body: the whole of it; or nothing.
     """
     if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
         return False
     defaults = _written(cycle.default_headers)
     if defaults is None or cycle.scope["method"] == "HEAD":
         return False
-    cycle.response_started = cycle.response_complete = True
+    cycle.response_started = True
     cycle.waiting_for_100_continue = False
     last = b"\r\n\r\n" if cycle.keep_alive else b"\r\nconnection: close\r\n\r\n"
+    typed = b"\r\ncontent-type: " + kind if body else b""
     cycle.transport.write(
-        b"%b%bcontent-length: %d\r\ncontent-type: %b%b%b" % (STATUS_LINE[status], defaults, len(body), kind, last, body)
+        b"%b%bcontent-length: %d%b%b%b" % (STATUS_LINE[status], defaults, len(body), typed, last, body)
     )
+    _complete(cycle)
+    return True
+
+
+def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begins: bool, ends: bool) -> bool:
+    """Write a part of a stream at once; return False if it has to go by `send`.
+
+    Args:
+        cycle: the request.
+        headers: of the response, as they are written, for a part that begins it.
+        data: the part; or nothing.
+        begins: whether the response begins with it.
+        ends: whether it ends with it.
+    """
+    if cycle.flow.write_paused or cycle.disconnected:
+        return False
+    head = b""
+    if begins:
+        defaults = _written(cycle.default_headers)
+        if cycle.response_started or cycle.access_log or defaults is None or cycle.scope["method"] == "HEAD":
+            return False
+        cycle.response_started = cycle.chunked_encoding = True
+        cycle.waiting_for_100_continue = False
+        last = b"" if cycle.keep_alive else b"connection: close\r\n"
+        head = b"%b%b%b%btransfer-encoding: chunked\r\n\r\n" % (STATUS_LINE[200], defaults, headers, last)
+    elif cycle.response_complete or not cycle.chunked_encoding:
+        return False
+    chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+    cycle.transport.write(b"%b%b%b" % (head, chunk, _LAST_CHUNK if ends else b""))
+    if ends:
+        _complete(cycle)
+    return True
+
+
+def _complete(cycle: RequestResponseCycle) -> None:
+    cycle.response_complete = True
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
-    return True
 
 
 def takes_whole(cycle: type) -> bool:

@@ -63,7 +63,7 @@ class SQLFanout(InProcessFanout):
 
     def _publish_here(self, written: str) -> None:
         kind, uri, digest = json.loads(written)
-        self._publish_topic(Change(kind, digest) if digest else topic_of(Change(kind, uri)))
+        self._publish_topic((kind, digest) if digest else topic_of(Change(kind, uri)))
 
     def _on_gap(self) -> None:
         for listener in tuple(self._listeners):
