@@ -178,7 +178,7 @@ def _find_whole_writer(request: Any) -> Callable[[Any, int, bytes, bytes], bool]
 
 def _start(status: int, body: bytes, headers: Headers) -> Message:
     length = (b"content-length", b"%d" % len(body))
-    listed = [length, *headers, _JSON_HEADER] if body else [length, *headers]
+    listed = [*headers, _JSON_HEADER, length] if body else [*headers, length]
     return {"type": "http.response.start", "status": status, "headers": listed}
 
 
