@@ -1,7 +1,7 @@
 """`MRTRServer`: the decorators, and the ASGI application."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -23,6 +23,7 @@ from .registration.prompts import build_prompt
 from .registration.registry import Registry
 from .registration.resources import build_resource
 from .registration.tools import build_tool
+from .transport.asgi_server import ASGIServer
 from .transport.response_writer import closing
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ logger = logging.getLogger("mrtr_server")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class MRTRServer:
+class MRTRServer(ASGIServer):
     """An MCP server, and the ASGI application that serves it.
 
     Run it with `uvicorn module:app`, or mount it in a Starlette or FastAPI application. It needs no lifespan events.
@@ -141,23 +142,20 @@ class MRTRServer:
 
     # ASGI
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection."""
+    def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serve one HTTP request; see `ASGIServer`."""
         parts = self._parts
-        if scope["type"] == "http":
-            if not parts.lifecycle.hears_sigterm:  # mounted, so no startup has come
-                parts.lifecycle.hear_sigterm()
-                parts.observe()
-            if parts.admission.draining:
-                send = closing(scope, send)
-            await parts.router.find(scope, parts.shared.refusal)(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await parts.lifecycle.serve(
-                receive, send, run_tasks=parts.settings.run_tasks and bool(parts.registry.tasks)
-            )
-        elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
+        if not parts.lifecycle.hears_sigterm:  # mounted, so no startup has come
+            parts.lifecycle.hear_sigterm()
+            parts.observe()
+        if parts.admission.draining:
+            send = closing(scope, send)
+        return parts.router.find(scope, parts.shared.refusal)(scope, receive, send)
+
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+        """Start, and stop when the web server does; see `ASGIServer`."""
+        parts = self._parts
+        await parts.lifecycle.serve(receive, send, run_tasks=parts.settings.run_tasks and bool(parts.registry.tasks))
 
     # Before it is deployed
 

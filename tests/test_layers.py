@@ -72,6 +72,7 @@ ONLY_IMPORTERS = {
         *(
             f"transport.{each}"
             for each in (
+                "asgi_server",
                 "authentication",
                 "callback_pages",
                 "challenges",
@@ -96,7 +97,7 @@ ONLY_IMPORTERS = {
         "server",
         "testing.transports",
     },
-    "uvicorn": {"transport.one_write", "transport.whole_responses", "cli.web_servers"},
+    "uvicorn": {"transport.one_write", "transport.whole_responses", "transport.repeated_heads", "cli.web_servers"},
     "httptools": {"transport.whole_responses"},
     "granian": {"cli.web_servers"},
     "pydantic_settings": {"deployment.environment"},

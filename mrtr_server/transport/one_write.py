@@ -8,7 +8,7 @@ the head for the first part of the body, so they can go out together. Run a serv
 What uvicorn does stays as it is: this changes only when the bytes are handed to the transport. Where this uvicorn is
 not one that we know, the name stands for uvicorn's own protocol.
 
-With httptools, requests are made with less, too; see `whole_responses`.
+With httptools, requests are made with less, too; see `whole_responses` and `repeated_heads`.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-whole_responses: Callable[[Any], Any] | None
+repeated_heads: Callable[[Any], Any] | None
 try:
-    from .whole_responses import whole_responses
+    from .repeated_heads import repeated_heads
 except ImportError:  # there is no httptools, or uvicorn has another one
-    whole_responses = None
+    repeated_heads = None
 
 _STATUS_LINE = b"HTTP/1.1 "
 _BLANK_LINE = b"\r\n\r\n"
@@ -37,26 +37,31 @@ class JoiningTransport:
         transport: the real one.
     """
 
-    __slots__ = ("_held", "_write", "is_closing", "transport")
+    __slots__ = ("held", "is_closing", "transport", "write_now")
+
+    held: bytes
+    """What is held back."""
+    write_now: Callable[[bytes], None]
+    """Writes past what is held back, of which there must be nothing."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.is_closing = transport.is_closing
-        self._write = transport.write
-        self._held = b""
+        self.write_now = transport.write
+        self.held = b""
 
     def write(self, data: bytes) -> None:
         """Write bytes, behind what was held back."""
-        if self._held:
-            data, self._held = self._held + data, b""
+        if self.held:
+            data, self.held = self.held + data, b""
         elif data.startswith(_STATUS_LINE) and data.endswith(_BLANK_LINE) and _LENGTH in data:
-            self._held = data
+            self.held = data
             return
-        self._write(data)
+        self.write_now(data)
 
     def flush(self) -> None:
         """Write what is held back, since nothing comes that could go with it."""
-        if self._held:
+        if self.held:
             self.write(b"")
 
     def close(self) -> None:
@@ -92,7 +97,7 @@ def one_write(base: Any) -> Any:
             self.transport = self.transport.transport
             super().handle_websocket_upgrade(*event)
 
-    return OneWriteProtocol if whole_responses is None else whole_responses(OneWriteProtocol)
+    return OneWriteProtocol if repeated_heads is None else repeated_heads(OneWriteProtocol)
 
 
 OneWriteProtocol = one_write(AutoHTTPProtocol)

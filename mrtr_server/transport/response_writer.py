@@ -209,7 +209,7 @@ def _find_whole_responses(request: Any) -> Any:
 
 def _start(status: int, body: bytes, headers: Headers) -> Message:
     length = (b"content-length", b"%d" % len(body))
-    listed = [length, *headers, _JSON_HEADER] if body else [length, *headers]
+    listed = [*headers, _JSON_HEADER, length] if body else [*headers, length]
     return {"type": "http.response.start", "status": status, "headers": listed}
 
 

@@ -8,7 +8,7 @@ access log. So is everything where this uvicorn is not one that we know.
 """
 
 import asyncio
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,39 +29,94 @@ _OWN_HEADERS = frozenset({b"connection", b"content-length", b"transfer-encoding"
 
 
 class Cycle(RequestResponseCycle):
-    """One request and its response.
+    """One request and its response. What few requests need is made, or asked of the connection, when one does.
 
     Args:
         protocol: the connection that it came by.
+        scope: of the request.
+        body: what there is of it.
+        keep_alive: whether the connection stays open after it.
+        more_body: whether more of the body is to come.
     """
 
-    disconnected = response_started = response_complete = False
+    disconnected = response_started = response_complete = waiting_for_100_continue = False
     chunked_encoding = None
     expected_content_length = 0
-    more_body = True
+    body: bytes | bytearray  # type: ignore[assignment]  # uvicorn's own only takes bytes of it
+    task: "asyncio.Task[None]"
+    """What serves it, where `serve` does."""
+    _event: asyncio.Event | None = None
 
-    def __init__(self, protocol: HttpToolsProtocol) -> None:
-        self.scope = protocol.scope
-        self.transport = protocol.transport
-        self.flow = protocol.flow
-        self.logger = protocol.logger
-        self.access_logger = protocol.access_logger
-        self.access_log = protocol.access_log
-        self.default_headers = protocol.server_state.default_headers
-        self.message_event = asyncio.Event()
-        self.on_response = protocol.on_response_complete
-        self.keep_alive = protocol.parser.should_keep_alive()
-        self.waiting_for_100_continue = protocol.expect_100_continue
-        self.body = bytearray()
+    transport: Any = property(lambda self: self.protocol.transport)
+    flow: Any = property(lambda self: self.protocol.flow)
+    logger: Any = property(lambda self: self.protocol.logger)
+    access_logger: Any = property(lambda self: self.protocol.access_logger)
+    access_log: Any = property(lambda self: self.protocol.access_log)
+    default_headers: Any = property(lambda self: self.protocol.server_state.default_headers)
+
+    def __init__(
+        self, protocol: "WholeResponses", scope: Any, body: bytes | bytearray, keep_alive: bool, more_body: bool
+    ) -> None:
+        self.protocol = protocol
+        self.scope = scope
+        self.body = body
+        self.keep_alive = keep_alive
+        self.more_body = more_body
+
+    def on_response(self) -> None:
+        """Tell the connection that the response is complete."""
+        self.protocol.on_response_complete()
+
+    @property
+    def message_event(self) -> asyncio.Event:  # type: ignore[override]
+        """Set when there is something to receive. It is made when somebody waits: few do."""
+        if self._event is None:
+            self._event = asyncio.Event()
+            if self.body and not self.more_body:
+                self._event.set()
+        return self._event
+
+    def wake(self) -> None:
+        """Let who waits for a message look again."""
+        if self._event is not None:
+            self._event.set()
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return what has come of the body, or wait for it."""
         ended = self.disconnected or self.response_complete
         if ended or self.more_body or not self.body or self.waiting_for_100_continue or self.flow.read_paused:
             return await super().receive()
-        body, self.body = bytes(self.body), bytearray()
-        self.message_event.clear()
+        body, self.body = bytes(self.body), b""
+        if self._event is not None:
+            self._event.clear()
         return {"type": "http.request", "body": body, "more_body": False}
+
+    async def serve(self, app: Any, tasks: "set[asyncio.Task[None]]") -> None:
+        """Let an application serve the request; what it does wrong is dealt with as uvicorn does.
+
+        Args:
+            app: the ASGI application.
+            tasks: of the server, which this is one of until it ends.
+        """
+        failure: BaseException | None = None
+        result = None
+        try:
+            result = await app(self.scope, self.receive, self.send)
+        except BaseException as error:
+            failure = error
+        try:
+            if failure is not None or result is not None or not self.response_complete:
+                await self.run_asgi(partial(_end_as, failure, result))
+        finally:
+            failure = None  # which refers to this frame
+            tasks.discard(self.task)
+
+
+async def _end_as(failure: BaseException | None, result: Any, *_: Any) -> Any:
+    """End as an application did."""
+    if failure is not None:
+        raise failure
+    return result
 
 
 def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: bytes) -> bool:
@@ -73,18 +128,21 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
         kind: its `content-type`, if it has a body.
         body: the whole of it; or nothing.
     """
-    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
+    ours = type(cycle) is Cycle
+    connection: Any = cycle.protocol if type(cycle) is Cycle else cycle
+    if connection.flow.write_paused or cycle.disconnected or cycle.response_started or connection.access_log:
         return False
-    defaults = _written(cycle.default_headers)
-    if defaults is None or cycle.scope["method"] == "HEAD":
+    head = _head(cycle.default_headers, status, kind if body else b"")
+    if head is None or cycle.scope["method"] == "HEAD":
         return False
-    cycle.response_started = True
+    cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
     last = b"\r\n\r\n" if cycle.keep_alive else b"\r\nconnection: close\r\n\r\n"
-    typed = b"\r\ncontent-type: " + kind if body else b""
-    cycle.transport.write(
-        b"%b%bcontent-length: %d%b%b%b" % (STATUS_LINE[status], defaults, len(body), typed, last, body)
-    )
+    data = b"%b%d%b%b" % (head, len(body), last, body)
+    if ours:
+        connection.end(cycle, data)
+        return True
+    cycle.transport.write(data)
     _complete(cycle)
     return True
 
@@ -103,7 +161,7 @@ def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begi
         return False
     head = b""
     if begins:
-        defaults = _written(cycle.default_headers)
+        defaults = _lines(cycle.default_headers)
         if cycle.response_started or cycle.access_log or defaults is None or cycle.scope["method"] == "HEAD":
             return False
         cycle.response_started = cycle.chunked_encoding = True
@@ -115,13 +173,16 @@ def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begi
     chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
     cycle.transport.write(b"%b%b%b" % (head, chunk, _LAST_CHUNK if ends else b""))
     if ends:
+        cycle.response_complete = True
         _complete(cycle)
     return True
 
 
 def _complete(cycle: RequestResponseCycle) -> None:
-    cycle.response_complete = True
-    cycle.message_event.set()
+    if type(cycle) is Cycle:
+        cycle.wake()
+    else:
+        cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
@@ -145,8 +206,8 @@ class WholeResponses(HttpToolsProtocol):
         scope, parser = self.scope, self.parser
         if (
             (self.cycle is not None and not self.cycle.response_complete)  # pipelined
-            or self.limit_concurrency is not None
             or self.root_path
+            or self.is_full()
             or parser.get_http_version() != "1.1"
             or parser.should_upgrade()
         ):
@@ -154,17 +215,40 @@ class WholeResponses(HttpToolsProtocol):
             return
         scope["method"] = parser.get_method().decode("ascii")
         scope["path"], scope["raw_path"], scope["query_string"] = _parse_url(self.url)
-        self.cycle = Cycle(self)
-        self._start_asgi_task(self.cycle, self.app)
+        cycle = Cycle(self, scope, bytearray(), parser.should_keep_alive(), True)
+        cycle.waiting_for_100_continue = self.expect_100_continue
+        self.cycle = cycle
+        self._start_asgi_task(cycle, self.app)
+
+    def is_full(self) -> bool:
+        """Return whether the server takes no more requests now, so that uvicorn has to refuse one."""
+        limit = self.limit_concurrency
+        return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
+
+    def end(self, cycle: Cycle, response: bytes) -> None:
+        """Write a whole response, of which nothing has been written, and so end its request."""
+        self.transport.write_now(response)
+        cycle.wake()
+        if not cycle.keep_alive:
+            self.transport.close()
+        if self.pipeline or not cycle.keep_alive:
+            self.on_response_complete()
+        else:
+            self._wait_for_next()
 
     def on_response_complete(self) -> None:
         """End a response, and wait for the next request as long as `timeout_keep_alive` says."""
-        if self.pipeline or self.transport.is_closing():
+        transport = self.transport
+        if self.pipeline or transport.is_closing():
             super().on_response_complete()
             return
-        self.transport.flush()
+        transport.flush()
+        self._wait_for_next()
+
+    def _wait_for_next(self) -> None:
         self.server_state.total_requests += 1
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self._timer is None:
             self._timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
@@ -175,6 +259,8 @@ class WholeResponses(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.cycle is not None and self.cycle.response_complete:
+            self.cycle = None  # which refers to this
 
     def _close_if_idle(self) -> None:
         self._timer = None
@@ -190,29 +276,23 @@ class WholeResponses(HttpToolsProtocol):
         self._idle_since = None
 
 
-def whole_responses(base: Any) -> Any:
-    """Return a protocol that also takes whole responses; `base` itself where this uvicorn is not one that we know.
-
-    Args:
-        base: the protocol, on a transport with `flush`; see `one_write`.
-    """
-    if not issubclass(base, HttpToolsProtocol) or not is_known(HttpToolsProtocol, RequestResponseCycle):
-        return base
-    return type(base.__name__, (WholeResponses, base), {})
-
-
 def is_known(protocol: Any, cycle: Any) -> bool:
     """Return whether uvicorn's protocol and its requests are made of what `WholeResponses` and `Cycle` are made of."""
     makes = _names(protocol.__init__) | _names(protocol.on_message_begin)
     return makes >= _PROTOCOL and all(hasattr(protocol, name) for name in _METHODS) and _names(cycle.__init__) == _CYCLE
 
 
-_METHODS = ("_start_asgi_task", "_unset_keepalive_if_required", "on_headers_complete", "timeout_keep_alive_handler")
+_METHODS = frozenset(
+    {"_start_asgi_task", "_unset_keepalive_if_required", "on_headers_complete", "on_message_complete"}
+    | {"timeout_keep_alive_handler"}
+)
 _PROTOCOL = frozenset(
     {
         "access_log",
         "access_logger",
         "app",
+        "app_state",
+        "connections",
         "cycle",
         "expect_100_continue",
         "flow",
@@ -220,7 +300,7 @@ _PROTOCOL = frozenset(
         "logger",
         "loop",
     }
-    | {"parser", "pipeline", "root_path", "scope", "server_state", "timeout_keep_alive", "transport", "url"}
+    | {"parser", "pipeline", "root_path", "scope", "server_state", "tasks", "timeout_keep_alive", "transport", "url"}
 )
 _CYCLE = frozenset(
     {"access_log", "access_logger", "body", "bytearray", "chunked_encoding", "default_headers", "disconnected"}
@@ -241,21 +321,34 @@ def _parse_url(url: bytes) -> tuple[str, bytes, bytes]:
     return unquote(parsed.path.decode("ascii")), parsed.path, parsed.query or b""
 
 
-_last: tuple[object, bytes | None] = (None, None)
+_last_lines: tuple[object, bytes | None] = (None, b"")
+_last_head: tuple[object, int, bytes, bytes | None] = (None, 0, b"", None)
 
 
-def _written(headers: list[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the headers of every response as they are written; None if uvicorn has to look at them.
+def _head(headers: list[tuple[bytes, bytes]], status: int, kind: bytes) -> bytes | None:
+    """Return the head of a response, up to the digits of its length; None if uvicorn has to look at its headers.
 
-    uvicorn makes a new list each second, as the date changes.
+    uvicorn makes a new list of those that each response has when the date changes, once a second.
     """
-    global _last
-    known, written = _last
+    global _last_head
+    known, its_status, its_kind, head = _last_head
+    if headers is not known or status != its_status or kind != its_kind:
+        lines, typed = _lines(headers), b"content-type: %b\r\n" % kind if kind else b""
+        head = None if lines is None else b"%b%b%bcontent-length: " % (STATUS_LINE[status], lines, typed)
+        _last_head = headers, status, kind, head
+    return head
+
+
+def _lines(headers: list[tuple[bytes, bytes]]) -> bytes | None:
+    """Return headers as they are written; None if uvicorn has to look at them."""
+    global _last_lines
+    known, lines = _last_lines
     if headers is not known:
-        plain = not any(map(_is_special, headers))
-        written = b"".join([b"%b: %b\r\n" % (name.lower(), value) for name, value in headers]) if plain else None
-        _last = headers, written
-    return written
+        lines = None
+        if not any(map(_is_special, headers)):
+            lines = b"".join(b"%b: %b\r\n" % (name.lower(), value) for name, value in headers)
+        _last_lines = headers, lines
+    return lines
 
 
 def _is_special(header: tuple[bytes, bytes]) -> bool:

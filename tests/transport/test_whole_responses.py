@@ -11,7 +11,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from mrtr_server import Context, MRTRServer
-from mrtr_server.transport import whole_responses
+from mrtr_server.transport import repeated_heads, whole_responses
 from mrtr_server.transport.one_write import one_write
 from mrtr_server.transport.response_writer import _find_part_writer, _find_whole_writer
 from mrtr_server.transport.whole_responses import is_known, respond_whole, write_part
@@ -278,4 +278,4 @@ class TestAnotherUvicorn:
             def on_message_begin(self) -> None: ...
 
         assert not is_known(WithLess, RequestResponseCycle)
-        assert whole_responses.whole_responses(WithLess) is WithLess
+        assert repeated_heads.repeated_heads(WithLess) is WithLess
