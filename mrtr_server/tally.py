@@ -19,6 +19,19 @@ ABANDONED_TASKS = "mrtr.server.tasks.abandoned"
 """Tasks whose answers did not come in time, by the tool."""
 
 
+class Count:
+    """How often something was counted under the same labels."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self) -> None:
+        """Count one."""
+        self.value += 1
+
+
 class Tally:
     """Counts by name and labels. Each name has few labels, and none that a client can choose freely.
 
@@ -26,7 +39,7 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._counts: dict[str, dict[tuple[str, ...], int]] = {}
+        self._counts: dict[str, dict[tuple[str, ...], Count]] = {}
 
     def add(self, name: str, *labels: str) -> None:
         """Count one.
@@ -35,11 +48,21 @@ class Tally:
             name: what.
             labels: of which kind, always as many and in the same order.
         """
+        self.count_of(name, *labels).add()
+
+    def count_of(self, name: str, *labels: str) -> Count:
+        """Return what counts under a name and labels, for those who count there often.
+
+        Args:
+            name: what.
+            labels: as for `add`.
+        """
         counts = self._counts.get(name)
         if counts is None:
             counts = self._counts.setdefault(name, {})
-        counts[labels] = counts.get(labels, 0) + 1
+        found = counts.get(labels)
+        return counts.setdefault(labels, Count()) if found is None else found
 
     def of(self, name: str) -> list[tuple[tuple[str, ...], int]]:
         """Return the counts of a name, with their labels."""
-        return list(self._counts.get(name, {}).items())
+        return [(labels, count.value) for labels, count in list(self._counts.get(name, {}).items())]

@@ -1,8 +1,7 @@
 """What of one server is observed, from its start on."""
 
 import logging
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..flow.admission import Admission
@@ -13,11 +12,12 @@ from ..registration.registry import Registry
 from ..storage.quotas import Quotas
 from ..storage.watched import WatchedStore
 from ..tally import Tally
+from ..telemetry.call_kinds import Offered
 from ..telemetry.choice import choose
 from ..telemetry.lag import measure_lag
-from ..telemetry.meters import Gauges
+from ..telemetry.meters import Gauges, Histogram, Meters
 from ..telemetry.names import DRAINING, IN_FLIGHT, LAG, QUEUE, STORE_AWAY
-from ..telemetry.observed_calls import ObservedCalls, Offered
+from ..telemetry.observed_calls import ObservedCalls
 from ..telemetry.store_measures import StoreMeasures
 from ..transport.metrics_page import MetricsPage
 from ..transport.routing import Metadata
@@ -61,7 +61,7 @@ class ServerTelemetry:
         self._dispatcher = dispatcher
         self._background = background
         self._calls: ObservedCalls | None = None
-        self._is_measured = False
+        self._meters: Sequence[Meters] = ()
         self._gauges = Gauges(tally, self._read)
 
     def start(self) -> None:
@@ -86,16 +86,16 @@ class ServerTelemetry:
         )
         self._dispatcher.observe(calls.serve)
         self._background.observe(calls.serve_task)
-        self._is_measured = bool(meters)
+        self._meters = meters
         if meters:
             for each in meters:
                 each.add(self._gauges)
-            self._store.observe(StoreMeasures(self._tally, calls.record))
+            self._store.observe(StoreMeasures(self._tally, meters))
             self._measure_lag()
 
     def _measure_lag(self) -> None:
-        if self._calls is not None and self._is_measured:
-            measure_lag(partial(self._calls.record, LAG))
+        if self._meters:
+            measure_lag(Histogram(LAG, self._meters).of())
 
     def _read(self) -> Mapping[str, float]:
         return {

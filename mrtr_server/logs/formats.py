@@ -5,18 +5,29 @@ A record may carry facts beside its message: `logger.info("...", extra={"fields"
 
 import json
 import logging
+import re
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 Format = Literal["text", "json"]
 
 _OWN = ("time", "level", "logger", "message", "exception")
+_write = json.JSONEncoder(default=str).encode
+_QUOTED = re.compile(r'[ "=\n\r\t]')
 
 
 def time_of(record: logging.LogRecord) -> str:
     """Return the time of a record, in UTC, to the millisecond (RFC 3339)."""
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second = int(record.created)
+    milliseconds = round((record.created - second) * 1e6) // 1000
+    return f"{_second(second)}.{min(milliseconds, 999):03}Z"
+
+
+@lru_cache(1)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
@@ -52,7 +63,7 @@ class JSONFormatter(logging.Formatter):
             record.exc_text = self.formatException(record.exc_info)
         if record.exc_text:
             line["exception"] = record.exc_text
-        return json.dumps(line, default=str)
+        return _write(line)
 
 
 def log_config(form: Format, level: str, *, access_log: bool = False) -> dict[str, Any]:
@@ -80,5 +91,7 @@ def log_config(form: Format, level: str, *, access_log: bool = False) -> dict[st
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return json.dumps(text) if not text or any(char in text for char in ' "=\n\r\t') else text
+    if type(value) is int or type(value) is float:
+        return repr(value)
+    text = value if isinstance(value, str) else _write(value)
+    return _write(text) if not text or _QUOTED.search(text) else text

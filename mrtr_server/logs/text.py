@@ -29,9 +29,13 @@ class PlainText(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Replace what is not plain in a record. Every record passes."""
-        with suppress(TypeError, ValueError):  # arguments that do not fit, of which `logging` tells itself
+        try:
             message = record.getMessage()
-            if len(message) > LONGEST or _CONTROL.search(message):
+        except (TypeError, ValueError):  # arguments that do not fit, of which `logging` tells itself
+            pass
+        else:
+            is_plain = message.isascii() and message.isprintable()  # as nearly all are; this takes less than the search
+            if len(message) > LONGEST or not (is_plain or _CONTROL.search(message) is None):
                 record.msg, record.args = plain(message), ()
         if record.exc_info and record.exc_info[1] is not None:
             text = record.exc_text or "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")

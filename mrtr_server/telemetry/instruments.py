@@ -1,13 +1,14 @@
 """The metrics, as instruments of OpenTelemetry."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
 
 from .._version import __version__
-from .meters import Gauges, counts_of, value_of
+from .meters import Gauges, Record, counts_of, value_of
 from .names import BUCKETS, METRICS, Metric, attributes_of
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
@@ -24,20 +25,21 @@ class Instruments:
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SCOPE, __version__, schema_url=SCHEMA)
         self._servers: WeakSet[Gauges] = WeakSet()
-        self._histograms: dict[str, Callable[[float, Mapping[str, Any]], None]] = {}
+        self._histograms: dict[str, Histogram] = {}
         for metric in METRICS:
             name, unit, about = metric.name, metric.unit, metric.about
             if metric.kind == "histogram":
-                made = meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=BUCKETS[name])
-                self._histograms[name] = made.record
+                self._histograms[name] = meter.create_histogram(
+                    name, unit, about, explicit_bucket_boundaries_advisory=BUCKETS[name]
+                )
             elif metric.kind == "counter":
                 meter.create_observable_counter(name, [self._counter(metric)], unit, about)
             else:
                 meter.create_observable_up_down_counter(name, [self._gauge(metric)], unit, about)
 
-    def record(self, metric: Metric, value: float, attributes: Mapping[str, Any]) -> None:
-        """Take a measurement of a histogram; see `Meters`."""
-        self._histograms[metric.name](value, attributes)
+    def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
+        """Return what takes the measurements of a histogram; see `Meters`."""
+        return partial(self._histograms[metric.name].record, attributes=attributes)
 
     def add(self, server: Gauges) -> None:
         """Show what a server has counted; see `Meters`."""

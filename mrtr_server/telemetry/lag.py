@@ -1,8 +1,9 @@
 """How late an event loop is: what it is asked to do in a moment waits for whatever blocks it."""
 
 import asyncio
-from collections.abc import Callable
 from weakref import WeakSet
+
+from .meters import Record
 
 INTERVAL = 0.5
 """How often it is measured, in seconds."""
@@ -10,11 +11,11 @@ INTERVAL = 0.5
 _measured: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
-def measure_lag(record: Callable[[float, dict[str, str]], object]) -> None:
+def measure_lag(record: Record) -> None:
     """Measure how late the running event loop is until it is closed, unless that is done already.
 
     Args:
-        record: takes each measurement, in seconds, and its labels, which are none.
+        record: takes each measurement, in seconds.
     """
     loop = asyncio.get_running_loop()
     if loop in _measured:
@@ -25,7 +26,7 @@ def measure_lag(record: Callable[[float, dict[str, str]], object]) -> None:
     def look() -> None:
         nonlocal due
         now = loop.time()
-        record(max(0.0, now - due), {})
+        record(max(0.0, now - due))
         due = now + INTERVAL
         loop.call_at(due, look)
 

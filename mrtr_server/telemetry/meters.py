@@ -1,10 +1,13 @@
 """What takes the metrics of servers, and what it reads of them."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from ..tally import Tally
-from .names import Metric
+from .names import Metric, attributes_of
+
+Record = Callable[[float], object]
+"""Takes a measurement, in the unit of its metric."""
 
 
 class Gauges:
@@ -23,12 +26,11 @@ class Gauges:
 class Meters(Protocol):
     """Takes metrics: histograms as they are measured; counters and gauges are read where they are collected."""
 
-    def record(self, metric: Metric, value: float, attributes: Mapping[str, Any]) -> None:
-        """Take a measurement of a histogram.
+    def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
+        """Return what takes the measurements of a histogram that have the same labels.
 
         Args:
             metric: which one.
-            value: what was measured, in its unit.
             attributes: the labels that apply.
         """
         ...
@@ -36,6 +38,42 @@ class Meters(Protocol):
     def add(self, server: Gauges) -> None:
         """Show what a server has counted, for as long as there is that server."""
         ...
+
+
+class Histogram:
+    """A histogram in all meters. Labels are bound once, since that costs more than a measurement.
+
+    Args:
+        metric: which one.
+        meters: take it.
+    """
+
+    def __init__(self, metric: Metric, meters: Sequence[Meters]) -> None:
+        self._metric = metric
+        self._meters = meters
+        self._bound: dict[tuple[str, ...], Record] = {}
+
+    def of(self, *labels: str) -> Record:
+        """Return what takes the measurements that have these labels.
+
+        Args:
+            labels: the values of all labels of the metric, in their order; empty for one that does not apply.
+        """
+        found = self._bound.get(labels)
+        if found is None:
+            found = self._bound[labels] = self._bind(attributes_of(self._metric, labels))
+        return found
+
+    def _bind(self, attributes: Mapping[str, str]) -> Record:
+        bound = [meters.bind(self._metric, attributes) for meters in self._meters]
+        if len(bound) == 1:
+            return bound[0]
+
+        def record(value: float) -> None:
+            for each in bound:
+                each(value)
+
+        return record
 
 
 def counts_of(metric: Metric, servers: "list[Gauges]") -> dict[tuple[str, ...], int]:

@@ -62,7 +62,7 @@ DURATION = Metric(
         "network.transport",
     ),
 )
-CALLS = Metric("mrtr.server.rounds", "counter", "{round}", "Rounds that ended", (METHOD, TOOL, PROMPT, OUTCOME))
+ENDED_ROUNDS = Metric("mrtr.server.rounds", "counter", "{round}", "Rounds that ended", (METHOD, TOOL, PROMPT, OUTCOME))
 FLOWS = Metric("mrtr.server.flows", "counter", "{flow}", "Flows that ended", (METHOD, TOOL, PROMPT, OUTCOME, ROUNDS))
 WAITS = Metric(
     "mrtr.server.flow.waits",
@@ -104,7 +104,7 @@ STORE_AWAY = Metric("mrtr.server.store.away", "gauge", "1", "1 while the shared 
 
 METRICS = (
     DURATION,
-    CALLS,
+    ENDED_ROUNDS,
     FLOWS,
     WAITS,
     RESUMES,

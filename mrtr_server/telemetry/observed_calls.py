@@ -1,13 +1,12 @@
 """Each call as it is observed: its span, its metrics, and its line in the log."""
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..crypto.digests import digest
-from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
 from ..flow.endings import Asking, YieldReason
 from ..flow.journal import Journal
 from ..protocol.callers import Principal
@@ -16,8 +15,6 @@ from ..protocol.messages import (
     JSON,
     Call,
     CallFacts,
-    Complete,
-    Listening,
     NeedsInput,
     Outlet,
     TaskCreated,
@@ -26,9 +23,26 @@ from ..protocol.messages import (
 )
 from ..storage.tasks import TaskRow
 from ..tally import ANSWERS, Tally
-from . import names
-from .meters import Meters
-from .names import CODE, ERROR, LOG_FIELDS, METHOD, OUTCOME, PROMPT, ROUND, TOOL, Metric, reason_of
+from .call_kinds import CallKind, CallKinds, Offered
+from .call_log import log_call
+from .ends import End, end_of, end_of_error, end_of_task, end_of_task_error
+from .meters import Histogram, Meters
+from .names import (
+    ASKS,
+    CODE,
+    DURATION,
+    ENDED_ROUNDS,
+    ERROR,
+    FLOWS,
+    OUTCOME,
+    RESUMES,
+    ROUND,
+    SHED,
+    STATE_SIZE,
+    TASK_TIME,
+    TOOL,
+    WAITS,
+)
 
 if TYPE_CHECKING:  # so that OpenTelemetry is loaded only where it is used
     from .spans import Spans, Started
@@ -44,62 +58,12 @@ ID_DIGITS = 16
 MOST_ROUNDS = 100
 """The highest number of a round that is a label of a metric."""
 
-_TURNED_AWAY = frozenset({"busy", "overloaded"})
-"""The errors of calls for which there is no room, and no other replica that the client could be sent to."""
+KNOWN_CALLERS = 1024
+"""How many callers are kept with their digests."""
 
 _ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
 
 T = TypeVar("T")
-
-
-class Offered(NamedTuple):
-    """What a server offers: only such names are shown, since any other is whatever a client sent.
-
-    Args:
-        tools, prompts, resources: their names, and the URIs of resources without templates; more may come.
-    """
-
-    tools: Container[str]
-    prompts: Container[str]
-    resources: Container[str]
-
-
-class _Labels(NamedTuple):
-    """What is the same for all calls of a kind.
-
-    Args:
-        span: the name of their spans.
-        of_span, of_metrics: their attributes.
-        of_tally: method, tool and prompt.
-    """
-
-    span: str
-    of_span: dict[str, Any]
-    of_metrics: dict[str, Any]
-    of_tally: tuple[str, str, str]
-
-
-class _Begun(NamedTuple):
-    labels: _Labels
-    facts: CallFacts
-    at: float
-    span: "Started | None"
-
-
-class _End(NamedTuple):
-    """How a call ended.
-
-    Args:
-        outcome: in a word.
-        error: the class of its error; empty for none.
-        code: the code of its JSON-RPC error; empty for none.
-        ends_flow: whether no further round of its flow is to come.
-    """
-
-    outcome: str
-    error: str = ""
-    code: str = ""
-    ends_flow: bool = False
 
 
 class ObservedCalls:
@@ -127,19 +91,13 @@ class ObservedCalls:
         """How many calls are being served."""
         self._tally = tally
         self._offered = offered
-        self._caller_of = caller_of
+        self._caller_of = lru_cache(KNOWN_CALLERS)(caller_of)
         self._spans = spans
-        self._meters = meters
-        self.record: Callable[[Metric, float, Mapping[str, Any]], None] = (
-            meters[0].record if len(meters) == 1 else self._record_all
-        )
-        """Takes a measurement of a histogram."""
+        self._is_measured = bool(meters)
+        self._kinds = CallKinds(offered, tally, Histogram(DURATION, meters))
+        self._state_sizes = Histogram(STATE_SIZE, meters)
+        self._task_times = Histogram(TASK_TIME, meters)
         self._clock = clock
-        self._labels: dict[tuple[str, str, str, str], _Labels] = {}
-
-    def _record_all(self, metric: Metric, value: float, attributes: Mapping[str, Any]) -> None:
-        for each in self._meters:
-            each.record(metric, value, attributes)
 
     # Calls
 
@@ -151,57 +109,56 @@ class ObservedCalls:
             call: the request.
             outlet: takes its notes.
         """
-        begun = self._begin(call, outlet)
-        try:
-            outcome = await method(call, outlet)
-        except BaseException as error:
-            self._end_call(begun, call, None, error, outlet)
-            raise
-        self._end_call(begun, call, outcome, None, outlet)
-        return outcome
-
-    def _begin(self, call: Call, outlet: Outlet) -> _Begun:
-        labels = self._labels_of(call, outlet)
+        kind = self._kinds.of(call, outlet)
         facts = call.facts = CallFacts()
         span = None
         if self._spans is not None:
-            span = self._spans.begin_call(labels.span, labels.of_span, call)
-            facts.origin = self._spans.place(span)
+            span = self._spans.begin_call(kind.name, kind.attributes, call)
+            if kind.asks and call.state is None:  # later rounds find it in their state
+                facts.origin = self._spans.place(span)
         self.in_flight += 1
-        return _Begun(labels, facts, time.perf_counter(), span)
+        began = time.perf_counter()
+        try:
+            outcome = await method(call, outlet)
+        except BaseException as error:
+            seconds = time.perf_counter() - began
+            end = end_of_error(error, facts, getattr(outlet, "dialect", None))
+            self._end_call(kind, call, facts, None, end, seconds, span, outlet)
+            raise
+        seconds = time.perf_counter() - began
+        self._end_call(kind, call, facts, outcome, end_of(outcome, facts), seconds, span, outlet)
+        return outcome
 
     def _end_call(
-        self, begun: _Begun, call: Call, outcome: object, error: BaseException | None, outlet: Outlet
+        self,
+        kind: CallKind,
+        call: Call,
+        facts: CallFacts,
+        outcome: object,
+        end: End,
+        seconds: float,
+        span: "Started | None",
+        outlet: Outlet,
     ) -> None:
-        seconds = time.perf_counter() - begun.at
         self.in_flight -= 1
-        facts, form = begun.facts, getattr(outlet, "dialect", None)
-        end = _end_of(outcome, facts, call) if error is None else _end_of_error(error, facts, form)
-        if self._meters:
-            self._count(begun.labels, call, facts, outcome, error, end)
-            self.record(names.DURATION, seconds, _with_error(begun.labels.of_metrics, end))
-        if begun.span is not None and self._spans is not None:
+        if self._is_measured:
+            kind.counts[ENDED_ROUNDS.name, end.outcome].add()
+            if kind.asks:
+                self._count_round(kind, call, facts, outcome, end)
+            kind.durations[end](seconds)
+        if span is not None and self._spans is not None:
             self._spans.end(
-                begun.span, lambda: self._about(call, facts, outcome, outlet, end), end.error, _why(facts), facts.first
+                span, lambda: self._about(call, facts, outcome, outlet, end), end.error, _why(facts), facts.first
             )
         if logger.isEnabledFor(logging.INFO):
-            method, tool, prompt = begun.labels.of_tally
-            self._log(
-                begun.span,
-                event="call",
-                method=method,
-                tool=tool,
-                prompt=prompt,
-                round=facts.rounds + 1 if method in ASKING_METHODS else "",
-                flow=facts.flow[:ID_DIGITS],
-                principal=self._caller_of(call.principal)[:ID_DIGITS],
-                outcome=end.outcome,
-                error=end.error,
-                reference=facts.reference,
-                ms=round(seconds * 1000, 2),
-            )
+            fields: JSON = kind.fields.copy()
+            if kind.asks:
+                fields["round"] = facts.rounds + 1
+                if facts.flow:
+                    fields["flow"] = facts.flow[:ID_DIGITS]
+            self._log(kind.name, fields, call, end, facts.reference, seconds, span)
 
-    def _about(self, call: Call, facts: CallFacts, outcome: object, outlet: Outlet, end: _End) -> dict[str, Any]:
+    def _about(self, call: Call, facts: CallFacts, outcome: object, outlet: Outlet, end: End) -> dict[str, Any]:
         """Return the attributes that a span has at its end, and that are not those of all calls of its kind."""
         scope = getattr(outlet, "scope", None)
         client = scope.get("client") if scope is not None else None
@@ -227,47 +184,24 @@ class ObservedCalls:
             return _filled(about)
         return about
 
-    def _labels_of(self, call: Call, outlet: Outlet) -> _Labels:
-        method, target, offered = call.method, call.target, self._offered
-        tool = target if method == "tools/call" and target in offered.tools else ""
-        prompt = target if method == "prompts/get" and target in offered.prompts else ""
-        scope, form = getattr(outlet, "scope", None), getattr(outlet, "dialect", None)
-        version = "" if form is None else form.spoken
-        http = "" if scope is None else scope.get("http_version", "")
-        key = (method, tool or prompt, version, http)
-        labels = self._labels.get(key)
-        if labels is None:
-            labels = self._labels[key] = _labels(method, tool, prompt, version, http)
-        return labels
-
-    def _count(
-        self,
-        labels: _Labels,
-        call: Call,
-        facts: CallFacts,
-        outcome: object,
-        error: BaseException | None,
-        end: _End,
-    ) -> None:
-        add, tallied = self._tally.add, labels.of_tally
-        add(names.CALLS.name, *tallied, end.outcome)
-        if call.method not in ASKING_METHODS:
-            return
-        if facts.rounds:
-            add(names.RESUMES.name, *tallied, _number(facts.rounds))
+    def _count_round(self, kind: CallKind, call: Call, facts: CallFacts, outcome: object, end: End) -> None:
+        counts, ended = kind.counts, min(facts.rounds, MOST_ROUNDS)
+        if ended:
+            counts[RESUMES.name, ended].add()
             for key, question in facts.asked.items():
-                add(ANSWERS, kind_of(question), action_of((call.answers or {}).get(key)))
+                self._tally.add(ANSWERS, kind_of(question), action_of((call.answers or {}).get(key)))
+        number = min(facts.rounds + 1, MOST_ROUNDS)
         if isinstance(outcome, NeedsInput):
-            self.record(names.STATE_SIZE, len(outcome.state), names.attributes_of(names.STATE_SIZE, tallied))
-            add(names.WAITS.name, *tallied, _number(facts.rounds + 1))
+            self._state_sizes.of(*kind.labels)(len(outcome.state))
+            counts[WAITS.name, number].add()
             for asked in outcome.questions.values():
-                add(names.ASKS.name, asked.kind)
+                self._tally.add(ASKS.name, asked.kind)
             if facts.yielded is YieldReason.FULL:
-                add(names.SHED.name, end.outcome)
+                self._tally.add(SHED.name, end.outcome)
         elif end.ends_flow:
-            add(names.FLOWS.name, *tallied, end.outcome, _number(facts.rounds + 1))
-        elif error is not None and reason_of(error) in _TURNED_AWAY:
-            add(names.SHED.name, "refused")
+            counts[FLOWS.name, end.outcome, number].add()
+        elif end.had_no_room:
+            self._tally.add(SHED.name, "refused")
 
     # Tasks
 
@@ -280,87 +214,63 @@ class ObservedCalls:
             row: the task.
             work: runs the round.
         """
-        begun = self._begin_task(call, journal, row)
+        tool = row.name if row.name in self._offered.tools else ""
+        facts = call.facts = CallFacts()
+        facts.resume(journal)
+        if self._is_measured:
+            self._task_times.of(tool, "queued")(max(0.0, self._clock() - row.updated))
+        span = None
+        if self._spans is not None:
+            named = {TOOL: tool, "gen_ai.operation.name": "execute_tool"} if tool else {}
+            about = {**named, "mrtr.task.reference": row.reference, "mrtr.task.attempt": row.attempts}
+            span = self._spans.begin_task(f"task {tool}".rstrip(), about, journal.origin)
+        began = time.perf_counter()
         try:
             outcome = await work()
         except BaseException as error:
-            self._end_task(begun, call, journal, row, _end_of_task_error(error))
+            seconds = time.perf_counter() - began
+            self._end_task(call, journal, row, tool, end_of_task_error(error), seconds, span, facts)
             raise
-        if isinstance(outcome, Asking) and self._meters:
+        seconds = time.perf_counter() - began
+        if isinstance(outcome, Asking) and self._is_measured:
             for key, question in outcome.questions.items():
-                if begun.facts.asked.get(key) != question.digest:
-                    self._tally.add(names.ASKS.name, question.kind)
-        self._end_task(begun, call, journal, row, _end_of_task(outcome, begun.facts))
+                if facts.asked.get(key) != question.digest:
+                    self._tally.add(ASKS.name, question.kind)
+        self._end_task(call, journal, row, tool, end_of_task(outcome, facts), seconds, span, facts)
         return outcome
 
-    def _begin_task(self, call: Call, journal: Journal, row: TaskRow) -> _Begun:
-        tool = row.name if row.name in self._offered.tools else ""
-        labels = _labels("task", tool, "", "", "")
-        facts = call.facts = CallFacts()
-        facts.resume(journal)
-        if self._meters:
-            queued = max(0.0, self._clock() - row.updated)
-            self.record(names.TASK_TIME, queued, names.attributes_of(names.TASK_TIME, (tool, "queued")))
-        span = None
-        if self._spans is not None:
-            about = {"mrtr.task.reference": row.reference, "mrtr.task.attempt": row.attempts}
-            named = {TOOL: tool, "gen_ai.operation.name": "execute_tool"} if tool else {}
-            span = self._spans.begin_task(labels.span, {**named, **about}, journal.origin)
-        return _Begun(labels, facts, time.perf_counter(), span)
-
-    def _end_task(self, begun: _Begun, call: Call, journal: Journal, row: TaskRow, end: _End) -> None:
-        seconds = time.perf_counter() - begun.at
-        _, tool, _ = begun.labels.of_tally
-        flow, reference = journal.flow[:ID_DIGITS], begun.facts.reference
-        if self._meters:
-            self.record(names.TASK_TIME, seconds, names.attributes_of(names.TASK_TIME, (tool, "working")))
-        if begun.span is not None and self._spans is not None:
-            about = {OUTCOME: end.outcome, "mrtr.flow.id": flow, ERROR: end.error, "mrtr.reference": reference}
-            self._spans.end(begun.span, lambda: _filled(about), end.error, _why(begun.facts), "")
+    def _end_task(
+        self,
+        call: Call,
+        journal: Journal,
+        row: TaskRow,
+        tool: str,
+        end: End,
+        seconds: float,
+        span: "Started | None",
+        facts: CallFacts,
+    ) -> None:
+        flow = journal.flow[:ID_DIGITS]
+        if self._is_measured:
+            self._task_times.of(tool, "working")(seconds)
+        if span is not None and self._spans is not None:
+            about = {OUTCOME: end.outcome, "mrtr.flow.id": flow, ERROR: end.error, "mrtr.reference": facts.reference}
+            self._spans.end(span, lambda: _filled(about), end.error, _why(facts), "")
         if logger.isEnabledFor(logging.INFO):
-            self._log(
-                begun.span,
-                event="task_round",
-                method=call.method,
-                tool=tool,
-                flow=flow,
-                task=row.reference,
-                attempt=row.attempts,
-                principal=self._caller_of(call.principal)[:ID_DIGITS],
-                outcome=end.outcome,
-                error=end.error,
-                reference=reference,
-                ms=round(seconds * 1000, 2),
-            )
+            named = {"tool": tool} if tool else {}
+            fields: JSON = {"event": "task_round", "method": call.method, **named, "flow": flow}
+            fields |= {"task": row.reference, "attempt": row.attempts}
+            self._log(f"{call.method} {tool}".rstrip(), fields, call, end, facts.reference, seconds, span)
 
     # The log
 
-    def _log(self, span: "Started | None", **given: str | float) -> None:
-        if span is not None and self._spans is not None:
-            given["trace_id"], given["span_id"] = self._spans.ids(span)
-        fields = {name: given[name] for name in LOG_FIELDS if given.get(name, "") != ""}
-        what = f"{given['method']} {given.get('tool') or given.get('prompt') or ''}".rstrip()
-        reference = f" (reference {given['reference']})" if given["reference"] else ""
-        logger.info("%s: %s in %s ms%s", what, given["outcome"], given["ms"], reference, extra={"fields": fields})
-
-
-def _labels(method: str, tool: str, prompt: str, version: str, http: str) -> _Labels:
-    common = {
-        METHOD: method,
-        TOOL: tool,
-        PROMPT: prompt,
-        "gen_ai.operation.name": "execute_tool" if method == "tools/call" else "",
-        "mcp.protocol.version": version,
-        "network.transport": "tcp" if http else "pipe",
-        "network.protocol.name": "http" if http else "",
-        "network.protocol.version": http,
-    }
-    given = {name: value for name, value in common.items() if value}
-    return _Labels(f"{method} {tool or prompt}".rstrip(), given, given, (method, tool, prompt))
-
-
-def _with_error(attributes: dict[str, Any], end: _End) -> dict[str, Any]:
-    return attributes if not end.error else _filled({**attributes, ERROR: end.error, CODE: end.code})
+    def _log(
+        self, name: str, fields: JSON, call: Call, end: End, reference: str, seconds: float, span: "Started | None"
+    ) -> None:
+        if call.principal is not None:
+            fields["principal"] = self._caller_of(call.principal)[:ID_DIGITS]
+        ids = ("", "") if span is None or self._spans is None else self._spans.ids(span)
+        log_call(name, fields, end, reference, seconds, ids)
 
 
 def _filled(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -369,50 +279,3 @@ def _filled(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def _why(facts: CallFacts) -> str:
     return f"reference {facts.reference}" if facts.reference else ""
-
-
-_ASKED, _HANDED_OVER, _COMPLETED = _End("asked"), _End("handed_over"), _End("completed", ends_flow=True)
-
-
-def _end_of(outcome: object, facts: CallFacts, call: Call) -> _End:
-    if isinstance(outcome, NeedsInput):
-        return _ASKED if outcome.questions else _HANDED_OVER
-    if isinstance(outcome, Complete):
-        if not outcome.body.get("isError"):
-            return _COMPLETED
-        return _End("declined" if facts.declined else "tool_error", "tool_error", ends_flow=True)
-    if isinstance(outcome, TaskCreated):
-        return _End("task", ends_flow=True)
-    return _End("listening" if isinstance(outcome, Listening) else "completed")
-
-
-def _end_of_error(error: BaseException, facts: CallFacts, form: Any) -> _End:
-    if isinstance(error, asyncio.CancelledError):
-        return _End("cancelled", "cancelled")
-    known = error if isinstance(error, RequestError) else InternalFault("")
-    facts.reference = facts.reference or str((known.data or {}).get("reference") or "")
-    code = "" if form is None else str(form.dump_error(known)[1]["code"])
-    ends = isinstance(error, Declined | ProtocolError | InternalFault) or (
-        isinstance(error, OverBudget) and facts.journal is not None
-    )
-    return _End("declined" if isinstance(error, Declined) else "error", code or reason_of(known), code, ends)
-
-
-def _end_of_task(outcome: object, facts: CallFacts) -> _End:
-    if isinstance(outcome, Complete):
-        if not outcome.body.get("isError"):
-            return _End("completed")
-        return _End("declined" if facts.declined else "tool_error", "tool_error")
-    if isinstance(outcome, RequestError):
-        return _End("error", reason_of(outcome))
-    return _End("asked" if isinstance(outcome, Asking) else "handed_over")
-
-
-def _end_of_task_error(error: BaseException) -> _End:
-    if isinstance(error, asyncio.CancelledError):
-        return _End("cancelled", "cancelled")
-    return _End("error", reason_of(error))
-
-
-def _number(rounds: int) -> str:
-    return str(min(rounds, MOST_ROUNDS))

@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import accumulate
-from typing import Any
 from weakref import WeakSet
 
 from prometheus_client import REGISTRY
@@ -16,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from .meters import Gauges, counts_of, value_of
+from .meters import Gauges, Record, counts_of, value_of
 from .names import BUCKETS, METRICS, Metric
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
@@ -34,14 +33,16 @@ class PrometheusMetrics(Collector):
         }
         """The counts of all buckets and the sum, by name and attributes."""
 
-    def record(self, metric: Metric, value: float, attributes: Mapping[str, Any]) -> None:
-        """Take a measurement of a histogram; see `Meters`."""
-        measured, key, buckets = self._measured[metric.name], tuple(attributes.items()), BUCKETS[metric.name]
-        found = measured.get(key)
-        if found is None:
-            found = measured.setdefault(key, [0.0] * (len(buckets) + 2))
-        found[bisect_left(buckets, value)] += 1
-        found[-1] += value
+    def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
+        """Return what takes the measurements of a histogram; see `Meters`."""
+        buckets = BUCKETS[metric.name]
+        counts = self._measured[metric.name].setdefault(tuple(attributes.items()), [0.0] * (len(buckets) + 2))
+
+        def record(value: float) -> None:
+            counts[bisect_left(buckets, value)] += 1
+            counts[-1] += value
+
+        return record
 
     def add(self, server: Gauges) -> None:
         """Show what a server has counted; see `Meters`."""

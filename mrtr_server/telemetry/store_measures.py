@@ -1,13 +1,11 @@
 """What operations of the store take, and which tasks come to which status."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
 from ..storage.tasks import TaskRow
 from ..tally import TASKS, Tally
-from . import names
-
-Record = Callable[[names.Metric, float, Mapping[str, str]], None]
-"""Takes a measurement: the metric, the value and the labels."""
+from .meters import Histogram, Meters
+from .names import STORE, TASK_TIME, reason_of
 
 
 class StoreMeasures:
@@ -15,12 +13,13 @@ class StoreMeasures:
 
     Args:
         tally: counts tasks by their status.
-        record: takes the times.
+        meters: take the times.
     """
 
-    def __init__(self, tally: Tally, record: Record) -> None:
+    def __init__(self, tally: Tally, meters: Sequence[Meters]) -> None:
         self._tally = tally
-        self._record = record
+        self._operations = Histogram(STORE, meters)
+        self._task_times = Histogram(TASK_TIME, meters)
 
     def took(self, method: str, seconds: float, error: Exception | None) -> None:
         """Note what an operation took.
@@ -30,8 +29,8 @@ class StoreMeasures:
             seconds: how long it took.
             error: why it failed; None if it did not.
         """
-        reason = "" if error is None else names.reason_of(error)
-        self._record(names.STORE, seconds, names.attributes_of(names.STORE, (method, reason)))
+        reason = "" if error is None else reason_of(error)
+        self._operations.of(method, reason)(seconds)
 
     def added(self, row: TaskRow) -> None:
         """Note that there is a new task."""
@@ -47,5 +46,4 @@ class StoreMeasures:
         if to.status != row.status:
             self._tally.add(TASKS, row.name, to.status)
             if row.status == "input_required":
-                waited = max(0.0, to.updated - row.updated)
-                self._record(names.TASK_TIME, waited, names.attributes_of(names.TASK_TIME, (row.name, row.status)))
+                self._task_times.of(row.name, row.status)(max(0.0, to.updated - row.updated))

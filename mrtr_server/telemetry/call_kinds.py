@@ -1,0 +1,130 @@
+"""What all calls of a kind have in common, which is made once: names, attributes, labels, and what counts them."""
+
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple
+
+from ..protocol.messages import ASKING_METHODS, Call, Outlet
+from ..tally import Count, Tally
+from .ends import End
+from .meters import Histogram, Record
+from .names import METHOD, PROMPT, TOOL
+
+
+class Offered(NamedTuple):
+    """What a server offers: only such names are shown, since any other is whatever a client sent.
+
+    Args:
+        tools, prompts, resources: their names, and the URIs of resources without templates; more may come.
+    """
+
+    tools: Container[str]
+    prompts: Container[str]
+    resources: Container[str]
+
+
+class CallKind:
+    """A kind of call.
+
+    Args:
+        method: the method.
+        tool, prompt: the tool or prompt; empty for none, and for one that is not offered.
+        version: of the protocol, where the client names one.
+        http: the version of HTTP; empty where the call came otherwise.
+        tally: counts.
+        durations: takes how long calls take.
+    """
+
+    def __init__(
+        self, method: str, tool: str, prompt: str, version: str, http: str, tally: Tally, durations: Histogram
+    ) -> None:
+        operation = "execute_tool" if method == "tools/call" else ""
+        protocol, transport = ("http", "tcp") if http else ("", "pipe")
+        attributes = {
+            METHOD: method,
+            TOOL: tool,
+            PROMPT: prompt,
+            "gen_ai.operation.name": operation,
+            "mcp.protocol.version": version,
+            "network.transport": transport,
+            "network.protocol.name": protocol,
+            "network.protocol.version": http,
+        }
+        self.name = f"{method} {tool or prompt}".rstrip()
+        """What its spans are called, and what the log calls it."""
+        self.attributes = {name: value for name, value in attributes.items() if value}
+        """The attributes of its spans."""
+        fields = {"event": "call", "method": method, "tool": tool, "prompt": prompt}
+        self.fields = {name: value for name, value in fields.items() if value}
+        """The fields of its lines in the log."""
+        self.labels = (method, tool, prompt)
+        self.asks = method in ASKING_METHODS
+        """Whether such a call is a round of a flow."""
+        self.counts = _Counts(tally, self.labels)
+        self.durations = _Durations(
+            lambda end: durations.of(
+                method, end.error, prompt, tool, end.code, operation, version, protocol, http, transport
+            )
+        )
+
+
+class _Counts(dict[tuple[str | int, ...], Count]):
+    """What counts calls of a kind, by the name of the metric and its labels that follow those of the kind."""
+
+    def __init__(self, tally: Tally, labels: tuple[str, ...]) -> None:
+        self._tally = tally
+        self._labels = labels
+
+    def __missing__(self, key: tuple[str | int, ...]) -> Count:
+        name, *more = map(str, key)
+        found = self[key] = self._tally.count_of(name, *self._labels, *more)
+        return found
+
+
+class _Durations(dict[End, Record]):
+    """What takes how long calls of a kind took, by how they ended."""
+
+    def __init__(self, bind: Callable[[End], Record]) -> None:
+        self._bind = bind
+
+    def __missing__(self, end: End) -> Record:
+        found = self[end] = self._bind(end)
+        return found
+
+
+class CallKinds:
+    """Finds the kind of a call.
+
+    Args:
+        offered: what the server offers.
+        tally: counts.
+        durations: takes how long calls take.
+    """
+
+    def __init__(self, offered: Offered, tally: Tally, durations: Histogram) -> None:
+        self._offered = offered
+        self._tally = tally
+        self._durations = durations
+        self._kinds: dict[tuple[str, str, str, str], CallKind] = {}
+
+    def of(self, call: Call, outlet: Outlet) -> CallKind:
+        """Return the kind of a call.
+
+        Args:
+            call: the request.
+            outlet: takes its notes, and knows how it came.
+        """
+        scope: Any = getattr(outlet, "scope", None)
+        form: Any = getattr(outlet, "dialect", None)
+        http = "" if scope is None else scope.get("http_version", "")
+        version = "" if form is None else form.spoken
+        found = self._kinds.get((call.method, call.target, version, http))
+        return self._make(call.method, call.target, version, http) if found is None else found
+
+    def _make(self, method: str, target: str, version: str, http: str) -> CallKind:
+        tool = target if method == "tools/call" and target in self._offered.tools else ""
+        prompt = target if method == "prompts/get" and target in self._offered.prompts else ""
+        key = (method, tool or prompt, version, http)  # not what a client made up, or there would be no end to them
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = CallKind(method, tool, prompt, version, http, self._tally, self._durations)
+        return found

@@ -1,0 +1,99 @@
+"""How calls, and the rounds of tasks, ended."""
+
+import asyncio
+from typing import Any, NamedTuple
+
+from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
+from ..flow.endings import Asking
+from ..protocol.messages import CallFacts, Complete, Listening, NeedsInput, TaskCreated
+from .names import reason_of
+
+_NO_ROOM = frozenset({"busy", "overloaded"})
+"""The errors of calls for which there is no room, and no other replica that the client could be sent to."""
+
+
+class End(NamedTuple):
+    """How a call ended.
+
+    Args:
+        outcome: in a word.
+        error: the class of its error; empty for none.
+        code: the code of its JSON-RPC error; empty for none.
+        ends_flow: whether no further round of its flow is to come.
+        had_no_room: whether it was refused since too much runs.
+    """
+
+    outcome: str
+    error: str = ""
+    code: str = ""
+    ends_flow: bool = False
+    had_no_room: bool = False
+
+
+ASKED, HANDED_OVER, COMPLETED = End("asked"), End("handed_over"), End("completed", ends_flow=True)
+
+
+def end_of(outcome: object, facts: CallFacts) -> End:
+    """Return how a call ended that has an outcome.
+
+    Args:
+        outcome: its outcome.
+        facts: what is known of it.
+    """
+    if isinstance(outcome, Complete):
+        if not outcome.body.get("isError"):
+            return COMPLETED
+        return End("declined" if facts.declined else "tool_error", "tool_error", ends_flow=True)
+    if isinstance(outcome, NeedsInput):
+        return ASKED if outcome.questions else HANDED_OVER
+    if isinstance(outcome, TaskCreated):
+        return End("task", ends_flow=True)
+    return End("listening" if isinstance(outcome, Listening) else "completed")
+
+
+def end_of_error(error: BaseException, facts: CallFacts, form: Any) -> End:
+    """Return how a call ended that has none, and note the reference that its client gets.
+
+    Args:
+        error: why not.
+        facts: what is known of it.
+        form: the dialect, which has the codes of errors; None where there is none.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return End("cancelled", "cancelled")
+    known = error if isinstance(error, RequestError) else InternalFault("")
+    facts.reference = facts.reference or str((known.data or {}).get("reference") or "")
+    code = "" if form is None else str(form.dump_error(known)[1]["code"])
+    reason = reason_of(error)
+    ends = isinstance(error, Declined | ProtocolError | InternalFault) or (
+        isinstance(error, OverBudget) and facts.journal is not None
+    )
+    outcome = "declined" if isinstance(error, Declined) else "error"
+    return End(outcome, code or reason_of(known), code, ends, reason in _NO_ROOM)
+
+
+def end_of_task(outcome: object, facts: CallFacts) -> End:
+    """Return how a round of a task ended.
+
+    Args:
+        outcome: what came of it.
+        facts: what is known of it.
+    """
+    if isinstance(outcome, Complete):
+        if not outcome.body.get("isError"):
+            return End("completed")
+        return End("declined" if facts.declined else "tool_error", "tool_error")
+    if isinstance(outcome, RequestError):
+        return End("error", reason_of(outcome))
+    return ASKED if isinstance(outcome, Asking) else HANDED_OVER
+
+
+def end_of_task_error(error: BaseException) -> End:
+    """Return how a round of a task ended that failed.
+
+    Args:
+        error: why.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return End("cancelled", "cancelled")
+    return End("error", reason_of(error))
