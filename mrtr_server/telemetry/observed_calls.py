@@ -10,12 +10,12 @@ from ..crypto.digests import digest
 from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
 from ..flow.endings import Asking, YieldReason
 from ..flow.journal import Journal
+from ..protocol.call_facts import CallFacts
 from ..protocol.callers import Principal
 from ..protocol.messages import (
     ASKING_METHODS,
     JSON,
     Call,
-    CallFacts,
     Complete,
     Listening,
     NeedsInput,
