@@ -29,7 +29,8 @@ from .keys import KEY_ID_BYTES, KeyRing
 NONCE_BYTES = 24
 _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
-_SHORTEST = _HEADER_BYTES + NONCE_BYTES + 16
+_SEALED_AT = _HEADER_BYTES + NONCE_BYTES
+_SHORTEST = _SEALED_AT + 16
 # URL-safe, and several times as fast as binascii. Reading refuses unused bits that are set, but takes padding and the
 # other alphabet.
 _CONFIG = CoreConfig(ser_json_bytes="base64", val_json_bytes="base64")
@@ -97,8 +98,8 @@ class XAES256GCM:
         self._mask = int.from_bytes(b"".join(mask.to_bytes(16, "big") for mask in masks), "big")
 
     def _derive(self, nonce: bytes) -> AESGCM:
-        half = int.from_bytes(nonce[:12], "big")
-        return AESGCM(self._block.update((self._mask ^ (half << 128 | half)).to_bytes(32, "big")))
+        half = int.from_bytes(nonce[:12])
+        return AESGCM(self._block.update((self._mask ^ (half << 128 | half)).to_bytes(32)))
 
     def encrypt(self, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
         """Encrypt and authenticate.
@@ -142,7 +143,7 @@ class SealedCodec:
         ciphers = [(key_id, XAES256GCM(key)) for key_id, key in ring.derive(purpose)]
         self._header = _VERSION + ciphers[0][0]
         self._sealing = ciphers[0][1]
-        self._opening = dict(ciphers)
+        self._opening = {_VERSION + key_id: cipher for key_id, cipher in ciphers}
 
     def seal(self, payload: bytes) -> str:
         """Encrypt and authenticate a payload.
@@ -170,16 +171,16 @@ class SealedCodec:
             InvalidRequestState: it is any other token. The reason names the check that failed, for the log.
         """
         raw = self._decode(token)
-        if raw[:1] != _VERSION:
-            raise InvalidRequestState("unknown token version")
-        cipher = self._opening.get(raw[1:_HEADER_BYTES])
+        header = raw[:_HEADER_BYTES]
+        cipher = self._opening.get(header)
         if cipher is None:
+            if raw[:1] != _VERSION:
+                raise InvalidRequestState("unknown token version")
             raise InvalidRequestState(
                 "sealed under a key that is not in the ring. Give every replica all keys of the ring"
             )
-        body = _HEADER_BYTES + NONCE_BYTES
         try:
-            return cipher.decrypt(raw[_HEADER_BYTES:body], raw[body:], raw[:_HEADER_BYTES])
+            return cipher.decrypt(raw[_HEADER_BYTES:_SEALED_AT], raw[_SEALED_AT:], header)
         except InvalidTag:
             raise InvalidRequestState("forged or damaged") from None
 

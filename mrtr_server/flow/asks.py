@@ -208,9 +208,13 @@ class Elicit(Ask[T]):
                 "Elicit(message) without a model is for the annotation of a parameter; here, write "
                 "Elicit(message, Model)"
             )
-        message = self.message if type(self.message) is str else written(self.message)
+        message = self.message
+        if type(message) is not str:
+            message = written(message)
         # Most messages of a tool are always the same.
-        return (_known_form if len(message) <= SHORT_MESSAGE else _form_question)(message, self._form)
+        return (
+            _known_form(message, self._form) if len(message) <= SHORT_MESSAGE else _form_question(message, self._form)
+        )
 
     @override
     def parse(self, raw: JSON) -> T:

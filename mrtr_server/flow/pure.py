@@ -44,7 +44,7 @@ async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Th
 
 def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "JournalInputs | None"]:
     """Return the arguments of a handler with its `Inputs` and its `State`, and the former by themselves."""
-    keywords, inputs = dict(arguments), None
+    keywords, inputs = arguments.copy(), None
     if handler.inputs is not None:
         keywords[handler.inputs] = inputs = JournalInputs(round_)
     if handler.state is not None:

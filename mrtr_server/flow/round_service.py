@@ -166,7 +166,7 @@ class RoundService:
             # Before the handler runs, since it may change the arguments that it is given.
             journal, bound_to = opened or self.open_state(handler, call)
             unsealed = handler.single_use and call.state is None
-            if is_open and not unsealed and not (journal.answers and self._callbacks.known):  # nothing to wait for
+            if is_open and not unsealed and not (self._callbacks.known and journal.answers):  # nothing to wait for
                 end = await self._begin(handler, arguments, call, journal, outlet, lease, NO_REPORTS, may_become_task)
             else:
                 end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
@@ -234,17 +234,16 @@ class RoundService:
         may_become_task: bool,
     ) -> Awaitable[RoundEnd]:
         """Run a round of a call."""
-        early, callbacks = not handler.single_use, self._callbacks
         if handler.is_pure:
-            round_ = Round(call, journal, handler.name, callbacks, early, reports)
+            round_ = Round(call, journal, handler.name, self._callbacks, not handler.single_use, reports)
             return run_pure(handler, arguments, round_, self._threads)
         waiting = WaitingRound(
             call,
             journal,
             handler.name,
             self._threads,
-            takes_early=early,
-            callbacks=callbacks,
+            takes_early=not handler.single_use,
+            callbacks=self._callbacks,
             reports=reports,
             should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,

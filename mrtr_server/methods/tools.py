@@ -105,7 +105,7 @@ class Tools:
             outcome = await self._flows.deliver(tool.handler, call, partial(self._run, tool, arguments, call, outlet))
         except Exception as error:
             return self._failed(call, error)
-        if isinstance(outcome, TaskCreated) and call.task is None:
+        if call.task is None and isinstance(outcome, TaskCreated):
             raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
         return outcome
 

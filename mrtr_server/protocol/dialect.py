@@ -296,8 +296,19 @@ def result_of_tool(call: Call, body: JSON, before: bytes, after: bytes) -> bytes
         before: how it begins, after the brace.
         after: how the response ends, after the body.
     """
-    written = to_json(body, inf_nan_mode="null")[1:-1]
-    return b'{"jsonrpc":"2.0","id":%b,"result":{%b%b%b' % (to_json(call.request_id), before, written, after)
+    parts = (b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before, write_result(body), after)
+    return b"".join(parts)
+
+
+def write_result(body: JSON) -> bytes:
+    """Return the fields of a tool's result as JSON, without the braces around them."""
+    content = body["content"]
+    if len(body) == 2 and len(content) == 1 and body.get("isError") is False:
+        block = content[0]
+        if len(block) == 2 and block.get("type") == "text" and type(text := block.get("text")) is str:
+            # As nearly always; a third of the time.
+            return b'"content":[{"type":"text","text":' + to_json(text) + b'}],"isError":false'
+    return to_json(body, inf_nan_mode="null")[1:-1]
 
 
 def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) -> bytes:
@@ -309,15 +320,15 @@ def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) ->
         before: how its result begins, after the brace.
         after: how the response ends, after the state.
     """
-    state = b'"%b"' % outcome.state.encode() if type(outcome.state) is UrlSafe else to_json(outcome.state)
-    asked, begins = b"", b'"inputRequests":{'
+    state = outcome.state
+    written = state.encode() if type(state) is UrlSafe else to_json(state)[1:-1]
+    parts = [b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before]
+    begins = b'"inputRequests":{'
     for key, question in outcome.questions.items():
-        asked += b"%b%b:%b" % (begins, to_json(key), question.written or _write(question))
+        parts += begins, to_json(key), b":", question.written or _write(question)
         begins = b","
-    if asked:
-        asked += b"},"
-    begins = to_json(call.request_id)
-    return b'{"jsonrpc":"2.0","id":%b,"result":{%b%b"requestState":%b%b' % (begins, before, asked, state, after)
+    parts += b'},"requestState":"' if outcome.questions else b'"requestState":"', written, b'"', after
+    return b"".join(parts)
 
 
 def _write(question: Question) -> bytes:

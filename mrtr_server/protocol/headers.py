@@ -71,16 +71,14 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
     if envelope.repeated or headers.get(METHOD_HEADER) != method.encode():
         check_method(envelope, required=required)
     field = NAME_FIELDS.get(method)
-    if field is not None and not _is_plain(headers.get(NAME_HEADER), name := envelope.params.get(field)):
-        # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
-        needed = required and field != "taskId"
-        check_name(envelope, name, _PLACES[field], required=needed)
+    if field is not None:
+        name, header = envelope.params.get(field), headers.get(NAME_HEADER)
+        # The header of nearly every tool is the name itself; any other needs a closer look.
+        if type(name) is not str or not (name.isidentifier() and name.isascii() and header == name.encode()):
+            # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
+            needed = required and field != "taskId"
+            check_name(envelope, name, _PLACES[field], required=needed)
     return _check_parameters(envelope, mirrored, required) if mirrored and method == "tools/call" else None
-
-
-def _is_plain(header: bytes | None, name: Any) -> bool:
-    """Return whether a header is the name itself, as that of nearly every tool; any other needs a closer look."""
-    return type(name) is str and name.isidentifier() and name.isascii() and header == name.encode()
 
 
 def check_method(envelope: Envelope, *, required: bool) -> None:

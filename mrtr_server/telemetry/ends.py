@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
 from ..flow.endings import Asking
-from ..protocol.messages import CallFacts, Complete, Listening, NeedsInput, TaskCreated
+from ..protocol.call_facts import CallFacts
+from ..protocol.messages import Complete, Listening, NeedsInput, TaskCreated
 from .names import reason_of
 
 _NO_ROOM = frozenset({"busy", "overloaded"})

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..crypto.digests import digest
 from ..flow.endings import Asking, YieldReason
 from ..flow.journal import Journal
+from ..protocol.call_facts import CallFacts
 from ..protocol.callers import Principal
 from ..protocol.messages import (
     ASKING_METHODS,
     JSON,
     Call,
-    CallFacts,
     NeedsInput,
     Outlet,
     TaskCreated,

@@ -1,0 +1,52 @@
+"""What comes to be known of a call while it is served, for those who observe it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+
+class Remembered(Protocol):
+    """A journal, as far as it is of interest to those who observe a call."""
+
+    flow_id: str
+    rounds: int
+    asked: dict[str, str]
+    origin: str
+
+
+class CallFacts:
+    """What comes to be known of a call while it is served, for those who observe it.
+
+    All that it holds is ours: no answer, no argument and no state.
+    """
+
+    origin = ""
+    """Where it is traced, for the rounds that follow; empty if it is not."""
+    first = ""
+    """Where the first round of its flow was traced."""
+    journal: Remembered | None = None
+    rounds = 0
+    """How many rounds of its flow had ended before it."""
+    asked: Mapping[str, str] = MappingProxyType({})
+    """The digests of the questions that it may answer, by key."""
+    yielded: object = None
+    """Why the flow was handed over."""
+    declined = False
+    """Whether the person said no to what it could not do without."""
+    reference = ""
+    """Names what went wrong in the log; its client has it, too."""
+
+    def begin(self, journal: Remembered) -> None:
+        """Note that a flow begins."""
+        self.journal = journal
+        journal.origin = self.origin
+
+    def resume(self, journal: Remembered) -> None:
+        """Note that a flow continues, before the answers are taken."""
+        self.journal = journal
+        self.rounds, self.first, self.asked = journal.rounds, journal.origin, dict(journal.asked)
+
+    @property
+    def flow(self) -> str:
+        """The id of the flow; empty as long as it needs none."""
+        return "" if self.journal is None else self.journal.flow_id
