@@ -6,7 +6,7 @@ import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ..concurrency.running import running_task
 from ..errors import (
@@ -35,6 +35,7 @@ from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
 from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
+from .shortcuts import find_shortcuts
 
 logger = logging.getLogger("mrtr_server")
 
@@ -91,9 +92,12 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        listed = scope["headers"]
-        headers: dict[bytes, bytes] = {name: value for name, value in listed}  # noqa: C416  dict() takes twice as long
-        repeated = ""
+        server_request: Any = getattr(receive, "__self__", None)
+        kind: Any = type(server_request)
+        shortcuts = find_shortcuts(kind)
+        listed, repeated = scope["headers"], ""
+        known = None if shortcuts is None else shortcuts.known_headers(server_request, listed)
+        headers: dict[bytes, bytes] = dict(listed) if known is None else known
         if len(headers) != len(listed):
             if (ambiguous := refuse_repeated(listed, self._refusals)) is not None:
                 await ambiguous(scope, receive, send)
@@ -114,7 +118,8 @@ class Endpoint:
         self._in_flight.enter(request)
         try:
             if method == "POST":
-                rest = await self._serve(connection, repeated, scope, receive)
+                body = None if shortcuts is None else shortcuts.take_body(server_request)
+                rest = await self._serve(connection, repeated, scope, body)
                 if rest is not None:
                     await rest
             else:
@@ -157,12 +162,16 @@ class Endpoint:
             return False
         return "*" in self._origins or origin in self._origins or _LOOPBACK.fullmatch(origin) is not None
 
-    async def _read_on(self, message: Message, receive: Receive) -> bytes | None:
-        """Read a body that comes in several parts, from its first on; None if the client left before its end."""
+    async def _read(self, connection: Connection) -> bytes | None:
+        """Receive a body; return None if the client left before its end. Raises `PayloadTooLarge`."""
         limit = self._limits.body_bytes
+        length = connection.headers.get(b"content-length", b"")
+        if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limit:
+            raise PayloadTooLarge(limit)
         parts: list[bytes] = []
         size = 0
         while True:
+            message = await connection.receive()
             if message["type"] != "http.request":
                 return None
             parts.append(message.get("body", b""))
@@ -170,11 +179,10 @@ class Endpoint:
             if size > limit:
                 raise PayloadTooLarge(limit)
             if not message.get("more_body"):
-                return b"".join(parts)
-            message = await receive()
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _serve(
-        self, connection: Connection, repeated: str, scope: Scope, receive: Receive
+        self, connection: Connection, repeated: str, scope: Scope, body: bytes | None
     ) -> Coroutine[Any, Any, None] | None:
         """Serve a POST; return what serves it if it is of the handshake era."""
         dialect = self._first
@@ -183,15 +191,12 @@ class Endpoint:
         reply: tuple[int, bytes, Headers] | None
         headers, limits, handshake = connection.headers, self._limits, self._handshake
         try:
-            length = headers.get(b"content-length", b"")
-            if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limits.body_bytes:
-                raise PayloadTooLarge(limits.body_bytes)
-            message = await receive()
-            body = message.get("body", b"")
-            if message.get("more_body") or message["type"] != "http.request" or len(body) > limits.body_bytes:
-                body = await self._read_on(message, receive)
+            if body is None:
+                body = await self._read(connection)
                 if body is None:
                     return None
+            elif len(body) > limits.body_bytes:
+                raise PayloadTooLarge(limits.body_bytes)
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
@@ -202,7 +207,7 @@ class Endpoint:
             connection.dialect = dialect = self._choose(envelope)
             if handshake is not None and dialect is handshake.dialect:
                 return self._serve_handshake(handshake, connection, envelope, body)
-            del body, message  # a stream may stay open for long, and need not hold what opened it
+            del body  # a stream may stay open for long, and need not hold what opened it
             user = scope.get("user")
             call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Generator, Iterator
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from ..protocol.messages import NOTHING
+from .shortcuts import find_shortcuts
 
 logger = logging.getLogger("mrtr_server")
 
@@ -49,7 +49,7 @@ class ResponseWriter:
     """Whether the client has read nothing for too long."""
 
     def __init__(self, receive: Receive, send: Send, seconds: float) -> None:
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._seconds = seconds
 
@@ -59,12 +59,12 @@ class ResponseWriter:
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
-        request: Any = getattr(self._send, "__self__", None)  # None where some middleware wants to see the messages
-        kind: Any = type(request)
-        whole = _find_whole_writer(kind)
-        short = body and len(body) <= PIECE and not headers
-        if short and whole is not None and whole(request, status, JSON_TYPE, body):
-            return NOTHING
+        if body and len(body) <= PIECE and not headers:
+            request: Any = getattr(self._send, "__self__", None)
+            kind: Any = type(request)
+            shortcuts = find_shortcuts(kind)
+            if shortcuts is not None and shortcuts.respond_whole(request, status, JSON_TYPE, body):
+                return NOTHING
         start = _start(status, body, headers)
         if len(body) <= PIECE:
             return self._in_time(_respond(self._send, start, body))
@@ -129,13 +129,13 @@ class ResponseWriter:
         The application's end or failure would not do: uvicorn closes the connection then, and that waits, without an
         end, for the client to read what is written.
         """
-        for function in (self._receive, self._send):
+        for function in (self.receive, self._send):
             abort = getattr(getattr(getattr(function, "__self__", None), "transport", None), "abort", None)
             if abort is not None:
                 abort()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(NOTICED_WITHIN):
-                        while (await self._receive())["type"] != "http.disconnect":
+                        while (await self.receive())["type"] != "http.disconnect":
                             pass
                 return
 
@@ -162,18 +162,6 @@ class _Rest:
                     waits_for = throw(error)
                 else:
                     waits_for = next(awaited)
-
-
-@lru_cache(maxsize=16)
-def _find_whole_writer(request: Any) -> Callable[[Any, int, bytes, bytes], bool] | None:
-    """Return what hands a whole response to a server's request, if it is one of a uvicorn that we know."""
-    if "RequestResponseCycle" not in [each.__name__ for each in request.__mro__]:
-        return None
-    try:
-        from .whole_responses import respond_whole, takes_whole
-    except ImportError:  # there is no httptools, or uvicorn is another one
-        return None
-    return respond_whole if takes_whole(request) else None
 
 
 def _start(status: int, body: bytes, headers: Headers) -> Message:

@@ -22,6 +22,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from .shortcuts import Listed, Shortcuts
+
 _OWN_HEADERS = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Headers that a server writes by itself; uvicorn has to see one that is configured for every response."""
 
@@ -43,6 +45,9 @@ class Cycle(RequestResponseCycle):
     body: bytes | bytearray  # type: ignore[assignment]  # uvicorn's own only takes bytes of it
     task: "asyncio.Task[None]"
     """What serves it, where `serve` does."""
+    listed: Listed = ()
+    names: dict[bytes, bytes] | None = None
+    """The headers as they are listed, and by their names, where those are known and each is there once."""
     _event: asyncio.Event | None = None
 
     transport: Any = property(lambda self: self.protocol.transport)
@@ -74,6 +79,13 @@ class Cycle(RequestResponseCycle):
                 self._event.set()
         return self._event
 
+    def rest(self) -> None:
+        """Let who wants another message wait for it."""
+        if self._event is not None:
+            self._event.clear()
+        if self.protocol.flow.read_paused:
+            self.protocol.flow.resume_reading()
+
     def wake(self) -> None:
         """Let who waits for a message look again."""
         if self._event is not None:
@@ -81,12 +93,9 @@ class Cycle(RequestResponseCycle):
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return what has come of the body, or wait for it."""
-        ended = self.disconnected or self.response_complete
-        if ended or self.more_body or not self.body or self.waiting_for_100_continue or self.flow.read_paused:
+        body = take_body(self)
+        if body is None:
             return await super().receive()
-        body, self.body = bytes(self.body), b""
-        if self._event is not None:
-            self._event.clear()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def serve(self, app: Any, tasks: "set[asyncio.Task[None]]") -> None:
@@ -148,9 +157,47 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
     return True
 
 
-def takes_whole(cycle: type) -> bool:
-    """Return whether requests of a class are uvicorn's, or ours, and so take a response by `respond_whole`."""
-    return cycle is Cycle or (cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle))
+def take_body(cycle: RequestResponseCycle) -> bytes | None:
+    """Return the body of a request if all of it has come, as `receive` would; None where it has to be received.
+
+    Args:
+        cycle: the request.
+    """
+    body = cycle.body
+    if not body or cycle.more_body or cycle.disconnected or cycle.response_complete or cycle.waiting_for_100_continue:
+        return None
+    if type(cycle) is Cycle:
+        cycle.body = b""
+        cycle.rest()
+        return bytes(body)
+    cycle.flow.resume_reading()
+    cycle.message_event.clear()
+    cycle.body = bytearray()
+    return bytes(body)
+
+
+def known_headers(cycle: Cycle, listed: Listed) -> dict[bytes, bytes] | None:
+    """Return the headers in a scope by their names if they are those of the request, and known; otherwise None.
+
+    Args:
+        cycle: the request.
+        listed: the headers in its scope, which an application may have changed.
+    """
+    names = cycle.names
+    return names if names is not None and listed == cycle.listed else None
+
+
+def _unknown(cycle: Any, listed: Listed) -> None:
+    """Return None, since nothing is known of uvicorn's own requests."""
+
+
+def shortcuts_of(cycle: type) -> Shortcuts | None:
+    """Return the shortcuts of a class of requests: uvicorn's, or ours."""
+    if cycle is Cycle:
+        return Shortcuts(known_headers, take_body, respond_whole)
+    if cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle):
+        return Shortcuts(_unknown, take_body, respond_whole)
+    return None
 
 
 class WholeResponses(HttpToolsProtocol):

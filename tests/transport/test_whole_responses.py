@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from mrtr_server import MRTRServer
 from mrtr_server.transport import repeated_heads, whole_responses
 from mrtr_server.transport.one_write import one_write
-from mrtr_server.transport.response_writer import _find_whole_writer
+from mrtr_server.transport.shortcuts import find_shortcuts
 from mrtr_server.transport.whole_responses import is_known, respond_whole
 
 from ..support.serving import in_thread
@@ -40,9 +40,9 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         return taken[-1]
 
     monkeypatch.setattr(whole_responses, "respond_whole", counted)
-    _find_whole_writer.cache_clear()
+    find_shortcuts.cache_clear()
     yield taken
-    _find_whole_writer.cache_clear()
+    find_shortcuts.cache_clear()
 
 
 async def by_messages(scope: Any, receive: Any, send: Any) -> None:
