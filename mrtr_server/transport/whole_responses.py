@@ -27,6 +27,8 @@ from .shortcuts import Listed, Shortcuts
 _OWN_HEADERS = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Headers that a server writes by itself; uvicorn has to see one that is configured for every response."""
 
+_KEPT, _CLOSED = b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
+
 
 class Cycle(RequestResponseCycle):
     """One request and its response. What few requests need is made, or asked of the connection, when one does.
@@ -86,17 +88,34 @@ class Cycle(RequestResponseCycle):
         if self.protocol.flow.read_paused:
             self.protocol.flow.resume_reading()
 
-    def wake(self) -> None:
-        """Let who waits for a message look again."""
-        if self._event is not None:
-            self._event.set()
-
     async def receive(self) -> ASGIReceiveEvent:
         """Return what has come of the body, or wait for it."""
         body = take_body(self)
         if body is None:
             return await super().receive()
         return {"type": "http.request", "body": body, "more_body": False}
+
+    def respond_whole(self, status: int, kind: bytes, body: bytes) -> bool:
+        """Write a response at once; return False if it has to go by `send`. See the function."""
+        connection = self.protocol
+        if self.response_started or self.disconnected or connection.flow.write_paused or connection.access_log:
+            return False
+        head = _head(connection.server_state.default_headers, status, kind)
+        if head is None or self.scope["method"] == "HEAD":
+            return False
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        data = b"%b%d%b%b" % (head, len(body), _KEPT if self.keep_alive else _CLOSED, body)
+        connection.transport.write_now(data)
+        if self._event is not None:
+            self._event.set()
+        if self.keep_alive and not connection.pipeline:
+            connection.wait_for_next()
+            return True
+        if not self.keep_alive:
+            connection.transport.close()
+        connection.on_response_complete()
+        return True
 
     async def serve(self, app: Any, tasks: "set[asyncio.Task[None]]") -> None:
         """Let an application serve the request; what it does wrong is dealt with as uvicorn does.
@@ -135,21 +154,14 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
         kind: its `content-type`.
         body: the whole of it.
     """
-    ours = type(cycle) is Cycle
-    connection: Any = cycle.protocol if type(cycle) is Cycle else cycle
-    if connection.flow.write_paused or cycle.disconnected or cycle.response_started or connection.access_log:
+    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
         return False
     head = _head(cycle.default_headers, status, kind)
     if head is None or cycle.scope["method"] == "HEAD":
         return False
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
-    last = b"\r\n\r\n" if cycle.keep_alive else b"\r\nconnection: close\r\n\r\n"
-    data = b"%b%d%b%b" % (head, len(body), last, body)
-    if ours:
-        connection.end(cycle, data)
-        return True
-    cycle.transport.write(data)
+    cycle.transport.write(b"%b%d%b%b" % (head, len(body), _KEPT if cycle.keep_alive else _CLOSED, body))
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
@@ -194,7 +206,7 @@ def _unknown(cycle: Any, listed: Listed) -> None:
 def shortcuts_of(cycle: type) -> Shortcuts | None:
     """Return the shortcuts of a class of requests: uvicorn's, or ours."""
     if cycle is Cycle:
-        return Shortcuts(known_headers, take_body, respond_whole)
+        return Shortcuts(known_headers, take_body, Cycle.respond_whole)
     if cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle):
         return Shortcuts(_unknown, take_body, respond_whole)
     return None
@@ -232,17 +244,6 @@ class WholeResponses(HttpToolsProtocol):
         limit = self.limit_concurrency
         return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
 
-    def end(self, cycle: Cycle, response: bytes) -> None:
-        """Write a whole response, of which nothing has been written, and so end its request."""
-        self.transport.write_now(response)
-        cycle.wake()
-        if not cycle.keep_alive:
-            self.transport.close()
-        if self.pipeline or not cycle.keep_alive:
-            self.on_response_complete()
-        else:
-            self._wait_for_next()
-
     def on_response_complete(self) -> None:
         """End a response, and wait for the next request as long as `timeout_keep_alive` says."""
         transport = self.transport
@@ -250,9 +251,10 @@ class WholeResponses(HttpToolsProtocol):
             super().on_response_complete()
             return
         transport.flush()
-        self._wait_for_next()
+        self.wait_for_next()
 
-    def _wait_for_next(self) -> None:
+    def wait_for_next(self) -> None:
+        """Wait for the next request."""
         self.server_state.total_requests += 1
         if self.flow.read_paused:
             self.flow.resume_reading()

@@ -14,7 +14,7 @@ from mrtr_server import MRTRServer
 from mrtr_server.transport import repeated_heads, whole_responses
 from mrtr_server.transport.one_write import one_write
 from mrtr_server.transport.shortcuts import find_shortcuts
-from mrtr_server.transport.whole_responses import is_known, respond_whole
+from mrtr_server.transport.whole_responses import Cycle, is_known, respond_whole
 
 from ..support.serving import in_thread
 
@@ -35,11 +35,15 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Return a list that fills with what each `respond_whole` returned."""
     taken: list[bool] = []
 
-    def counted(request: Any, status: int, kind: bytes, body: bytes) -> bool:
-        taken.append(respond_whole(request, status, kind, body))
-        return taken[-1]
+    def counting(function: Any) -> Any:
+        def counted(*of: Any) -> bool:
+            taken.append(function(*of))
+            return taken[-1]
 
-    monkeypatch.setattr(whole_responses, "respond_whole", counted)
+        return counted
+
+    monkeypatch.setattr(whole_responses, "respond_whole", counting(respond_whole))
+    monkeypatch.setattr(Cycle, "respond_whole", counting(Cycle.respond_whole))
     find_shortcuts.cache_clear()
     yield taken
     find_shortcuts.cache_clear()
