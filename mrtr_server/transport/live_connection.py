@@ -64,7 +64,7 @@ class LiveConnection(Connection):
     _level: LogLevel | None = None
     _looking: asyncio.Task[None] | None = None
     _accepts_stream: bool | None = None
-    _closing: asyncio.Task[None] | None = None
+    _closing: asyncio.Future[None] | None = None
     """Ends a stream before there is a response."""
 
     def __init__(
@@ -317,24 +317,43 @@ class LiveConnection(Connection):
             return NOTHING
         self.prime(id, round(note.seconds * 1000))
         assert self._stream is not None  # noqa: S101  there is one by now
-        self._closing = self.loop.create_task(self._stream.end(b""))
+        self._closing = asyncio.ensure_future(self._stream.end(b""))
         self.gone = True
         self._close()
         self._leave()
         return asyncio.shield(self._closing)
 
-    async def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> None:
+    def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> Awaitable[None]:
         """Send the reply; see `Connection.finish`."""
+        if self._looking is None and self._closing is None:
+            return self._finish(status, body, headers)
+        return self._settle_and_finish(status, body, headers)
+
+    async def _settle_and_finish(self, status: int, body: bytes, headers: Headers) -> None:
         await self._settle()
+        await self._finish(status, body, headers)
+
+    def _finish(self, status: int, body: bytes, headers: Headers) -> Awaitable[None]:
+        self._is_settling = True
+        self._close()
         if self.gone:
             self.abandon()
-            return
-        if self._stream is not None:
-            self.finishing = True
-            await self._stream.end(_last(body))
-            self._stream = None  # each knows the other, and neither is needed any more
-            return
-        await super().finish(status, body, headers)
+            return NOTHING
+        if self._stream is None:
+            return super().finish(status, body, headers)
+        self.finishing = True
+        return self._end_stream(self._stream.end(_last(body)))
+
+    def _end_stream(self, ending: Awaitable[None]) -> Awaitable[None]:
+        """Wait for the end of the stream, and forget it: each knows the other, and neither is needed any more."""
+        if ending is NOTHING:
+            self._stream = None
+            return NOTHING
+        return self._forget_stream(ending)
+
+    async def _forget_stream(self, ending: Awaitable[None]) -> None:
+        await ending
+        self._stream = None
 
     async def end_without_reply(self) -> None:
         """End the response without a reply: the client has left, has cancelled the call, or continues elsewhere."""

@@ -34,6 +34,7 @@ _SSE_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
+_SSE_HEAD = b"".join(b"%b: %b\r\n" % header for header in _SSE_HEADERS)
 
 
 class ResponseWriter:
@@ -59,7 +60,7 @@ class ResponseWriter:
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
-        if body and len(body) <= PIECE and not headers:
+        if len(body) <= PIECE and not headers:
             request: Any = getattr(self._send, "__self__", None)
             kind: Any = type(request)
             shortcuts = find_shortcuts(kind)
@@ -78,6 +79,24 @@ class ResponseWriter:
     async def start_stream(self) -> None:
         """Begin a response that is a stream of server-sent events."""
         await self._in_time(self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS}))
+
+    def write_at_once(self, data: bytes, *, begins: bool, ends: bool) -> bool:
+        """Write a part of a stream, if the web server takes it without messages and without waiting.
+
+        Args:
+            data: one or more events or lines; or nothing.
+            begins: whether the response begins with it.
+            ends: whether it ends with it.
+
+        Returns:
+            Whether it was written; if not, it is to be written by the other methods.
+        """
+        if len(data) > PIECE or self.stalled:
+            return False
+        request: Any = getattr(self._send, "__self__", None)  # as in `respond`
+        kind: Any = type(request)
+        shortcuts = find_shortcuts(kind)
+        return shortcuts is not None and shortcuts.write_part(request, _SSE_HEAD, data, begins=begins, ends=ends)
 
     async def write_event(self, data: bytes) -> None:
         """Write one event; `data` is one line of JSON."""

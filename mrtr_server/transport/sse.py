@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable
 from itertools import count
 
-from ..protocol.messages import TURN
-from .response_writer import ResponseWriter
+from ..protocol.messages import NOTHING, TURN
+from .response_writer import PIECE, ResponseWriter
 
 logger = logging.getLogger("mrtr_server")
 
@@ -14,6 +14,7 @@ BACKLOG_BYTES = 256 * 1024
 """How many bytes of log messages wait for a slow client at most."""
 
 _PROGRESS = "progress"
+_EVENT = b"event: message\ndata: %b\n\n"
 
 
 class Frame(bytes):
@@ -75,23 +76,23 @@ class EventStream:
         self._start()
         return TURN
 
-    async def flush(self) -> None:
+    def flush(self) -> Awaitable[None]:
         """Write what has been added, and wait for the client, unless the stream's own task does that."""
-        if self._writing is None and not self._is_flushing:
-            await self._flush()
+        if self._writing is not None or self._is_flushing or self._write_at_once():
+            return NOTHING
+        return self._flush()
 
-    async def end(self, data: bytes) -> None:
+    def end(self, data: bytes) -> Awaitable[None]:
         """Add the last event, and wait until all are written; without data, only wait."""
         if data:
             self._size += len(data)
             self._backlog[next(self._numbers)] = data
         self._ending = True
         if self._writing is None:  # then the request itself writes, and needs no task
-            await self._flush()
-            return
+            return NOTHING if not self._is_flushing and self._write_at_once() else self._flush()
         assert self._more is not None  # noqa: S101  it is made with the task
         self._more.set()
-        await self._writing
+        return self._writing
 
     def abandon(self) -> None:
         """Drop what has not been written."""
@@ -132,8 +133,23 @@ class EventStream:
             await self._more.wait()
             self._more.clear()
 
+    def _write_at_once(self) -> bool:
+        """Write all that waits in one part, if the web server takes it so; if the stream is ending, also its end."""
+        if self._size > PIECE:
+            return False
+        data = b"".join([each if type(each) is Frame else _EVENT % each for each in self._backlog.values()])
+        if not self._writer.write_at_once(data, begins=not self._has_started, ends=self._ending):
+            return False
+        self._stop_starting()
+        self._has_started = True
+        self._backlog.clear()
+        self._size = 0
+        return True
+
     async def _write_backlog(self) -> None:
         """Write all that waits; if the stream is ending, also its end."""
+        if self._write_at_once():
+            return
         writer = self._writer
         if not self._has_started:
             await writer.start_stream()

@@ -1,10 +1,10 @@
 """Responses that uvicorn's httptools protocol takes as a whole, in place of messages that it takes apart.
 
 The endpoint has a short response complete, its headers known. By `respond_whole` it goes out as it is, in one write,
-without two messages, and two regular expressions for each header. `WholeResponses` also makes requests with less, and
-has one timer for all the times that a connection is idle. Whatever is not ordinary is left to uvicorn: pipelined
-requests, upgrades, HTTP 1.0, limits of connections, the access log, streams. So is everything where this uvicorn is not
-one that we know.
+without two messages, and two regular expressions for each header. By `write_part` a part of a stream does, the first
+one with the head. `WholeResponses` also makes requests with less, and has one timer for all the times that a connection
+is idle. Whatever is not ordinary is left to uvicorn: pipelined requests, upgrades, HTTP 1.0, limits of connections, the
+access log. So is everything where this uvicorn is not one that we know.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from .shortcuts import Listed, Shortcuts
+
+_LAST_CHUNK = b"0\r\n\r\n"
 
 _OWN_HEADERS = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Headers that a server writes by itself; uvicorn has to see one that is configured for every response."""
@@ -100,7 +102,7 @@ class Cycle(RequestResponseCycle):
         connection = self.protocol
         if self.response_started or self.disconnected or connection.flow.write_paused or connection.access_log:
             return False
-        head = _head(connection.server_state.default_headers, status, kind)
+        head = _head(connection.server_state.default_headers, status, kind if body else b"")
         if head is None or self.scope["method"] == "HEAD":
             return False
         self.response_started = self.response_complete = True
@@ -151,22 +153,57 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
     Args:
         cycle: the request.
         status: of the response.
-        kind: its `content-type`.
-        body: the whole of it.
+        kind: its `content-type`, if it has a body.
+        body: the whole of it; or nothing.
     """
     if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
         return False
-    head = _head(cycle.default_headers, status, kind)
+    head = _head(cycle.default_headers, status, kind if body else b"")
     if head is None or cycle.scope["method"] == "HEAD":
         return False
-    cycle.response_started = cycle.response_complete = True
+    cycle.response_started = True
     cycle.waiting_for_100_continue = False
     cycle.transport.write(b"%b%d%b%b" % (head, len(body), _KEPT if cycle.keep_alive else _CLOSED, body))
+    _complete(cycle)
+    return True
+
+
+def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begins: bool, ends: bool) -> bool:
+    """Write a part of a stream at once; return False if it has to go by `send`.
+
+    Args:
+        cycle: the request.
+        headers: of the response, as they are written, for a part that begins it.
+        data: the part; or nothing.
+        begins: whether the response begins with it.
+        ends: whether it ends with it.
+    """
+    if cycle.flow.write_paused or cycle.disconnected:
+        return False
+    head = b""
+    if begins:
+        defaults = _defaults(cycle.default_headers)
+        if cycle.response_started or cycle.access_log or defaults is None or cycle.scope["method"] == "HEAD":
+            return False
+        cycle.response_started = cycle.chunked_encoding = True
+        cycle.waiting_for_100_continue = False
+        last = b"" if cycle.keep_alive else b"connection: close\r\n"
+        head = b"%b%b%b%btransfer-encoding: chunked\r\n\r\n" % (STATUS_LINE[200], defaults, headers, last)
+    elif cycle.response_complete or not cycle.chunked_encoding:
+        return False
+    chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+    cycle.transport.write(b"%b%b%b" % (head, chunk, _LAST_CHUNK if ends else b""))
+    if ends:
+        _complete(cycle)
+    return True
+
+
+def _complete(cycle: RequestResponseCycle) -> None:
+    cycle.response_complete = True
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
-    return True
 
 
 def take_body(cycle: RequestResponseCycle) -> bytes | None:
@@ -206,9 +243,9 @@ def _unknown(cycle: Any, listed: Listed) -> None:
 def shortcuts_of(cycle: type) -> Shortcuts | None:
     """Return the shortcuts of a class of requests: uvicorn's, or ours."""
     if cycle is Cycle:
-        return Shortcuts(known_headers, take_body, Cycle.respond_whole)
+        return Shortcuts(known_headers, take_body, Cycle.respond_whole, write_part)
     if cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle):
-        return Shortcuts(_unknown, take_body, respond_whole)
+        return Shortcuts(_unknown, take_body, respond_whole, write_part)
     return None
 
 
@@ -330,23 +367,37 @@ def _parse_url(url: bytes) -> tuple[str, bytes, bytes]:
     return unquote(parsed.path.decode("ascii")), parsed.path, parsed.query or b""
 
 
-_last: tuple[object, int, bytes, bytes | None] = (None, 0, b"", None)
+_last_head: tuple[object, int, bytes, bytes | None] = (None, 0, b"", None)
+_last_defaults: tuple[object, bytes | None] = (None, None)
 
 
 def _head(headers: list[tuple[bytes, bytes]], status: int, kind: bytes) -> bytes | None:
     """Return the head of a response, up to the digits of its length; None if uvicorn has to look at its headers.
 
-    uvicorn makes a new list of those that each response has when the date changes, once a second.
+    Args:
+        headers: those of each response. uvicorn makes a new list when the date changes, once a second.
+        status: of the response.
+        kind: its `content-type`; empty for none.
     """
-    global _last
-    known, its_status, its_kind, head = _last
+    global _last_head
+    known, its_status, its_kind, head = _last_head
     if headers is not known or status != its_status or kind != its_kind:
-        head = None
-        if not any(map(_is_special, headers)):
-            lines = [b"%b: %b\r\n" % (name.lower(), value) for name, value in headers]
-            head = b"%b%bcontent-type: %b\r\ncontent-length: " % (STATUS_LINE[status], b"".join(lines), kind)
-        _last = headers, status, kind, head
+        defaults = _defaults(headers)
+        typed = b"content-type: %b\r\n" % kind if kind else b""
+        head = None if defaults is None else b"%b%b%bcontent-length: " % (STATUS_LINE[status], defaults, typed)
+        _last_head = headers, status, kind, head
     return head
+
+
+def _defaults(headers: list[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the headers of each response as they are written; None if uvicorn has to look at them."""
+    global _last_defaults
+    known, written = _last_defaults
+    if headers is not known:
+        plain = not any(map(_is_special, headers))
+        written = b"".join([b"%b: %b\r\n" % (name.lower(), value) for name, value in headers]) if plain else None
+        _last_defaults = headers, written
+    return written
 
 
 def _is_special(header: tuple[bytes, bytes]) -> bool:

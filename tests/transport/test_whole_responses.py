@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from mrtr_server import MRTRServer
+from mrtr_server import Context, MRTRServer
 from mrtr_server.transport import repeated_heads, whole_responses
 from mrtr_server.transport.one_write import one_write
 from mrtr_server.transport.shortcuts import find_shortcuts
-from mrtr_server.transport.whole_responses import Cycle, is_known, respond_whole
+from mrtr_server.transport.whole_responses import Cycle, is_known, respond_whole, write_part
 
 from ..support.serving import in_thread
 
@@ -28,6 +28,13 @@ app = MRTRServer("whole")
 @app.tool
 async def say(text: str, times: int = 1) -> str:
     return text * times
+
+
+@app.tool
+async def count(times: int, ctx: Context) -> str:
+    for number in range(times):
+        await ctx.progress(number, message="x" * 30)
+    return "counted"
 
 
 @pytest.fixture
@@ -44,6 +51,21 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
     monkeypatch.setattr(whole_responses, "respond_whole", counting(respond_whole))
     monkeypatch.setattr(Cycle, "respond_whole", counting(Cycle.respond_whole))
+    find_shortcuts.cache_clear()
+    yield taken
+    find_shortcuts.cache_clear()
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Return a list that fills with what each `write_part` returned."""
+    taken: list[bool] = []
+
+    def counted(*args: Any, **named: Any) -> bool:
+        taken.append(write_part(*args, **named))
+        return taken[-1]
+
+    monkeypatch.setattr(whole_responses, "write_part", counted)
     find_shortcuts.cache_clear()
     yield taken
     find_shortcuts.cache_clear()
@@ -66,6 +88,32 @@ def call(
     lines = [f"{method} {path} HTTP/{version}", "Host: x", "Content-Type: application/json"]
     lines += [f"Content-Length: {len(body)}", *more, "", body]
     return "\r\n".join(lines).encode()
+
+
+def counting(*more: str, times: int = 3) -> bytes:
+    """Return a call whose response is a stream."""
+    params = {"name": "count", "arguments": {"times": times}, "_meta": {"progressToken": "t"}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    lines = ["POST /mcp HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "Accept: application/json, text/event-stream", *more, "", body]).encode()
+
+
+def notice(*more: str) -> bytes:
+    """Return a notification, whose response has no body."""
+    body = '{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    lines = ["POST /mcp HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *more, "", body]).encode()
+
+
+def joined(response: bytes) -> bytes:
+    """Return a response in chunks as it is without them; that its body ends is checked."""
+    head, _, rest = response.partition(b"\r\n\r\n")
+    body = b""
+    while (size := int(rest.partition(b"\r\n")[0], 16)) > 0:
+        rest = rest.partition(b"\r\n")[2]
+        body, rest = body + rest[:size], rest[size + 2 :]
+    assert rest == b"0\r\n\r\n"
+    return head + b"\r\n\r\n" + body
 
 
 def exchange(port: int, request: bytes) -> bytes:
@@ -101,6 +149,7 @@ class TestTheBytes:
             pytest.param(call("one", LAST, path="/mcp?a=%20b"), [True], id="a query"),
             pytest.param(call("one", LAST, path="http://x/mcp"), [True], id="an absolute address"),
             pytest.param(call("one", LAST, path="/elsewhere"), [], id="a path that is not there"),
+            pytest.param(notice(LAST), [True], id="no body"),
             pytest.param(call("one", LAST, method="HEAD"), [], id="HEAD"),
             pytest.param(call("one", LAST, method="PUT"), [], id="a method that is not allowed"),
             pytest.param(call("x", LAST, times=300_000), [], id="a long response"),
@@ -110,6 +159,24 @@ class TestTheBytes:
         assert bytes_of(protocol, request_) == bytes_of(HttpToolsProtocol, request_, by_messages)
         assert whole[: len(taken)] == taken
         assert all(whole) == all(taken)
+
+    def test_of_a_stream_are_uvicorns(self, protocol: Any, parts: list[bool]) -> None:
+        ours = joined(bytes_of(protocol, counting(LAST)))
+        assert parts
+        assert all(parts)
+        assert b"notifications/progress" in ours
+        assert ours == joined(bytes_of(HttpToolsProtocol, counting(LAST), by_messages))
+
+    def test_of_a_stream_on_a_connection_that_is_kept_end(self, protocol: Any, parts: list[bool]) -> None:
+        with in_thread(app, http=protocol) as port, socket.create_connection(("127.0.0.1", port), 30) as connection:
+            for _ in range(2):
+                connection.sendall(counting())
+                response = b""
+                while not response.endswith(b"\r\n0\r\n\r\n"):
+                    response += connection.recv(65536)
+                assert b"counted" in joined(response)
+        assert parts
+        assert all(parts)
 
     def test_of_configured_headers_are_uvicorns(self, protocol: Any, whole: list[bool]) -> None:
         added = {"headers": [("X-Served-By", "one")]}
@@ -189,6 +256,12 @@ class TestTheLog:
             bytes_of(OURS, call("one", LAST), access_log=True, log_level="info", log_config=None)
         assert [line for line in caplog.messages if '"POST /mcp HTTP/1.1" 200' in line]
         assert whole == [False]
+
+    def test_of_accesses_has_streams(self, parts: list[bool], caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level("INFO", "uvicorn.access"):
+            bytes_of(OURS, counting(LAST), access_log=True, log_level="info", log_config=None)
+        assert [line for line in caplog.messages if '"POST /mcp HTTP/1.1" 200' in line]
+        assert not parts[0]
 
 
 class TestAnotherUvicorn:
