@@ -13,6 +13,7 @@ from ..errors import (
     CutOff,
     InsufficientScope,
     InternalFault,
+    OverBudget,
     PayloadTooLarge,
     RequestError,
 )
@@ -33,6 +34,7 @@ from .connection import Connection, Watch
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
+from .oversized import read_off
 from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
@@ -157,7 +159,7 @@ class Endpoint:
             return False
         return "*" in self._origins or origin in self._origins or _LOOPBACK.fullmatch(origin) is not None
 
-    async def _read_on(self, message: Message, receive: Receive) -> bytes | None:
+    async def _read_on(self, message: Message, receive: Receive, connection: Connection) -> bytes | None:
         """Read a body that comes in several parts, from its first on; None if the client left before its end."""
         limit = self._limits.body_bytes
         parts: list[bytes] = []
@@ -168,7 +170,7 @@ class Endpoint:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit:
-                raise PayloadTooLarge(limit)
+                raise await self._too_large(connection, receive, b"".join(parts), is_all=not message.get("more_body"))
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await receive()
@@ -185,11 +187,11 @@ class Endpoint:
         try:
             length = headers.get(b"content-length", b"")
             if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limits.body_bytes:
-                raise PayloadTooLarge(limits.body_bytes)
+                raise await self._too_large(connection, receive)
             message = await receive()
             body = message.get("body", b"")
             if message.get("more_body") or message["type"] != "http.request" or len(body) > limits.body_bytes:
-                body = await self._read_on(message, receive)
+                body = await self._read_on(message, receive, connection)
                 if body is None:
                     return None
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
@@ -227,6 +229,15 @@ class Endpoint:
         if reply is not None:
             await connection.finish(*reply)
         return None
+
+    async def _too_large(
+        self, connection: Connection, receive: Receive, begun: bytes = b"", *, is_all: bool = False
+    ) -> PayloadTooLarge:
+        """Return the error for a body that is too large; it has the id of the request if its client needs that."""
+        error = PayloadTooLarge(self._limits.body_bytes)
+        if self._handshake is not None and self._handshake.dialect.is_of(connection.headers):
+            error.request_id = await read_off(receive, self._limits.body_bytes, begun, is_all=is_all)
+        return error
 
     async def _serve_handshake(
         self, handshake: HandshakeEndpoint, connection: Connection, envelope: Envelope | None, body: bytes
@@ -288,12 +299,15 @@ class Endpoint:
             self._in_flight.forgive(connection.request)
             logger.warning("%s was cut off, since the server shuts down", named(call))
             return dialect.error(request_id, CutOff())
-        if isinstance(error, PayloadTooLarge):
-            note_refusal(self._refusals, None, error)
-            # What is left of the body stays unread, so the connection can't be used again.
-            return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, RequestError):
             note_refusal(self._refusals, call, error)
+            handshake, found = self._handshake, error.request_id
+            if isinstance(error, PayloadTooLarge) and found is None:
+                # What is left of the body stays unread, so the connection can't be used again.
+                return dialect.refuse(error)._replace(headers=((b"connection", b"close"),))
+            is_unread = request_id is None and found is not None and isinstance(error, OverBudget | PayloadTooLarge)
+            if is_unread and handshake is not None and handshake.dialect.is_of(connection.headers):
+                return handshake.dialect.error(found, error)  # at an HTTP error, its client would end its session
             reply = dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
             if isinstance(error, InsufficientScope):
                 challenge = self._challenges.insufficient_scope(connection.scope, error.scopes)
