@@ -145,7 +145,7 @@ class CallFacts:
     All that it holds is ours: no answer, no argument and no state.
     """
 
-    __slots__ = ("asked", "declined", "first", "journal", "origin", "reference", "rounds", "yielded")
+    __slots__ = ("asked", "declined", "first", "journal", "origin", "reference", "rounds", "task", "tool", "yielded")
 
     def __init__(self) -> None:
         self.origin = ""
@@ -163,6 +163,10 @@ class CallFacts:
         """Whether the person said no to what it could not do without."""
         self.reference = ""
         """Names what went wrong in the log; its client has it, too."""
+        self.task = ""
+        """What the log calls the task that it makes or is about, if there is such a task for its caller."""
+        self.tool = ""
+        """The tool that this is a call of."""
 
     def begin(self, journal: Remembered) -> None:
         """Note that a flow begins."""

@@ -186,14 +186,16 @@ class ObservedCalls:
             )
         if logger.isEnabledFor(logging.INFO):
             method, tool, prompt = begun.labels.of_tally
+            of_task = facts.tool if facts.tool in self._offered.tools else ""
             self._log(
                 begun.span,
                 event="call",
                 method=method,
-                tool=tool,
+                tool=tool or of_task,
                 prompt=prompt,
                 round=facts.rounds + 1 if method in ASKING_METHODS else "",
                 flow=facts.flow[:ID_DIGITS],
+                task=facts.task,
                 principal=self._caller_of(call.principal)[:ID_DIGITS],
                 outcome=end.outcome,
                 error=end.error,

@@ -13,6 +13,7 @@ from ..errors import (
     CutOff,
     InsufficientScope,
     InternalFault,
+    OverBudget,
     PayloadTooLarge,
     RequestError,
 )
@@ -33,6 +34,7 @@ from .connection import Connection, Watch
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
+from .oversized import read_off
 from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 from .shortcuts import find_shortcuts
@@ -167,7 +169,7 @@ class Endpoint:
         limit = self._limits.body_bytes
         length = connection.headers.get(b"content-length", b"")
         if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limit:
-            raise PayloadTooLarge(limit)
+            raise await self._too_large(connection)
         parts: list[bytes] = []
         size = 0
         while True:
@@ -177,7 +179,7 @@ class Endpoint:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit:
-                raise PayloadTooLarge(limit)
+                raise await self._too_large(connection, b"".join(parts), is_all=not message.get("more_body"))
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -196,7 +198,7 @@ class Endpoint:
                 if body is None:
                     return None
             elif len(body) > limits.body_bytes:
-                raise PayloadTooLarge(limits.body_bytes)
+                raise await self._too_large(connection, body, is_all=True)
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
@@ -232,6 +234,13 @@ class Endpoint:
         if reply is not None:
             await connection.finish(*reply)
         return None
+
+    async def _too_large(self, connection: Connection, begun: bytes = b"", *, is_all: bool = False) -> PayloadTooLarge:
+        """Return the error for a body that is too large; it has the id of the request if its client needs that."""
+        error = PayloadTooLarge(self._limits.body_bytes)
+        if self._handshake is not None and self._handshake.dialect.is_of(connection.headers):
+            error.request_id = await read_off(connection.receive, self._limits.body_bytes, begun, is_all=is_all)
+        return error
 
     async def _serve_handshake(
         self, handshake: HandshakeEndpoint, connection: Connection, envelope: Envelope | None, body: bytes
@@ -293,12 +302,15 @@ class Endpoint:
             self._in_flight.forgive(connection.request)
             logger.warning("%s was cut off, since the server shuts down", named(call))
             return dialect.error(request_id, CutOff())
-        if isinstance(error, PayloadTooLarge):
-            note_refusal(self._refusals, None, error)
-            # What is left of the body stays unread, so the connection can't be used again.
-            return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, RequestError):
             note_refusal(self._refusals, call, error)
+            handshake, found = self._handshake, error.request_id
+            if isinstance(error, PayloadTooLarge) and found is None:
+                # What is left of the body stays unread, so the connection can't be used again.
+                return dialect.refuse(error)._replace(headers=((b"connection", b"close"),))
+            is_unread = request_id is None and found is not None and isinstance(error, OverBudget | PayloadTooLarge)
+            if is_unread and handshake is not None and handshake.dialect.is_of(connection.headers):
+                return handshake.dialect.error(found, error)  # at an HTTP error, its client would end its session
             reply = dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
             if isinstance(error, InsufficientScope):
                 challenge = self._challenges.insufficient_scope(connection.scope, error.scopes)
