@@ -47,7 +47,7 @@ CONTENDERS = {
         Contender(OURS, "mrtr_server", "ours", "ours:app", (*TODAY, *HANDSHAKE), factory=False),
         Contender(
             "ours-one-write",
-            "mrtr_server, head and body in one write",
+            "mrtr_server, its own protocol class",
             "ours",
             "ours:app",
             factory=False,

@@ -437,18 +437,19 @@ class AnswerNotShared(RequestError):
 
 
 class Busy(RequestError):
-    """The server is draining or overloaded, and the client's protocol has no way to go on elsewhere.
+    """The server can't take a request now. The same request can be sent again later.
 
     Args:
-        retry_after: when to send the request again, in seconds.
+        retry_after: when to send it again, in seconds.
+        message: one sentence for the client.
+        data: details for the client; plain JSON.
     """
 
-    retry_after = 1.0
     nothing_was_done: ClassVar[bool] = False
     """Whether it is certain that nothing was done, so that it is no outcome of a round that is redeemed once."""
 
-    def __init__(self, retry_after: float) -> None:
-        super().__init__("The server can't take this request now; send it again later")
+    def __init__(self, retry_after: float, message: str = "", data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message or "The server can't take this request now; send it again later", data)
         self.retry_after = retry_after
 
 
@@ -463,19 +464,18 @@ class Overloaded(Busy):
 
     def __init__(self, retry_after: float) -> None:
         seconds = math.ceil(retry_after)
-        RequestError.__init__(
-            self,
+        super().__init__(
+            retry_after,
             f"The server has too much to do. Nothing was done; send the request again after {seconds} s",
             {"retryAfter": seconds},
         )
-        self.retry_after = retry_after
 
 
 class RateLimited(Busy):
     """A caller or an address has sent more in a time than it may. Nothing was done.
 
     Args:
-        limit: its name in `RateLimits`.
+        limit: its name in `RateLimits`, or in `Limits`.
         rate: how much may be sent, such as "5/minute".
         retry_after: when there is room for one more, in seconds.
     """
@@ -487,20 +487,20 @@ class RateLimited(Busy):
         "per_address": "calls from one address",
         "per_flow": "rounds of one call",
         "other_requests": "other requests of one caller",
+        "unanswered_asks": "asking the same without an answer",
     }
     """What is counted by each limit, for the message."""
 
     def __init__(self, limit: str, rate: str, retry_after: float) -> None:
         seconds = math.ceil(retry_after)
-        RequestError.__init__(
-            self,
+        super().__init__(
+            retry_after,
             f"The rate limit for {self.WHAT[limit]} is used up ({rate}). Nothing was done; send the request again "
             f"after {seconds} s",
             {"limit": limit, "value": rate, "retryAfter": seconds},
         )
         self.limit = limit
         self.rate = rate
-        self.retry_after = retry_after
 
 
 class Full(Busy):
@@ -511,7 +511,8 @@ class Full(Busy):
         value: how much may be used.
     """
 
-    retry_after = 30.0
+    RETRY_AFTER: ClassVar = 30.0
+    """When to send the request again, in seconds: what is stored goes when it expires."""
     WHAT: ClassVar = {
         "stored_tasks": "tasks are stored",
         "stored_states": "answered requests are remembered",
@@ -526,7 +527,7 @@ class Full(Busy):
 
     def __init__(self, limit: str, value: int) -> None:
         message = self._SAYS.format(value=value, what=self.WHAT[limit])
-        RequestError.__init__(self, message, {"limit": limit, "value": value})
+        super().__init__(self.RETRY_AFTER, message, {"limit": limit, "value": value})
         self.limit = limit
 
 
@@ -552,15 +553,17 @@ class Unavailable(Busy):
         message: one sentence for the client.
     """
 
-    retry_after = 2.0
+    RETRY_AFTER: ClassVar = 2.0
+    """When to send the request again, in seconds."""
 
     def __init__(self, reference: str, message: str = "") -> None:
-        message = (
+        super().__init__(
+            self.RETRY_AFTER,
             message
             or "The storage that this request needs is not available now; send the request again later (reference "
-            f"{reference})"
+            f"{reference})",
+            {"reference": reference},
         )
-        RequestError.__init__(self, message, {"reference": reference})
 
 
 class NotExecuted(Unavailable):

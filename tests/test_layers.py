@@ -82,6 +82,7 @@ ONLY_IMPORTERS = {
                 "gate",
                 "health",
                 "metrics_page",
+                "oversized",
                 "resource_metadata",
                 "response_writer",
                 "routing",

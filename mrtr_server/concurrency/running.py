@@ -35,4 +35,7 @@ def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 def running_task() -> "asyncio.Task[Any]":
     """Return the running task; there has to be one."""
-    return asyncio.current_task(running_loop())  # type: ignore[return-value]
+    loop = _known.loop
+    if loop is None or not loop.is_running():
+        loop = running_loop()
+    return asyncio.current_task(loop)  # type: ignore[return-value]

@@ -215,7 +215,7 @@ class ServerParts:
         auth, middleware = settings.auth, settings.middleware
         served: ASGIApp = endpoint
         if auth is not None or settings.scopes:
-            served = Authentication(served, auth, challenges, refusals)
+            served = Authentication(served, auth, challenges, refusals, dialects.handshake, limits.body_bytes)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
             served = build_middleware_stack(served, middleware, refusals)
         if cors:

@@ -5,6 +5,7 @@ next round. The handler knows nothing of that: it runs from the top, against its
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -32,6 +33,12 @@ T = TypeVar("T")
 
 CANCEL_KEPT = 3600.0
 """How long a cancellation is kept, in seconds."""
+
+ANSWER_PATIENCE = 10.0
+"""For how long the store is asked to keep an answer, in seconds: no client sends one again."""
+
+LONGEST_PAUSE = 1.0
+"""How long it is left alone meanwhile, in seconds, at most."""
 
 Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
 """Answers a call, or says what it needs."""
@@ -134,7 +141,7 @@ class LiveCalls:
             return await self._task_results.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of an open call, or of a task.
+        """Keep the answer to a question of an open call, or of a task. While the store is away, try again for a while.
 
         Args:
             id: of the response that came; it may be anything.
@@ -147,13 +154,24 @@ class LiveCalls:
         Raises:
             RequestError: the answer could not be kept.
         """
-        answers = self._parts.answers
+        ends, pause = time.monotonic() + ANSWER_PATIENCE, LONGEST_PAUSE / 16
         with store_needed():
-            if (asked := answers.open(id, principal)) is not None:
-                if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
-                    await answers.keep(asked, read(), principal)
-                return True
-            return await self._task_results.take(id, read, principal)
+            while True:
+                try:
+                    return await self._take(id, read, principal)
+                except (StoreUnavailable, Unavailable):
+                    if time.monotonic() + pause > ends or self._admission.draining:
+                        raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
+        answers = self._parts.answers
+        if (asked := answers.open(id, principal)) is not None:
+            if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
+                await answers.keep(asked, read(), principal)
+            return True
+        return await self._task_results.take(id, read, principal)
 
     async def _follow(
         self, outcome: Outcome, running: "_Running", channel: Channel, event: Event | None = None

@@ -7,7 +7,9 @@ from .dialect import unclaimed as unclaimed
 from .drafts import SepDraftDialect as SepDraftDialect
 from .handshake import CANCELLED as CANCELLED
 from .handshake import HandshakeDialect as HandshakeDialect
+from .jsonrpc import ENDS as ENDS
 from .jsonrpc import Envelope as Envelope
+from .jsonrpc import find_request_id as find_request_id
 from .jsonrpc import read_envelope as read_envelope
 from .v2026_07_28 import ModernDialect as ModernDialect
 

@@ -35,6 +35,10 @@ class CallFacts:
     """Whether the person said no to what it could not do without."""
     reference = ""
     """Names what went wrong in the log; its client has it, too."""
+    task = ""
+    """What the log calls the task that it makes or is about, if there is such a task for its caller."""
+    tool = ""
+    """The tool that this is a call of."""
 
     def begin(self, journal: Remembered) -> None:
         """Note that a flow begins."""

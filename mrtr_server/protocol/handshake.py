@@ -8,17 +8,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..errors import (
-    CutOff,
-    InternalFault,
+    HeaderMismatch,
+    InsufficientScope,
     InvalidParams,
     InvalidRequest,
-    MissingCapability,
-    OverBudget,
-    Overloaded,
     PagesRequired,
-    RateLimited,
     RequestError,
-    Unavailable,
+    SessionEnded,
     UnknownMethod,
     UnknownTarget,
     UnsupportedVersion,
@@ -26,7 +22,6 @@ from ..errors import (
 from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
 from .dialect import (
-    BUSY,
     METHODS,
     WITH_ARGUMENTS,
     Dialect,
@@ -97,6 +92,14 @@ _INFO = {
     True: ("name", "version", "title", "description", "websiteUrl", "icons"),
     False: ("name", "version", "title"),
 }
+_SEEN_IN_HTTP = (
+    SessionEnded,  # Transports, Session Management
+    InsufficientScope,  # Authorization, Scope Challenge Handling
+    UnsupportedVersion,  # Transports, Protocol Version Header
+    HeaderMismatch,  # gateways route by these headers, of a later version
+)
+"""The errors that answer a request with an HTTP status of their own in this era, too."""
+
 _NO_RESOURCE = -32002
 _NO_METHOD = -32601
 _LONGEST_REASON = 200
@@ -116,19 +119,10 @@ class HandshakeDialect(Dialect):
     versions = tuple(BY_NAME)
 
     codes: ClassVar[Mapping[type[RequestError], tuple[int, int]]] = {
-        **Dialect.codes,
-        # A client shows an error only where HTTP has none: what answers a request has the status 200.
-        UnknownMethod: (200, -32601),
-        InvalidParams: (200, -32602),
-        OverBudget: (200, -32602),
+        # A client shows an error only where HTTP has none, and `mcp` 1 ends its whole session at nearly every status of
+        # an error. So what answers a request has the status 200.
+        **{kind: (status if kind in _SEEN_IN_HTTP else 200, code) for kind, (status, code) in Dialect.codes.items()},
         PagesRequired: (200, -32042),
-        MissingCapability: (200, -32021),  # these versions name no code for what the client did not declare
-        Overloaded: (200, BUSY),  # at any other status, `mcp` 1 ends its whole session
-        RateLimited: (200, BUSY),
-        Unavailable: (200, -32603),
-        CutOff: (200, -32603),
-        InternalFault: (200, -32603),
-        RequestError: (200, -32603),
     }
 
     def __init__(
@@ -165,6 +159,10 @@ class HandshakeDialect(Dialect):
             return False
         method = envelope.method
         return SESSION_HEADER in headers or method in _OWN_METHODS or method.startswith("notifications/")
+
+    def is_of(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether headers are those of a client of this era that has begun, whatever its message is."""
+        return self.claims(Envelope({}, "", None, {}, headers))
 
     def session_of(self, headers: Mapping[bytes, bytes], principal: Principal | None) -> Session:
         """Return the session that the headers of a request name; `NO_SESSION` if they name none."""

@@ -1,6 +1,7 @@
 """JSON-RPC messages: from the bytes of a body to an envelope."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,38 @@ _ALWAYS_SHORT = 10**18
 """Numbers below it are short enough for every id."""
 
 
+ENDS = 1024
+"""How much of each end of a body is looked at for the id of its request, in bytes."""
+
+_SHORT = rb'"(?:jsonrpc|id|method)"\s*:\s*(?:"[^"\\]*"|-?[0-9]+)'
+_FIRST_MEMBERS = re.compile(rb"\s*\{(?:\s*" + _SHORT + rb"\s*,)*")
+_LAST_MEMBERS = re.compile(rb"(?:,\s*" + _SHORT + rb"\s*)*\}\s*\Z")
+_ID = re.compile(rb'"id"\s*:\s*("[^"\\]*"|-?[0-9]+)')
+
+
+def find_request_id(head: bytes, tail: bytes) -> str | int | None:
+    """Return the id of a request that is too large to be read as JSON, from the first and the last members of it.
+
+    Args:
+        head: how its body begins.
+        tail: how its body ends.
+
+    Returns:
+        The id; None if the body looks like no request, or its id is elsewhere or too long.
+    """
+    first, last = _FIRST_MEMBERS.match(head), _LAST_MEMBERS.search(tail)
+    if first is None or last is None:
+        return None
+    members = first[0] + last[0]
+    if b'"method"' not in members or (found := _ID.search(members)) is None:
+        return None
+    try:
+        id: str | int = from_json(found[1])
+    except ValueError:
+        return None
+    return None if is_longer(id, LONGEST_KEY) else id
+
+
 def read_envelope(
     body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int, values: int = 100_000
 ) -> Envelope:
@@ -72,12 +105,12 @@ def read_envelope(
         Each error has the message's id, if one can be read.
     """
     if len(body) > values and has_more_values(body, values):
-        raise OverBudget(f"The message holds more than {values} JSON values", "values", values)
+        raise _unread(OverBudget(f"The message holds more than {values} JSON values", "values", values), body)
     try:
         message = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         if "recursion limit" in str(error):
-            raise OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth) from None
+            raise _unread(OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth), body) from None
         raise ParseError("The body is not JSON") from None
     if not isinstance(message, dict):
         what = "a batch; send one request at a time" if isinstance(message, list) else "not an object"
@@ -101,7 +134,7 @@ def read_envelope(
         try:
             _check(message, depth, depth)
         except RequestError as error:
-            error.request_id = request_id
+            error.request_id = None if method is None else request_id
             raise
     is_request = request_id is not None and type(method) is str and method and type(params) is dict
     if not (is_request and message.get("jsonrpc") == "2.0") and (problem := _problem_of(message, request_id)):
@@ -116,6 +149,12 @@ def _check_id(request_id: Any, longest: int) -> str | int | None:
     if is_longer(request_id, longest):
         raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
     return request_id
+
+
+def _unread(error: RequestError, body: bytes) -> RequestError:
+    """Return an error for a body that is not read, with the id of the request in it."""
+    error.request_id = find_request_id(body[:ENDS], body[-ENDS:])
+    return error
 
 
 def _problem_of(message: JSON, request_id: str | int | None) -> str:

@@ -136,6 +136,7 @@ class Tasks:
             (row,) = found
         else:
             row = await self._add(row, quota)
+        _noted(call, row)
         if offer.first_ask:
             row = await self._settled(row)
         if offer.at_once and call.session:
@@ -172,11 +173,11 @@ class Tasks:
 
     async def see(self, call: Call) -> Task:
         """Return the task that a call is about. Raises `UnknownTarget`."""
-        return self.view(await self._find(call.target, owner_of(call)))
+        return self.view(await self._find_of(call))
 
     async def see_what_comes_of_it(self, call: Call) -> Task:
         """Return the task that a call has answered, when it has asked again or ended, or after a moment."""
-        row = await self._find(call.target, owner_of(call))
+        row = await self._find_of(call)
         return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
 
     async def wait_for_result(self, call: Call) -> TaskResult:
@@ -186,7 +187,7 @@ class Tasks:
             UnknownTarget: there is no such task.
             Busy: there is no room to wait.
         """
-        row = await self._find(call.target, owner_of(call))
+        row = await self._find_of(call)
         if not self._waiting.has_room(row) and self._records.status(row) == "working":
             raise Busy(AGAIN_AFTER)
         task = self.view(await self._until_settled(row, self._limits.result_wait_seconds))
@@ -275,7 +276,7 @@ class Tasks:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         while True:
-            row = await self._find(call.target, owner_of(call))
+            row = await self._find_of(call)
             if row.status in ENDED:
                 return
             questions = self._sealed.unseal_questions(row)
@@ -311,7 +312,7 @@ class Tasks:
             UnknownTarget: there is no such task.
         """
         row, had_ended = await self._cancel(call.target, owner_of(call))
-        return self.view(row), had_ended
+        return self.view(_noted(call, row)), had_ended
 
     async def _cancel(self, id: str, owner: str) -> tuple[TaskRow, bool]:
         return await self._end(id, owner, lambda row: CANCELLED)
@@ -341,6 +342,10 @@ class Tasks:
             return
         if self._worker is None or not self._worker.hear(row):
             self._records.notify_worker(row.id)
+
+    async def _find_of(self, call: Call) -> TaskRow:
+        """Return the row of the task that a call is about. Raises `UnknownTarget`."""
+        return _noted(call, await self._find(call.target, owner_of(call)))
 
     async def _find(self, id: str, owner: str) -> TaskRow:
         row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
@@ -380,3 +385,10 @@ def owner_of(call: Call) -> str:
     if (who := call.principal) is not None:
         return digest([who.issuer, who.subject, who.client_id])
     return digest(["session", call.session]) if call.session else ""
+
+
+def _noted(call: Call, row: TaskRow) -> TaskRow:
+    """Note for the log which task a call is about, and return the row of the task."""
+    if call.facts is not None:
+        call.facts.task, call.facts.tool = row.reference, row.name
+    return row

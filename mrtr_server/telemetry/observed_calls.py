@@ -156,6 +156,10 @@ class ObservedCalls:
                 fields["round"] = facts.rounds + 1
                 if facts.flow:
                     fields["flow"] = facts.flow[:ID_DIGITS]
+            if facts.task:
+                fields["task"] = facts.task
+                if facts.tool in self._offered.tools:
+                    fields["tool"] = facts.tool
             self._log(kind.name, fields, call, end, facts.reference, seconds, span)
 
     def _about(self, call: Call, facts: CallFacts, outcome: object, outlet: Outlet, end: End) -> dict[str, Any]:

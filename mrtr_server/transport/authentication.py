@@ -7,13 +7,17 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import IssuerUnavailable
+from ..errors import Busy, IssuerUnavailable
 from ..logs.refusals import RefusalLog
+from ..protocol.all_dialects import HandshakeDialect
 from ..protocol.users import scopes_of
 from .challenges import Challenges
+from .oversized import read_off
 
-RETRY_AFTER = "5"
+RETRY_AFTER = 5
 """When to come again while nobody can tell whether a token holds, in seconds."""
+
+_UNVERIFIED = "The token can't be verified now; try again"
 
 
 class Authentication:
@@ -24,23 +28,33 @@ class Authentication:
         backend: finds out who calls; None where a middleware around the application has done so.
         challenges: tell others how to get in.
         refusals: logs refused requests.
+        handshake: the form of clients that end their session at an HTTP error; None where they are not served.
+        body_bytes: how large a body may be.
     """
 
     def __init__(
-        self, app: ASGIApp, backend: AuthenticationBackend | None, challenges: Challenges, refusals: RefusalLog
+        self,
+        app: ASGIApp,
+        backend: AuthenticationBackend | None,
+        challenges: Challenges,
+        refusals: RefusalLog,
+        handshake: HandshakeDialect | None = None,
+        body_bytes: int = 0,
     ) -> None:
         self._app = app
         self._backend = backend
         self._challenges = challenges
         self._needed = frozenset(challenges.scopes)
         self._refusals = refusals
+        self._handshake = handshake
+        self._body_bytes = body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         refusal = await self._check(scope)
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
-    async def _check(self, scope: Scope) -> Response | None:
+    async def _check(self, scope: Scope) -> ASGIApp | None:
         if scope["query_string"] and _has_token(scope["query_string"]):
             self._refusals.count("unauthenticated")
             self._refusals.note("Refused a token in the address, where logs show it: clients send it in a header")
@@ -64,7 +78,7 @@ class Authentication:
             return await self._backend.authenticate(HTTPConnection(scope))
         return (scope["auth"], scope["user"]) if "auth" in scope and "user" in scope else None
 
-    def _rejected(self, scope: Scope, error: AuthenticationError) -> Response:
+    def _rejected(self, scope: Scope, error: AuthenticationError) -> ASGIApp:
         reason = str(error)
         for part in HTTPConnection(scope).headers.get("authorization", "").split():
             reason = reason.replace(part, "…") if len(part) > len("Bearer") else reason  # a token is never logged
@@ -72,10 +86,21 @@ class Authentication:
         away = isinstance(error.__cause__, IssuerUnavailable)
         self._refusals.count("issuer_unavailable" if away else "unauthenticated")
         if away:  # it may well hold: a 401 would send the person to log in
-            return JSONResponse(
-                {"error": "The token can't be verified now; try again"}, 503, {"Retry-After": RETRY_AFTER}
-            )
+            return self._put_off
         return _refusal(401, "Authentication is required", self._challenges.authenticate(scope, "invalid_token"))
+
+    async def _put_off(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell a client to come again."""
+        later = {"Retry-After": str(RETRY_AFTER)}
+        form, request_id = self._handshake, None
+        if form is not None and scope["method"] == "POST" and form.is_of(dict(scope["headers"])):
+            request_id = await read_off(receive, self._body_bytes)
+        if form is None or request_id is None:
+            response: Response = JSONResponse({"error": _UNVERIFIED}, 503, later)
+        else:  # at an HTTP error, its client would end its session
+            reply = form.error(request_id, Busy(RETRY_AFTER, _UNVERIFIED))
+            response = Response(reply.body, reply.status, later, "application/json")
+        await response(scope, receive, send)
 
 
 def _has_token(query: bytes) -> bool:

@@ -65,7 +65,7 @@ class Connection(ResponseWriter):
         self.headers = headers
         self._admission = admission
         self.scope = scope
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._seconds = seconds
         self.loop = request.get_loop()
@@ -73,7 +73,7 @@ class Connection(ResponseWriter):
 
     def parts(self) -> tuple[Mapping[bytes, bytes], Admission, Scope, Receive, Send, float, "asyncio.Task[Any]"]:
         """Return what it was made of, for a connection of another kind that takes its place."""
-        return self.headers, self._admission, self.scope, self._receive, self._send, self._seconds, self.request
+        return self.headers, self._admission, self.scope, self.receive, self._send, self._seconds, self.request
 
     def accepts_stream(self) -> bool:
         """Return whether the client accepts an event stream."""
@@ -155,7 +155,7 @@ class Connection(ResponseWriter):
             self.request.cancel()
 
     async def _wait_until_gone(self, then: Callable[[], object]) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
         self.gone = True
         then()

@@ -6,13 +6,14 @@ import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ..concurrency.running import running_task
 from ..errors import (
     CutOff,
     InsufficientScope,
     InternalFault,
+    OverBudget,
     PayloadTooLarge,
     RequestError,
 )
@@ -33,8 +34,10 @@ from .connection import Connection, Watch
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
+from .oversized import read_off
 from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
+from .shortcuts import find_shortcuts
 
 logger = logging.getLogger("mrtr_server")
 
@@ -91,9 +94,12 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        listed = scope["headers"]
-        headers: dict[bytes, bytes] = {name: value for name, value in listed}  # noqa: C416  dict() takes twice as long
-        repeated = ""
+        server_request: Any = getattr(receive, "__self__", None)
+        kind: Any = type(server_request)
+        shortcuts = find_shortcuts(kind)
+        listed, repeated = scope["headers"], ""
+        known = None if shortcuts is None else shortcuts.known_headers(server_request, listed)
+        headers: dict[bytes, bytes] = dict(listed) if known is None else known
         if len(headers) != len(listed):
             if (ambiguous := refuse_repeated(listed, self._refusals)) is not None:
                 await ambiguous(scope, receive, send)
@@ -114,7 +120,8 @@ class Endpoint:
         self._in_flight.enter(request)
         try:
             if method == "POST":
-                rest = await self._serve(connection, repeated, scope, receive)
+                body = None if shortcuts is None else shortcuts.take_body(server_request)
+                rest = await self._serve(connection, repeated, scope, body)
                 if rest is not None:
                     await rest
             else:
@@ -157,24 +164,27 @@ class Endpoint:
             return False
         return "*" in self._origins or origin in self._origins or _LOOPBACK.fullmatch(origin) is not None
 
-    async def _read_on(self, message: Message, receive: Receive) -> bytes | None:
-        """Read a body that comes in several parts, from its first on; None if the client left before its end."""
+    async def _read(self, connection: Connection) -> bytes | None:
+        """Receive a body; return None if the client left before its end. Raises `PayloadTooLarge`."""
         limit = self._limits.body_bytes
+        length = connection.headers.get(b"content-length", b"")
+        if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limit:
+            raise await self._too_large(connection)
         parts: list[bytes] = []
         size = 0
         while True:
+            message = await connection.receive()
             if message["type"] != "http.request":
                 return None
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit:
-                raise PayloadTooLarge(limit)
+                raise await self._too_large(connection, b"".join(parts), is_all=not message.get("more_body"))
             if not message.get("more_body"):
-                return b"".join(parts)
-            message = await receive()
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _serve(
-        self, connection: Connection, repeated: str, scope: Scope, receive: Receive
+        self, connection: Connection, repeated: str, scope: Scope, body: bytes | None
     ) -> Coroutine[Any, Any, None] | None:
         """Serve a POST; return what serves it if it is of the handshake era."""
         dialect = self._first
@@ -183,15 +193,12 @@ class Endpoint:
         reply: tuple[int, bytes, Headers] | None
         headers, limits, handshake = connection.headers, self._limits, self._handshake
         try:
-            length = headers.get(b"content-length", b"")
-            if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limits.body_bytes:
-                raise PayloadTooLarge(limits.body_bytes)
-            message = await receive()
-            body = message.get("body", b"")
-            if message.get("more_body") or message["type"] != "http.request" or len(body) > limits.body_bytes:
-                body = await self._read_on(message, receive)
+            if body is None:
+                body = await self._read(connection)
                 if body is None:
                     return None
+            elif len(body) > limits.body_bytes:
+                raise await self._too_large(connection, body, is_all=True)
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
@@ -202,7 +209,7 @@ class Endpoint:
             connection.dialect = dialect = self._choose(envelope)
             if handshake is not None and dialect is handshake.dialect:
                 return self._serve_handshake(handshake, connection, envelope, body)
-            del body, message  # a stream may stay open for long, and need not hold what opened it
+            del body  # a stream may stay open for long, and need not hold what opened it
             user = scope.get("user")
             call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")
@@ -227,6 +234,13 @@ class Endpoint:
         if reply is not None:
             await connection.finish(*reply)
         return None
+
+    async def _too_large(self, connection: Connection, begun: bytes = b"", *, is_all: bool = False) -> PayloadTooLarge:
+        """Return the error for a body that is too large; it has the id of the request if its client needs that."""
+        error = PayloadTooLarge(self._limits.body_bytes)
+        if self._handshake is not None and self._handshake.dialect.is_of(connection.headers):
+            error.request_id = await read_off(connection.receive, self._limits.body_bytes, begun, is_all=is_all)
+        return error
 
     async def _serve_handshake(
         self, handshake: HandshakeEndpoint, connection: Connection, envelope: Envelope | None, body: bytes
@@ -288,12 +302,15 @@ class Endpoint:
             self._in_flight.forgive(connection.request)
             logger.warning("%s was cut off, since the server shuts down", named(call))
             return dialect.error(request_id, CutOff())
-        if isinstance(error, PayloadTooLarge):
-            note_refusal(self._refusals, None, error)
-            # What is left of the body stays unread, so the connection can't be used again.
-            return dialect.error(None, error)._replace(headers=((b"connection", b"close"),))
         if isinstance(error, RequestError):
             note_refusal(self._refusals, call, error)
+            handshake, found = self._handshake, error.request_id
+            if isinstance(error, PayloadTooLarge) and found is None:
+                # What is left of the body stays unread, so the connection can't be used again.
+                return dialect.refuse(error)._replace(headers=((b"connection", b"close"),))
+            is_unread = request_id is None and found is not None and isinstance(error, OverBudget | PayloadTooLarge)
+            if is_unread and handshake is not None and handshake.dialect.is_of(connection.headers):
+                return handshake.dialect.error(found, error)  # at an HTTP error, its client would end its session
             reply = dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
             if isinstance(error, InsufficientScope):
                 challenge = self._challenges.insufficient_scope(connection.scope, error.scopes)

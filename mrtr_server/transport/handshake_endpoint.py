@@ -172,7 +172,7 @@ class HandshakeEndpoint:
         except ValueError:
             messages = []
         if not 0 < len(messages) <= MOST_IN_BATCH:
-            return self.dialect.error(None, InvalidRequest(f"A batch holds 1 to {MOST_IN_BATCH} messages"))
+            return self.dialect.refuse(InvalidRequest(f"A batch holds 1 to {MOST_IN_BATCH} messages"))
         session = self._session_of(connection)
         replies: list[Reply] = []
         refusals: list[Reply] = []

@@ -54,7 +54,8 @@ class Head(NamedTuple):
     Args:
         before, after: its bytes on both sides of the digits of its length.
         scope: as uvicorn made it, before an application saw it.
-        headers: as uvicorn made them.
+        headers: as uvicorn made them, with the length of the last request.
+        names: the same by their names; None if one is there twice.
         place: where among them the length is.
         app: serves such requests.
     """
@@ -63,6 +64,7 @@ class Head(NamedTuple):
     after: bytes
     scope: dict[str, Any]
     headers: list[tuple[bytes, bytes]]
+    names: dict[bytes, bytes] | None
     place: int
     app: App
 
@@ -122,10 +124,14 @@ class RepeatedHeads(WholeResponses):
         scope: Any = head.scope.copy()
         scope["asgi"] = scope["asgi"].copy()
         scope["state"] = self.app_state.copy()
-        scope["headers"] = headers = head.headers.copy()
+        headers = head.headers
         headers[head.place] = (_LENGTH_NAME, length)
+        scope["headers"] = headers.copy()
         self.scope = scope
         self.cycle = cycle = Cycle(self, scope, body, True, False)
+        if head.names is not None:
+            cycle.listed, cycle.names = headers, head.names.copy()
+            cycle.names[_LENGTH_NAME] = length
         cycle.task = task = self.loop.create_task(cycle.serve(head.app, self.tasks))
         self.tasks.add(task)
         return True
@@ -151,7 +157,9 @@ class RepeatedHeads(WholeResponses):
         place, length = names.index(_LENGTH_NAME), found[1]
         if headers[place][1] != length or length != b"%d" % (len(data) - end):
             return
-        kept = Head(head[: found.start(1)], head[found.end(1) :], scope, headers, place, self._find_app(names))
+        by_name = dict(headers) if len(set(names)) == len(names) else None
+        before, after = head[: found.start(1)], head[found.end(1) :]
+        kept = Head(before, after, scope, headers, by_name, place, self._find_app(names))
         self._heads = (kept, *self._heads[: MOST_HEADS - 1])
 
     def _find_app(self, names: list[bytes]) -> App:

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Generator, Iterator
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from ..protocol.messages import NOTHING
+from .shortcuts import find_shortcuts
 
 logger = logging.getLogger("mrtr_server")
 
@@ -50,7 +50,7 @@ class ResponseWriter:
     """Whether the client has read nothing for too long."""
 
     def __init__(self, receive: Receive, send: Send, seconds: float) -> None:
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._seconds = seconds
 
@@ -60,12 +60,12 @@ class ResponseWriter:
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
-        request: Any = getattr(self._send, "__self__", None)  # None where some middleware wants to see the messages
-        kind: Any = type(request)
-        whole = _find_whole_writer(kind)
-        short = len(body) <= PIECE and not headers
-        if short and whole is not None and whole(request, status, JSON_TYPE, body):
-            return NOTHING
+        if len(body) <= PIECE and not headers:
+            request: Any = getattr(self._send, "__self__", None)
+            kind: Any = type(request)
+            shortcuts = find_shortcuts(kind)
+            if shortcuts is not None and shortcuts.respond_whole(request, status, JSON_TYPE, body):
+                return NOTHING
         start = _start(status, body, headers)
         if len(body) <= PIECE:
             return self._in_time(_respond(self._send, start, body))
@@ -95,8 +95,8 @@ class ResponseWriter:
             return False
         request: Any = getattr(self._send, "__self__", None)  # as in `respond`
         kind: Any = type(request)
-        write_part = _find_part_writer(kind)
-        return write_part is not None and write_part(request, _SSE_HEAD, data, begins=begins, ends=ends)
+        shortcuts = find_shortcuts(kind)
+        return shortcuts is not None and shortcuts.write_part(request, _SSE_HEAD, data, begins=begins, ends=ends)
 
     async def write_event(self, data: bytes) -> None:
         """Write one event; `data` is one line of JSON."""
@@ -148,13 +148,13 @@ class ResponseWriter:
         The application's end or failure would not do: uvicorn closes the connection then, and that waits, without an
         end, for the client to read what is written.
         """
-        for function in (self._receive, self._send):
+        for function in (self.receive, self._send):
             abort = getattr(getattr(getattr(function, "__self__", None), "transport", None), "abort", None)
             if abort is not None:
                 abort()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(NOTICED_WITHIN):
-                        while (await self._receive())["type"] != "http.disconnect":
+                        while (await self.receive())["type"] != "http.disconnect":
                             pass
                 return
 
@@ -181,30 +181,6 @@ class _Rest:
                     waits_for = throw(error)
                 else:
                     waits_for = next(awaited)
-
-
-@lru_cache(maxsize=16)
-def _find_whole_writer(request: Any) -> Callable[[Any, int, bytes, bytes], bool] | None:
-    """Return what hands a whole response to a server's request, if it is one of a uvicorn that we know."""
-    found = _find_whole_responses(request)
-    return None if found is None else found.respond_whole
-
-
-@lru_cache(maxsize=16)
-def _find_part_writer(request: Any) -> Callable[..., bool] | None:
-    """Return what hands a part of a stream to a server's request, likewise."""
-    found = _find_whole_responses(request)
-    return None if found is None else found.write_part
-
-
-def _find_whole_responses(request: Any) -> Any:
-    if "RequestResponseCycle" not in [each.__name__ for each in request.__mro__]:
-        return None
-    try:
-        from . import whole_responses
-    except ImportError:  # there is no httptools, or uvicorn is another one
-        return None
-    return whole_responses if whole_responses.takes_whole(request) else None
 
 
 def _start(status: int, body: bytes, headers: Headers) -> Message:

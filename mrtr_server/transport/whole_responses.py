@@ -22,10 +22,14 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from .shortcuts import Listed, Shortcuts
+
 _LAST_CHUNK = b"0\r\n\r\n"
 
 _OWN_HEADERS = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Headers that a server writes by itself; uvicorn has to see one that is configured for every response."""
+
+_KEPT, _CLOSED = b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
 
 
 class Cycle(RequestResponseCycle):
@@ -45,6 +49,9 @@ class Cycle(RequestResponseCycle):
     body: bytes | bytearray  # type: ignore[assignment]  # uvicorn's own only takes bytes of it
     task: "asyncio.Task[None]"
     """What serves it, where `serve` does."""
+    listed: Listed = ()
+    names: dict[bytes, bytes] | None = None
+    """The headers as they are listed, and by their names, where those are known and each is there once."""
     _event: asyncio.Event | None = None
 
     transport: Any = property(lambda self: self.protocol.transport)
@@ -76,20 +83,41 @@ class Cycle(RequestResponseCycle):
                 self._event.set()
         return self._event
 
-    def wake(self) -> None:
-        """Let who waits for a message look again."""
+    def rest(self) -> None:
+        """Let who wants another message wait for it."""
         if self._event is not None:
-            self._event.set()
+            self._event.clear()
+        if self.protocol.flow.read_paused:
+            self.protocol.flow.resume_reading()
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return what has come of the body, or wait for it."""
-        ended = self.disconnected or self.response_complete
-        if ended or self.more_body or not self.body or self.waiting_for_100_continue or self.flow.read_paused:
+        body = take_body(self)
+        if body is None:
             return await super().receive()
-        body, self.body = bytes(self.body), b""
-        if self._event is not None:
-            self._event.clear()
         return {"type": "http.request", "body": body, "more_body": False}
+
+    def respond_whole(self, status: int, kind: bytes, body: bytes) -> bool:
+        """Write a response at once; return False if it has to go by `send`. See the function."""
+        connection = self.protocol
+        if self.response_started or self.disconnected or connection.flow.write_paused or connection.access_log:
+            return False
+        head = _head(connection.server_state.default_headers, status, kind if body else b"")
+        if head is None or self.scope["method"] == "HEAD":
+            return False
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        data = b"%b%d%b%b" % (head, len(body), _KEPT if self.keep_alive else _CLOSED, body)
+        connection.transport.write_now(data)
+        if self._event is not None:
+            self._event.set()
+        if self.keep_alive and not connection.pipeline:
+            connection.wait_for_next()
+            return True
+        if not self.keep_alive:
+            connection.transport.close()
+        connection.on_response_complete()
+        return True
 
     async def serve(self, app: Any, tasks: "set[asyncio.Task[None]]") -> None:
         """Let an application serve the request; what it does wrong is dealt with as uvicorn does.
@@ -128,21 +156,14 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
         kind: its `content-type`, if it has a body.
         body: the whole of it; or nothing.
     """
-    ours = type(cycle) is Cycle
-    connection: Any = cycle.protocol if type(cycle) is Cycle else cycle
-    if connection.flow.write_paused or cycle.disconnected or cycle.response_started or connection.access_log:
+    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
         return False
     head = _head(cycle.default_headers, status, kind if body else b"")
     if head is None or cycle.scope["method"] == "HEAD":
         return False
-    cycle.response_started = cycle.response_complete = True
+    cycle.response_started = True
     cycle.waiting_for_100_continue = False
-    last = b"\r\n\r\n" if cycle.keep_alive else b"\r\nconnection: close\r\n\r\n"
-    data = b"%b%d%b%b" % (head, len(body), last, body)
-    if ours:
-        connection.end(cycle, data)
-        return True
-    cycle.transport.write(data)
+    cycle.transport.write(b"%b%d%b%b" % (head, len(body), _KEPT if cycle.keep_alive else _CLOSED, body))
     _complete(cycle)
     return True
 
@@ -161,7 +182,7 @@ def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begi
         return False
     head = b""
     if begins:
-        defaults = _lines(cycle.default_headers)
+        defaults = _defaults(cycle.default_headers)
         if cycle.response_started or cycle.access_log or defaults is None or cycle.scope["method"] == "HEAD":
             return False
         cycle.response_started = cycle.chunked_encoding = True
@@ -173,24 +194,59 @@ def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begi
     chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
     cycle.transport.write(b"%b%b%b" % (head, chunk, _LAST_CHUNK if ends else b""))
     if ends:
-        cycle.response_complete = True
         _complete(cycle)
     return True
 
 
 def _complete(cycle: RequestResponseCycle) -> None:
-    if type(cycle) is Cycle:
-        cycle.wake()
-    else:
-        cycle.message_event.set()
+    cycle.response_complete = True
+    cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
 
 
-def takes_whole(cycle: type) -> bool:
-    """Return whether requests of a class are uvicorn's, or ours, and so take a response by `respond_whole`."""
-    return cycle is Cycle or (cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle))
+def take_body(cycle: RequestResponseCycle) -> bytes | None:
+    """Return the body of a request if all of it has come, as `receive` would; None where it has to be received.
+
+    Args:
+        cycle: the request.
+    """
+    body = cycle.body
+    if not body or cycle.more_body or cycle.disconnected or cycle.response_complete or cycle.waiting_for_100_continue:
+        return None
+    if type(cycle) is Cycle:
+        cycle.body = b""
+        cycle.rest()
+        return bytes(body)
+    cycle.flow.resume_reading()
+    cycle.message_event.clear()
+    cycle.body = bytearray()
+    return bytes(body)
+
+
+def known_headers(cycle: Cycle, listed: Listed) -> dict[bytes, bytes] | None:
+    """Return the headers in a scope by their names if they are those of the request, and known; otherwise None.
+
+    Args:
+        cycle: the request.
+        listed: the headers in its scope, which an application may have changed.
+    """
+    names = cycle.names
+    return names if names is not None and listed == cycle.listed else None
+
+
+def _unknown(cycle: Any, listed: Listed) -> None:
+    """Return None, since nothing is known of uvicorn's own requests."""
+
+
+def shortcuts_of(cycle: type) -> Shortcuts | None:
+    """Return the shortcuts of a class of requests: uvicorn's, or ours."""
+    if cycle is Cycle:
+        return Shortcuts(known_headers, take_body, Cycle.respond_whole, write_part)
+    if cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle):
+        return Shortcuts(_unknown, take_body, respond_whole, write_part)
+    return None
 
 
 class WholeResponses(HttpToolsProtocol):
@@ -225,17 +281,6 @@ class WholeResponses(HttpToolsProtocol):
         limit = self.limit_concurrency
         return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
 
-    def end(self, cycle: Cycle, response: bytes) -> None:
-        """Write a whole response, of which nothing has been written, and so end its request."""
-        self.transport.write_now(response)
-        cycle.wake()
-        if not cycle.keep_alive:
-            self.transport.close()
-        if self.pipeline or not cycle.keep_alive:
-            self.on_response_complete()
-        else:
-            self._wait_for_next()
-
     def on_response_complete(self) -> None:
         """End a response, and wait for the next request as long as `timeout_keep_alive` says."""
         transport = self.transport
@@ -243,9 +288,10 @@ class WholeResponses(HttpToolsProtocol):
             super().on_response_complete()
             return
         transport.flush()
-        self._wait_for_next()
+        self.wait_for_next()
 
-    def _wait_for_next(self) -> None:
+    def wait_for_next(self) -> None:
+        """Wait for the next request."""
         self.server_state.total_requests += 1
         if self.flow.read_paused:
             self.flow.resume_reading()
@@ -321,34 +367,37 @@ def _parse_url(url: bytes) -> tuple[str, bytes, bytes]:
     return unquote(parsed.path.decode("ascii")), parsed.path, parsed.query or b""
 
 
-_last_lines: tuple[object, bytes | None] = (None, b"")
 _last_head: tuple[object, int, bytes, bytes | None] = (None, 0, b"", None)
+_last_defaults: tuple[object, bytes | None] = (None, None)
 
 
 def _head(headers: list[tuple[bytes, bytes]], status: int, kind: bytes) -> bytes | None:
     """Return the head of a response, up to the digits of its length; None if uvicorn has to look at its headers.
 
-    uvicorn makes a new list of those that each response has when the date changes, once a second.
+    Args:
+        headers: those of each response. uvicorn makes a new list when the date changes, once a second.
+        status: of the response.
+        kind: its `content-type`; empty for none.
     """
     global _last_head
     known, its_status, its_kind, head = _last_head
     if headers is not known or status != its_status or kind != its_kind:
-        lines, typed = _lines(headers), b"content-type: %b\r\n" % kind if kind else b""
-        head = None if lines is None else b"%b%b%bcontent-length: " % (STATUS_LINE[status], lines, typed)
+        defaults = _defaults(headers)
+        typed = b"content-type: %b\r\n" % kind if kind else b""
+        head = None if defaults is None else b"%b%b%bcontent-length: " % (STATUS_LINE[status], defaults, typed)
         _last_head = headers, status, kind, head
     return head
 
 
-def _lines(headers: list[tuple[bytes, bytes]]) -> bytes | None:
-    """Return headers as they are written; None if uvicorn has to look at them."""
-    global _last_lines
-    known, lines = _last_lines
+def _defaults(headers: list[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the headers of each response as they are written; None if uvicorn has to look at them."""
+    global _last_defaults
+    known, written = _last_defaults
     if headers is not known:
-        lines = None
-        if not any(map(_is_special, headers)):
-            lines = b"".join(b"%b: %b\r\n" % (name.lower(), value) for name, value in headers)
-        _last_lines = headers, lines
-    return lines
+        plain = not any(map(_is_special, headers))
+        written = b"".join([b"%b: %b\r\n" % (name.lower(), value) for name, value in headers]) if plain else None
+        _last_defaults = headers, written
+    return written
 
 
 def _is_special(header: tuple[bytes, bytes]) -> bool:

@@ -1,5 +1,6 @@
 """Every example, in every era: the same results, the same questions, and the same effects, over three replicas."""
 
+import datetime
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,11 @@ from pydantic_core import from_json, to_json
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
 from starlette.requests import HTTPConnection
 
-from examples import deploy, payments, report, resource_server, rolling_upgrade
+from examples import deploy, dinner, payments, report, resource_server, rolling_upgrade
 from mrtr_server import KeyRing
 from mrtr_server.testing import EVERYTHING, Answerable, Client, Reply, SharedStore, accept, replica, replicas, yes
 
+from ..support.effects import EFFECTS
 from ..support.handshake import NEWEST, OLDER
 from ..system.test_replicas import FLOWS, answer
 from .conftest import Start
@@ -25,6 +27,8 @@ from .test_login_example import DONE, log_in
 TODAY = "2026-07-28"
 HANDSHAKES = (NEWEST, "2025-06-18", "2025-03-26")
 ERAS = ("sep-draft", *HANDSHAKES)
+WITH_TASKS = (TODAY, NEWEST)
+"""The eras whose clients take tasks."""
 
 RANDOM = re.compile(r"(?<=shop:)[0-9a-f]{8}|(?<=RES-2025-)\d{3}|(?<=receipt )\d+")
 """What examples make up."""
@@ -50,8 +54,10 @@ class Scenario:
         flow = {"tools/call": client.flow, "prompts/get": client.prompt_flow}.get(self.method)
         walked = client.resource_flow(self.target) if flow is None else flow(self.target, self.arguments)
         reply = walked.start()
-        while reply.needs_input:
-            reply = walked.answer({key: self.answers.get(key, answer) for key in reply.asks})
+        while reply.needs_input or reply.is_under_way:
+            answers = {key: self.answers.get(key, answer) for key in reply.asks}
+            reply = walked.answer(answers) if reply.needs_input else walked.wait()
+        assert (walked.task is not None) == (client.tasks and self.target in BECOME_TASKS)
         return Reply.of_all(walked.replies)
 
 
@@ -81,6 +87,23 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "resource_server": [tool("write", {"confirm": yes}, text="milk"), tool("read")],
     "report": [tool("report", {"wanted": {"thousands": 2}, "layout": {"style": "sentence"}})],
 }
+AS_TASKS: dict[str, list[Scenario]] = {
+    "conformance": [
+        tool("failing_job"),
+        tool("protocol_error_job"),
+        tool("confirm_delete", {"confirm": yes}, filename="notes.txt"),
+        tool("multi_input"),
+        tool("test_tool_with_task"),
+        tool("slow_compute", seconds=0.1),
+    ],
+    "dinner": SCENARIOS["dinner"],
+    "echo_task": SCENARIOS["echo_task"],
+    "report": SCENARIOS["report"],
+}
+"""What is done with those whose tools become tasks, by clients that take tasks."""
+
+BECOME_TASKS = {scenario.target for scenarios in AS_TASKS.values() for scenario in scenarios}
+
 for _name, (_method, _target, _arguments, _answers) in FLOWS.items():
     SCENARIOS.setdefault(_name.partition("/")[0], []).append(Scenario(_method, _target, _arguments, _answers))
 
@@ -95,6 +118,19 @@ class Permitted(AuthenticationBackend):
 SETTINGS: dict[str, dict[str, Any]] = {"resource_server": {"auth": Permitted()}}
 
 
+RESERVE, COUNT_PRIMES = dinner.reserve, report.count_primes
+
+
+def reserve(day: datetime.date, at: datetime.time, guests: int) -> str:
+    EFFECTS.append("reserved a table")
+    return RESERVE(day, at, guests)
+
+
+def count_primes(thousand: int) -> int:
+    EFFECTS.append(f"counted {thousand}")
+    return COUNT_PRIMES(thousand)
+
+
 @pytest.fixture(autouse=True)
 def effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """What examples have done since the last time, outside of their replies."""
@@ -102,12 +138,17 @@ def effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     monkeypatch.setattr(deploy, "LOG", log)
     monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
     monkeypatch.setattr(report, "PACE", 0)
+    # The steps of a task are in no reply.
+    monkeypatch.setattr(dinner, "reserve", reserve)
+    monkeypatch.setattr(report, "count_primes", count_primes)
 
     def done() -> list[str]:
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)
         (tmp_path / "payments.db").unlink(missing_ok=True)
         resource_server.NOTES.clear()
+        lines += EFFECTS
+        EFFECTS.clear()
         return [RANDOM.sub("…", line) for line in lines]
 
     return done
@@ -126,26 +167,55 @@ def came(reply: Reply) -> dict[str, Any]:
     return from_json(RANDOM.sub("…", to_json(found).decode()))  # type: ignore[no-any-return]
 
 
-def outcome(example: str, era: str, effects: Callable[[], list[str]]) -> list[Any]:
-    """Run an example over three replicas, and return what came, and what was done."""
+def without_steps(found: list[Any]) -> list[Any]:
+    """Return what `outcome` found, without the steps that replies show: of those of a task there are only effects."""
+    return [{**each, "steps": []} if isinstance(each, dict) else each for each in found]
+
+
+def outcome(
+    example: str, era: str, effects: Callable[[], list[str]], scenarios: list[Scenario], *, tasks: bool = False
+) -> list[Any]:
+    """Do something with an example over three replicas, and return what came, and what was done.
+
+    Args:
+        example: its name.
+        era: of the client.
+        effects: returns what was done.
+        scenarios: what is done with it.
+        tasks: whether the client takes tasks.
+    """
     app = import_module(f"examples.{example}").app
     servers = replicas(app, 3, store=SharedStore(), **SETTINGS.get(example, {}))
-    client = Client(*servers, era=era, token="alice-token", capabilities=EVERYTHING)
-    return [*(came(scenario.run(client)) for scenario in SCENARIOS[example]), effects()]
+    client = Client(*servers, era=era, token="alice-token", capabilities=EVERYTHING, tasks=tasks)
+    return [*(came(scenario.run(client)) for scenario in scenarios), effects()]
 
 
 @pytest.mark.parametrize("example", sorted(SCENARIOS))
 def test_the_same_comes_of_it(example: str, effects: Callable[[], list[str]]) -> None:
-    expected = outcome(example, TODAY, effects)
+    expected = outcome(example, TODAY, effects, SCENARIOS[example])
     for era in ERAS:
-        assert outcome(example, era, effects) == expected, era
+        assert outcome(example, era, effects, SCENARIOS[example]) == expected, era
+    for era in WITH_TASKS:
+        found = outcome(example, era, effects, SCENARIOS[example], tasks=True)
+        assert without_steps(found) == without_steps(expected), f"{era} with tasks"
+
+
+@pytest.mark.parametrize("example", sorted(AS_TASKS))
+def test_the_same_comes_of_a_task(example: str, effects: Callable[[], list[str]]) -> None:
+    today, newest = (outcome(example, era, effects, AS_TASKS[example], tasks=True) for era in WITH_TASKS)
+    assert without_steps(newest) == without_steps(today)
+
+
+def test_every_example_with_tasks_runs_as_tasks() -> None:
+    sources = {path.stem: path.read_text() for path in Path(deploy.__file__).parent.glob("*.py")}
+    assert {name for name, source in sources.items() if "@app.tool(task=" in source} == AS_TASKS.keys()
 
 
 def test_effects_are_those_of_the_example(effects: Callable[[], list[str]]) -> None:
     """So that nothing is the same as nothing."""
-    *_, done = outcome("deploy", NEWEST, effects)
+    *_, done = outcome("deploy", NEWEST, effects, SCENARIOS["deploy"])
     assert done == ["built shop:…", "rolled out shop:…"]
-    *_, balance, _ = outcome("payments", NEWEST, effects)
+    *_, balance, _ = outcome("payments", NEWEST, effects, SCENARIOS["payments"])
     assert balance["content"] == [{"type": "text", "text": "25"}]
 
 

@@ -139,8 +139,10 @@ def test_cancellations_and_changes_of_sessions_beyond_an_allowance_are_not_kept(
         replies = []
         for _ in range(5):
             client.begin()
-            replies.append(client.send("logging/setLevel", {"level": "info"}).status)
-        assert replies == [200, 200, 200, 503, 503]
+            replies.append(client.send("logging/setLevel", {"level": "info"}))
+        assert {reply.status for reply in replies} == {200}
+        assert ["error" in reply.message for reply in replies] == [False] * 3 + [True] * 2
+        assert replies[-1].error.code == -31002
 
 
 def test_an_allowance_counts_each_thing_once_and_each_owner_alone_until_its_window_ends(

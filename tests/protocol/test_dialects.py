@@ -241,16 +241,8 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
 ]
 
 
-AS_EVERYWHERE = (
-    ParseError,
-    InvalidRequest,
-    PayloadTooLarge,
-    HeaderMismatch,
-    UnsupportedVersion,
-    SessionEnded,
-    AnswerNotShared,
-)
-"""What answers no request has its own status in the handshake era, too; whatever answers one has 200."""
+AS_EVERYWHERE = (HeaderMismatch, InsufficientScope, SessionEnded, UnsupportedVersion)
+"""What has a status of its own in the handshake era, too; whatever else answers a request has 200."""
 
 
 def below(kind: type[RequestError]) -> set[type[RequestError]]:
@@ -272,11 +264,7 @@ def test_every_error_is_in_the_table() -> None:
 def test_every_error_has_a_status_and_a_code_in_every_dialect(
     dialect: Dialect, error: RequestError, status: int, code: int, data: JSON | None
 ) -> None:
-    if (
-        dialect.name == OLD
-        and not isinstance(error, AS_EVERYWHERE)
-        and type(error) not in (Busy, Full, OverShare, InsufficientScope)
-    ):
+    if dialect.name == OLD and not isinstance(error, AS_EVERYWHERE):
         status, code = 200, -32002 if data == {"uri": "a://y"} else code
     if dialect.name == OLD and isinstance(error, PagesRequired):  # the one dialect that has them
         code, data = -32042, {"elicitations": []}

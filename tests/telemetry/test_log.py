@@ -37,6 +37,10 @@ def server(**settings: Any) -> MRTRServer:
         await ctx.background()
         return "deployed"
 
+    @app.tool(task="required")
+    async def prepare(ctx: Context) -> str:
+        return (await ctx.elicit("Who?", Login)).name
+
     @app.tool
     def broken() -> str:
         raise ValueError("broken")
@@ -46,6 +50,34 @@ def server(**settings: Any) -> MRTRServer:
         raise ValueError("broken")
 
     return app
+
+
+class TestTasks:
+    """Who makes a task, and who reads, answers or cancels it, is in the log (Tasks, Security Considerations)."""
+
+    @pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25"])
+    def test_each_that_is_made_and_each_access_has_a_line_that_says_who_and_which(self, serve: Serve, era: str) -> None:
+        with logged() as lines:
+            wire = serve(server(auth=BearerTokens({"t": "alice", "u": "bob"})))
+            flow = Client(wire.url, token="t", era=era, tasks=True).flow("prepare")
+            flow.start()
+            flow.look()
+            flow.cancel()
+            other = Client(wire.url, token="u", era=era, tasks=True).flow("prepare")
+            other.task = flow.task
+            assert "Unknown task" in other.look().error.message
+        made, *seen = (each for each in lines.of("call") if "task" in each)
+        assert (made["method"], made["outcome"], made["tool"]) == ("tools/call", "task", "prepare")
+        assert flow.task is not None
+        assert made["task"] in flow.task
+        assert len(made["task"]) == 8
+        assert {each["method"] for each in seen} >= {"tasks/get", "tasks/cancel"}
+        assert {(each["task"], each["tool"], each["principal"]) for each in seen} == {
+            (made["task"], "prepare", made["principal"])
+        }
+        (refused,) = (each for each in lines.of("call") if each["method"] == "tasks/get" and "error" in each)
+        assert "task" not in refused
+        assert refused["principal"] not in ("", made["principal"])
 
 
 class TestALineACall:

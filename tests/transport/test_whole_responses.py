@@ -13,8 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from mrtr_server import Context, MRTRServer
 from mrtr_server.transport import repeated_heads, whole_responses
 from mrtr_server.transport.one_write import one_write
-from mrtr_server.transport.response_writer import _find_part_writer, _find_whole_writer
-from mrtr_server.transport.whole_responses import is_known, respond_whole, write_part
+from mrtr_server.transport.shortcuts import find_shortcuts
+from mrtr_server.transport.whole_responses import Cycle, is_known, respond_whole, write_part
 
 from ..support.serving import in_thread
 
@@ -42,14 +42,18 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Return a list that fills with what each `respond_whole` returned."""
     taken: list[bool] = []
 
-    def counted(request: Any, status: int, kind: bytes, body: bytes) -> bool:
-        taken.append(respond_whole(request, status, kind, body))
-        return taken[-1]
+    def counting(function: Any) -> Any:
+        def counted(*of: Any) -> bool:
+            taken.append(function(*of))
+            return taken[-1]
 
-    monkeypatch.setattr(whole_responses, "respond_whole", counted)
-    _find_whole_writer.cache_clear()
+        return counted
+
+    monkeypatch.setattr(whole_responses, "respond_whole", counting(respond_whole))
+    monkeypatch.setattr(Cycle, "respond_whole", counting(Cycle.respond_whole))
+    find_shortcuts.cache_clear()
     yield taken
-    _find_whole_writer.cache_clear()
+    find_shortcuts.cache_clear()
 
 
 @pytest.fixture
@@ -62,9 +66,9 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         return taken[-1]
 
     monkeypatch.setattr(whole_responses, "write_part", counted)
-    _find_part_writer.cache_clear()
+    find_shortcuts.cache_clear()
     yield taken
-    _find_part_writer.cache_clear()
+    find_shortcuts.cache_clear()
 
 
 async def by_messages(scope: Any, receive: Any, send: Any) -> None:
