@@ -1,7 +1,8 @@
 """Seal and unseal states: XAES-256-GCM under a key ring. The only importer of cryptography.
 
-XAES-256-GCM (https://c2sp.org/XAES-256-GCM) derives a fresh AES-256-GCM key from the first half of a 192-bit random
-nonce, so that no realistic number of tokens comes near a collision, as plain 96-bit nonces would at 2**32.
+XAES-256-GCM (https://c2sp.org/XAES-256-GCM) derives an AES-256-GCM key from the first half of a 192-bit random nonce,
+so that no realistic number of tokens comes near a collision, as plain 96-bit nonces would at 2**32. A few tokens of one
+process share a first half, and with it the key, which takes as long to derive as all else that sealing does.
 
 A token is the canonical URL-safe Base64, without padding, of
 
@@ -27,6 +28,12 @@ from ..errors import InvalidRequestState
 from .keys import KEY_ID_BYTES, KeyRing
 
 NONCE_BYTES = 24
+_HALF = 12
+
+TOKENS_PER_KEY = 256
+"""How many tokens have one first half of their nonces, so that its key is derived once. Their second halves are random:
+the odds that two of them agree are 2**-81."""
+
 _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
 _SHORTEST = _HEADER_BYTES + NONCE_BYTES + 16
@@ -85,7 +92,7 @@ class XAES256GCM:
         key: 32 bytes.
     """
 
-    __slots__ = ("_block", "_mask")
+    __slots__ = ("_block", "_derived", "_mask")
 
     def __init__(self, key: bytes) -> None:
         # One ECB encryptor, kept and fed: making one per token would cost a hundred times the derivation.
@@ -95,6 +102,8 @@ class XAES256GCM:
         prefixes = (b"\x00\x01X\x00", b"\x00\x02X\x00")
         masks = (int.from_bytes(prefix + bytes(12), "big") ^ subkey for prefix in prefixes)
         self._mask = int.from_bytes(b"".join(mask.to_bytes(16, "big") for mask in masks), "big")
+        self._derived = bytes(_HALF), self._derive(bytes(NONCE_BYTES))
+        """The first half of the nonce that was encrypted with last, and the cipher that was derived from it."""
 
     def _derive(self, nonce: bytes) -> AESGCM:
         half = int.from_bytes(nonce[:12], "big")
@@ -111,7 +120,10 @@ class XAES256GCM:
         Returns:
             The ciphertext with its 16-byte tag.
         """
-        return self._derive(nonce).encrypt(nonce[12:], plaintext, associated)
+        half, cipher = self._derived
+        if half != nonce[:_HALF]:
+            half, cipher = self._derived = nonce[:_HALF], self._derive(nonce)
+        return cipher.encrypt(nonce[_HALF:], plaintext, associated)
 
     def decrypt(self, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
         """Decrypt what `encrypt` returned.
@@ -127,7 +139,10 @@ class XAES256GCM:
         Raises:
             cryptography.exceptions.InvalidTag: an argument differs from what was encrypted.
         """
-        return self._derive(nonce).decrypt(nonce[12:], ciphertext, associated)
+        half, cipher = self._derived
+        if half != nonce[:_HALF]:
+            cipher = self._derive(nonce)
+        return cipher.decrypt(nonce[_HALF:], ciphertext, associated)
 
 
 class SealedCodec:
@@ -143,6 +158,8 @@ class SealedCodec:
         self._header = _VERSION + ciphers[0][0]
         self._sealing = ciphers[0][1]
         self._opening = dict(ciphers)
+        self._half, self._left = b"", 0
+        """The first half of the nonces of the next tokens, and of how many."""
 
     def seal(self, payload: bytes) -> str:
         """Encrypt and authenticate a payload.
@@ -153,7 +170,10 @@ class SealedCodec:
         Returns:
             URL-safe Base64 without padding: about 4/3 of the payload's length plus 60 characters.
         """
-        nonce = os.urandom(NONCE_BYTES)
+        if self._left <= 0:
+            self._half, self._left = os.urandom(_HALF), TOKENS_PER_KEY
+        self._left -= 1
+        nonce = self._half + os.urandom(_HALF)
         sealed = self._sealing.encrypt(nonce, payload, self._header)
         return UrlSafe(_to_base64(self._header + nonce + sealed, mode="json").rstrip("="))
 
