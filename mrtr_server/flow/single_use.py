@@ -79,6 +79,11 @@ class _Delivery:
     waiter: "asyncio.Future[RoundResult] | None" = None
     is_told: bool = False
 
+    def begins_by(self, redemption: Redemption) -> bool:
+        """Return whether it begins to run by a redemption, as nearly always."""
+        is_first = redemption.verdict == "granted" and redemption.attempt == 1 and self.result is None
+        return is_first and not (self.is_late or self.client_left)
+
     def tell(self, result: RoundResult) -> None:
         """Return the result to the client, unless it has been returned."""
         if not self.is_told:
@@ -149,18 +154,16 @@ class Redeemer:
         is_late = expires <= self._clock()
         delivery = _Delivery(call, digest_bytes(state), digest_bytes(state + b" " + given), expires, is_late, run)
         result = self._kept_here(delivery) if self._unrecorded else None
-        if result is None:
-            result = await (self._wait_for(delivery) if self._outlives else self._settled(delivery))
+        if result is None and self._outlives:
+            result = await self._wait_for(delivery)
+        elif result is None:  # as part of its request
+            try:
+                result = await self._settle(delivery)
+            finally:
+                self._forget(delivery)
         if isinstance(result, RequestError):
             raise result
         return result
-
-    async def _settled(self, delivery: _Delivery) -> RoundResult:
-        """Run a delivery as part of its request."""
-        try:
-            return await self._settle(delivery)
-        finally:
-            self._forget(delivery)
 
     async def _wait_for(self, delivery: _Delivery) -> RoundResult:
         """Run a delivery in a task of its own."""
@@ -239,9 +242,10 @@ class Redeemer:
                 if result is None:
                     continue
                 return result
-            result = await self._known_by(delivery, redemption)
-            if result is not None:
-                return result
+            if not delivery.begins_by(redemption):
+                result = await self._known_by(delivery, redemption)
+                if result is not None:
+                    return result
             if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
                 assert delivery.result is not None  # noqa: S101  for the type checker
                 return delivery.result

@@ -103,7 +103,7 @@ class ElicitUrl(Ask[T]):
         assert self.callback is not None  # noqa: S101  nothing leads back without one
         led = copy(question)  # which others may be asked at the same time, by links of their own
         led.params = {**question.params, "url": self._address(self.callback, back)}
-        led.written = b""
+        led.written = led.dumped = b""
         return led
 
     def _address(self, callback: Callback[Any], back: CallbackLink) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from secrets import token_hex
@@ -86,7 +86,7 @@ class Answers:
         self._sealed_here: dict[str, tuple[bytes, Asked]] = {}
         """What the ids hold that were sealed here, and to whom they belong, while their answers are waited for."""
         self._awaited: dict[str, int] = {}
-        """How many open calls wait here, by round."""
+        """How many open calls wait here whose clients have come back, by round."""
         self._guard = threading.Lock()
 
     # The ids of questions
@@ -177,7 +177,7 @@ class Answers:
         return None if found is None else self._read(id, found)
 
     def begin_to_await(self, round: str) -> None:
-        """Note that a call waits here for the answers of a round, until `end_to_await` is called as often."""
+        """Note that a call waits here to which its client has come back, until `end_to_await` is called as often."""
         with self._guard:
             self._awaited[round] = self._awaited.get(round, 0) + 1
 
@@ -209,23 +209,13 @@ class Answers:
         """Begin to listen for answers, by their rows, and for other changes."""
         return self._fanout.subscribe(frozenset([*(Change("answer", row) for row in rows), *others]))
 
-    async def heard(self, changes: Iterable[Change], asked: Mapping[str, Asked]) -> dict[str, JSON]:
-        """Return the answers, by key, that changes tell of.
-
-        Args:
-            changes: what was heard.
-            asked: the questions, by the rows of their answers.
+    def carried(self, change: Change) -> JSON | None:
+        """Return the answer that a change tells of, if it carries it; `find` has it in any case.
 
         Raises:
-            StoreUnavailable: one could not be found.
+            StoreUnavailable: it can't be unsealed.
         """
-        found: dict[str, JSON] = {}
-        for change in changes:
-            if change.kind == "answer" and (each := asked.get(change.uri)) is not None:
-                answer = self._read(change.uri, change.note) if change.note else await self.find(each)
-                if answer is not None:
-                    found[each.key] = answer
-        return found
+        return self._read(change.uri, change.note) if change.note else None
 
     def _read(self, id: str, sealed: str | bytes) -> JSON:
         try:

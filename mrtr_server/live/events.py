@@ -15,7 +15,7 @@ from ..crypto.digests import digest_bytes
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_EVENT
 from ..errors import InvalidRequestState, StoreUnavailable
-from ..protocol.callers import Client, Principal
+from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Question
 from ..protocol.sessions import OwnerPlaces, Session
 from ..storage.base import Store
@@ -212,26 +212,24 @@ def _row_place(place: bytes, row: str) -> bytes:
 
 
 def dump_event(event: Event) -> bytes:
-    """Write an event down."""
-    origin, session = event.origin, event.origin.session
-    asked = [(key, *question.parts()) for key, question in event.questions.items()]
-    parts = [
-        "event",
-        [origin.method, origin.params, origin.request_id],
-        [session.version, [session.client.info, session.client.capabilities], session.issued, session.key],
-        event.run,
-        event.state,
-        asked,
-        event.expires,
-        event.progress,
-        event.seen,
-    ]
-    return to_json(parts, inf_nan_mode="constants")
+    """Write an event down, put together from what may have been written down before: its questions and its session."""
+    origin = event.origin
+    began = to_json(["event", [origin.method, origin.params, origin.request_id]], inf_nan_mode="constants")
+    ran = to_json((event.run, event.state))
+    asked = b",".join([_dump_question(key, question) for key, question in event.questions.items()])
+    rest = to_json((event.expires, event.progress, event.seen), inf_nan_mode="constants")
+    return b"%b,%b,%b,[%b],%b" % (began[:-1], origin.session.dump(), ran[1:-1], asked, rest[1:])
+
+
+def _dump_question(key: str, question: Question) -> bytes:
+    if not question.dumped:
+        question.dumped = to_json(question.parts(), inf_nan_mode="constants")
+    return b"[%b,%b" % (to_json(key), question.dumped[1:])
 
 
 def load_event(parts: list[Any]) -> Event:
     """Read what `dump_event` wrote."""
-    (method, params, request_id), (version, client, issued, key), run, state, asked, expires, progress, seen = parts
-    origin = Origin(method, params, request_id, Session(version, Client(*client), issued, key))
+    (method, params, request_id), session, run, state, asked, expires, progress, seen = parts
+    origin = Origin(method, params, request_id, Session.load(session))
     questions = {key: Question(*rest) for key, *rest in asked}
     return Event(origin, run, state, questions, expires, progress, seen=seen)

@@ -28,7 +28,7 @@ class Hold:
         cancelled: tells that the call may have been cancelled; None if it can't be.
     """
 
-    _has_sent = False
+    _has_sent = _has_come_back = False
     heard_of_cancellation = False
     """Whether the call may have been cancelled."""
 
@@ -64,7 +64,12 @@ class Hold:
         self._deadline = self._loop.time() + left
 
     async def look(self) -> None:
-        """Find what was answered while the client was away. Raises `StoreUnavailable`."""
+        """Find what was answered while the client was away. Raises `StoreUnavailable`.
+
+        It may be another process that asked, and one that shares no store with this one.
+        """
+        self._answers.begin_to_await(self._round)
+        self._has_come_back = True
         for key, asked in self._asked.items():
             if (answer := await self._answers.find(asked)) is not None:
                 self._found[key] = answer
@@ -86,13 +91,17 @@ class Hold:
                 self._send()
             self._channel.on_gone(self._changes.close)
             self._channel.waits(True)
+            ending = self._loop.call_at(self._deadline, self._end_in_vain)
             try:
                 await self._channel.flush()
                 with self._admission.on_drain(self._changes.close):
                     await self._hear()
             finally:
+                ending.cancel()
                 self._channel.waits(False)
                 self._channel.on_gone(None)
+            if self._is_too_late and not self._is_answered:
+                await self._give_up()
         if self._is_answered:
             return self._found
         if not (self._channel.gone or self.heard_of_cancellation):  # it drains
@@ -109,6 +118,8 @@ class Hold:
         for id in self._requests:
             self._answers.forget(id)
         self._changes.close()
+        if self._has_come_back:
+            self._answers.end_to_await(self._round)
 
     @property
     def _is_answered(self) -> bool:
@@ -133,31 +144,24 @@ class Hold:
         self._requests.append(id)
         return id
 
-    async def _hear(self) -> None:
-        ending = self._loop.call_at(self._deadline, self._end_in_vain)
-        try:
-            await self._hear_in_time()
-        finally:
-            ending.cancel()
-        if self._is_too_late and not self._is_answered:
-            await self._give_up()
-
     def _end_in_vain(self) -> None:
         self._is_too_late = True
         self._changes.close()
 
-    async def _hear_in_time(self) -> None:
-        while not self._is_answered:
+    async def _hear(self) -> None:
+        while not (self._is_answered or self.heard_of_cancellation):
             heard = await self._changes.next()
             if not heard:
                 return
             for change in heard:
                 if change.kind == "page":
                     self._channel.send(PageReported(change.uri))
-            self._found |= await self._answers.heard(heard, self._rows)
-            if any(change.kind == "cancelled" for change in heard):
-                self.heard_of_cancellation = True
-                return
+                elif change.kind == "cancelled":
+                    self.heard_of_cancellation = True
+                elif (asked := self._rows.get(change.uri)) is not None:
+                    answer = self._answers.carried(change) or await self._answers.find(asked)
+                    if answer is not None:
+                        self._found[asked.key] = answer
 
     async def _give_up(self) -> None:
         """Answer what nobody has answered in time; an answer that came just before that counts."""

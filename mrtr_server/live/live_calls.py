@@ -193,7 +193,8 @@ class LiveCalls:
                 return None
             answers: dict[str, JSON] = {}
             if event.questions:
-                await self._end_with_pages(event, channel)
+                if channel.takes_pages and not (channel.can_stream and self._parts.is_shared()):
+                    await self._end_with_pages(event, channel)
                 found = await self._ask(event, running, channel, is_new=is_new)
                 if found is None:
                     return None
@@ -216,8 +217,8 @@ class LiveCalls:
         """Run the round after an answer, once in the fleet."""
         call.grace = KEPT_AFTER  # what was answered in time counts, however long it takes until the round can run
 
-        async def run(lease: Lease) -> Outcome:
-            return await running.within(running_task(), self._dispatch(call, channel))
+        def run(lease: Lease) -> Awaitable[Outcome]:
+            return running.within(running_task(), self._dispatch(call, channel))
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
         # All of its deliveries have the answers as they are stored, in one order.
@@ -229,12 +230,10 @@ class LiveCalls:
         Raises:
             PagesRequired: the client is to send the call again when the person is done there.
         """
-        parts, is_shared = self._parts, self._parts.is_shared()
-        if channel.takes_pages and not (channel.can_stream and is_shared):
-            call = channel.load(event.origin)
-            if parts.pages.may_end_with(event.questions, call, is_shared=is_shared):
-                with store_needed():
-                    raise await parts.pages.end_with(event, call, parts.clock())
+        parts, call = self._parts, channel.load(event.origin)
+        if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared()):
+            with store_needed():
+                raise await parts.pages.end_with(event, call, parts.clock())
 
     async def _ask(
         self, event: Event, running: "_Running", channel: Channel, *, is_new: bool
@@ -260,7 +259,6 @@ class LiveCalls:
                 await parts.events.keep(id)
             cancelled = self._cancellation_of(call)
             hold = Hold(event, round, id, principal, parts.answers, channel, self._admission, parts.clock(), cancelled)
-            parts.answers.begin_to_await(round)
             try:
                 if not is_new:
                     await hold.look()
@@ -276,7 +274,6 @@ class LiveCalls:
                 raise
             finally:
                 hold.close()
-                parts.answers.end_to_await(round)
 
     async def _move(self, event: Event, running: "_Running", channel: Channel) -> None:
         """Close the stream, so that its client continues at another replica."""
@@ -373,8 +370,11 @@ class _Running:
             self._own.uncancel()
         return self.is_cancelled
 
-    async def within(self, task: "asyncio.Task[Any] | None", work: Awaitable[T]) -> T:
-        """Do some work, and cancel another task than the call's own meanwhile."""
+    def within(self, task: "asyncio.Task[Any] | None", work: Awaitable[T]) -> Awaitable[T]:
+        """Do some work in a task, and cancel that meanwhile, if it is another one than the call's own."""
+        return work if task is self._own else self._within(task, work)
+
+    async def _within(self, task: "asyncio.Task[Any] | None", work: Awaitable[T]) -> T:
         own, self._task = self._task, task
         try:
             return await work

@@ -282,6 +282,11 @@ def request(id: str, method: str, params: JSON) -> bytes:
     return to_json({"jsonrpc": "2.0", "id": id, "method": method, "params": params}, inf_nan_mode="null")
 
 
+def request_of(id: str, question: Question) -> bytes:
+    """Return the request that asks a client, put together from a question that may have been written before."""
+    return b'{"jsonrpc":"2.0","id":%b,%b' % (to_json(id), (question.written or _write(question))[1:])
+
+
 def result(call: Call, body: JSON) -> bytes:
     """Return a response as bytes."""
     return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")

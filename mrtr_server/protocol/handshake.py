@@ -36,6 +36,7 @@ from .dialect import (
     read_progress_token,
     read_target,
     request,
+    request_of,
     result,
 )
 from .handshake_entries import EntryWriter, content_of
@@ -314,6 +315,8 @@ class HandshakeDialect(Dialect):
             MissingCapability: clients of this version can't be asked that.
         """
         params = question_params(self.form, question, elicitation)
+        if params is question.params and not question.task:
+            return request_of(id, question)
         return request(id, question.method, with_related(params, question.task) if question.task else params)
 
     def note(self, note: Note) -> bytes:

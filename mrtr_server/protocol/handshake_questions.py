@@ -28,6 +28,8 @@ def question_params(version: HandshakeVersion, question: Question, elicitation: 
             raise MissingCapability({"elicitation": {"url": {}}})
         return {**params, "elicitationId": elicitation}
     schema = params["requestedSchema"]
+    if version.enriches and not any(map(_has_names, schema["properties"].values())):
+        return params
     write = _named_field if version.enriches else _plain_field
     fields = {name: write(field) for name, field in schema["properties"].items()}
     return {**params, "requestedSchema": {**schema, "properties": fields}}
@@ -47,7 +49,11 @@ def _plain_sampling(params: JSON) -> JSON:
 
 def _named_field(field: JSON) -> JSON:
     """Return a field with its choices as their author wrote them."""
-    return _with_names(field) if isinstance(field.get("oneOf"), NamedChoices) else field
+    return _with_names(field) if _has_names(field) else field
+
+
+def _has_names(field: JSON) -> bool:
+    return isinstance(field.get("oneOf"), NamedChoices)
 
 
 def _plain_field(field: JSON) -> JSON:

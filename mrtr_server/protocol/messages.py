@@ -108,6 +108,8 @@ class Question:
     """Kind, message and shape, each of which must be the same for an answer to count."""
     written: bytes = field(default=b"", init=False, repr=False, compare=False)
     """The request as JSON, once a dialect has written it: the same question may go out many times."""
+    dumped: bytes = field(default=b"", init=False, repr=False, compare=False)
+    """Its parts as JSON, once they were written down; likewise."""
 
     def __post_init__(self) -> None:
         if not self.shape:

@@ -46,6 +46,20 @@ class Session:
     client: Client = field(default_factory=lambda: Client(capabilities=None))
     issued: float = 0.0
     key: str = ""
+    _dumped: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def dump(self) -> bytes:
+        """Return the session as JSON; `load` reads it. A client has one for all of its calls."""
+        if not self._dumped:
+            client = [self.client.info, self.client.capabilities]
+            self._dumped.append(to_json([self.version, client, self.issued, self.key], inf_nan_mode="constants"))
+        return self._dumped[0]
+
+    @classmethod
+    def load(cls, parts: list[Any]) -> "Session":
+        """Return the session that JSON was made of."""
+        version, client, issued, key = parts
+        return cls(version, Client(*client), issued, key)
 
 
 NO_SESSION = Session()

@@ -106,6 +106,22 @@ class Outage:
             if self.observer is not None:
                 self.observer.took(method, ended - began, error)
 
+    def ended(self, method: str, began: float, error: Exception | None = None, *, wrote: bool = False) -> None:
+        """Note that a method has ended.
+
+        Args:
+            method: its name.
+            began: when it was called, by the monotonic clock.
+            error: why it failed; None if it worked.
+            wrote: whether it has changed anything.
+        """
+        if error is None and self._failing:
+            self.worked(method, wrote=wrote)
+        self.took(method, began, error)
+        # Where clocks are apart, the store works, and the log has said what does not.
+        if isinstance(error, StoreUnavailable) and not isinstance(error, ClocksApart):
+            self.failed(method, error)
+
     def worked(self, method: str, *, wrote: bool) -> None:
         """Note that a method worked.
 
@@ -136,14 +152,9 @@ async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Calla
     try:
         came = await work
     except Exception as error:
-        outage.took(method, began, error)
-        # Where clocks are apart, the store works, and the log has said what does not.
-        if isinstance(error, StoreUnavailable) and not isinstance(error, ClocksApart):
-            outage.failed(method, error)
+        outage.ended(method, began, error)
         raise
-    if outage.is_on:
-        outage.worked(method, wrote=wrote(came))
-    outage.took(method, began)
+    outage.ended(method, began, wrote=wrote(came))
     return came
 
 
@@ -193,8 +204,13 @@ class WatchedStore(Store):
     async def redeem(
         self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
     ) -> Redemption:
-        work = self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota)
-        came = await _watched(self._outage, "redeem", work, lambda came: came.verdict == "granted")
+        began = time.monotonic()
+        try:
+            came = await self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota)
+        except Exception as error:
+            self._outage.ended("redeem", began, error)
+            raise
+        self._outage.ended("redeem", began, wrote=came.verdict == "granted")
         if came.attempt > 1:
             self._tally.add(TAKEOVERS, "round")
         return came
@@ -205,7 +221,13 @@ class WatchedStore(Store):
 
     @override
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        is_recorded = await _watched(self._outage, "record", self._store.record(state, token, outcome), bool)
+        began = time.monotonic()
+        try:
+            is_recorded = await self._store.record(state, token, outcome)
+        except Exception as error:
+            self._outage.ended("record", began, error)
+            raise
+        self._outage.ended("record", began, wrote=is_recorded)
         if not is_recorded:
             self._tally.add(DROPPED, "round")
         return is_recorded
@@ -216,7 +238,13 @@ class WatchedStore(Store):
 
     @override
     async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
-        kept = await _watched(self._outage, "put", self._store.put(key, value, keep=keep, quota=quota), bool)
+        began = time.monotonic()
+        try:
+            kept = await self._store.put(key, value, keep=keep, quota=quota)
+        except Exception as error:
+            self._outage.ended("put", began, error)
+            raise
+        self._outage.ended("put", began, wrote=kept)
         self._contact.worked(wrote=kept)
         return kept
 

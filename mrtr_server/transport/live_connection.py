@@ -193,7 +193,8 @@ class LiveConnection(Connection):
         """Note whether the call waits for a person."""
         self._waiting = waiting
         if waiting:
-            self._unwatch_cancellation()  # who waits hears of it
+            if self._cancellation is not None:
+                self._unwatch_cancellation()  # who waits hears of it
         elif self._watcher is not None:
             self._watch_cancellation()
 
@@ -397,9 +398,11 @@ class LiveConnection(Connection):
 
     def unwatch(self) -> None:
         """Stop watching."""
-        super().unwatch()
+        if self._watcher is not None:
+            super().unwatch()
         self._close()
-        self._unwatch_cancellation()
+        if self._cancellation is not None:
+            self._unwatch_cancellation()
 
     def on_gone(self, then: Callable[[], object] | None) -> None:
         """Set what is called when the client leaves."""
