@@ -51,6 +51,7 @@ class Admission:
         self._left = 0.0
         self._was_blocked = False
         """Whether the event loop may have been blocked since calls were last let come."""
+        self._blocked = _Blocked()
         self._watching: set[_Watching] = set()
         self._overload = Overload()
 
@@ -124,7 +125,10 @@ class Admission:
         """
         share = 2 if has_begun else 1
         self._arrivals += 1
-        is_refused = self._is_refused(share)
+        waited = 0.0
+        if self._line.has_limits:  # where it comes from, it has waited unread as well
+            waited = self._blocked.unread_for(time.monotonic()) * (2 if was_shed else 1)
+        is_refused = self._is_refused(share, waited)
         if is_refused or self.is_full:
             if was_shed:
                 self._others_full_until = time.monotonic() + OTHERS_FULL_SECONDS
@@ -139,7 +143,7 @@ class Admission:
         self._in_flight += 1
         runs = False
         try:
-            runs = await self._turn(may_leave, share)
+            runs = await self._turn(may_leave, share, waited)
         finally:
             if not runs:
                 self._in_flight -= 1
@@ -161,8 +165,8 @@ class Admission:
         if not self.draining:
             self._overload.note(self._running, len(self._line))
 
-    def _is_refused(self, share: int) -> bool:
-        return self._running >= self._most and self._line.refuses(share)
+    def _is_refused(self, share: int, waited: float = 0.0) -> bool:
+        return self._running >= self._most and self._line.refuses(share, waited)
 
     @property
     def _others_are_full(self) -> bool:
@@ -173,12 +177,12 @@ class Admission:
         """Whether a call may be handed over for want of room. Each costs one more request, also where all are full."""
         return not self._line.has_limits or (self._sheds_left > 0 and not self._others_are_full)
 
-    async def _turn(self, may_leave: Callable[[], bool], share: int) -> bool:
+    async def _turn(self, may_leave: Callable[[], bool], share: int, waited: float) -> bool:
         if self._running < self._most:
             self._running += 1
             await self._let_others_come()
             return True
-        turn = self._line.join(share)
+        turn = self._line.join(share, waited)
 
         def turn_away() -> None:
             if not turn.done() and may_leave():
@@ -221,10 +225,42 @@ class Admission:
         except asyncio.CancelledError:
             self._pass_on()
             raise
+        self._blocked.may_begin()
 
     def _pass_on(self) -> None:
         if not self._line.next_turn():
             self._running -= 1
+
+
+class _Blocked:
+    """How long the calls may have waited unread that come after a handler has blocked the event loop."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._ended = 0.0
+        self._is_watched = False
+
+    def may_begin(self) -> None:
+        """Note that a call begins, which may compute until the loop runs its other callbacks."""
+        if not self._is_watched:
+            self._is_watched, began = True, time.monotonic()
+            asyncio.get_running_loop().call_soon(self._look, began)
+
+    def _look(self, began: float) -> None:
+        self._is_watched, now = False, time.monotonic()
+        if now - began > BLOCKED_SECONDS:
+            self._began, self._ended = began, now
+
+    def unread_for(self, now: float) -> float:
+        """Return how long a call may have waited that is read now, in seconds: as soon as it was blocked, at the most.
+
+        What comes much later than the end of the block has not waited for it.
+
+        Args:
+            now: by the monotonic clock.
+        """
+        came_then = now - self._ended < self._ended - self._began
+        return now - self._began if came_then else 0.0
 
 
 class _Watching:

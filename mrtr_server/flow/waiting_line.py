@@ -9,6 +9,9 @@ from ..limits import Limits
 WEIGHT = 0.2
 """How much a new observation counts beside those before it."""
 
+SPREADS = 3.0
+"""How many times the mean error of its estimates a call's wait is taken to be longer: few wait for longer than that."""
+
 LONGEST_RETRY = 60.0
 """When a caller that is refused is to come again at the latest, in seconds."""
 
@@ -20,12 +23,14 @@ class _Place(NamedTuple):
     """A place in the line.
 
     Args:
-        came: when its call came, by the monotonic clock.
+        joined: when its call joined the line, by the monotonic clock.
+        until: when it has waited for too long.
         number: how many waited then, with it.
         timer: ends its waiting; None if nothing does.
     """
 
-    came: float
+    joined: float
+    until: float
     number: int
     timer: asyncio.TimerHandle | None
 
@@ -33,7 +38,8 @@ class _Place(NamedTuple):
 class WaitingLine:
     """Calls wait here in the order in which they came.
 
-    A call that would not get its turn in time is refused at once. How long a place takes is learned from earlier calls.
+    A call that would hardly get its turn in time is refused at once. How long a place takes, and how far off that
+    estimate is, are learned from earlier calls. A call whose turn comes too late all the same does not get it.
 
     Args:
         limits: its `max_queue` and `queue_seconds` count.
@@ -47,20 +53,25 @@ class WaitingLine:
         self._waiting: dict[Turn, _Place] = {}
         self._pace = 0.0
         """How many seconds a place takes, about."""
+        self._spread = 0.0
+        """How many seconds longer or shorter than so estimated a call waits, on average."""
 
     def __len__(self) -> int:
         """Return how many wait."""
         return len(self._waiting)
 
-    def refuses(self, share: int) -> bool:
+    def refuses(self, share: int, waited: float = 0.0) -> bool:
         """Return whether a call can't join: too many wait, or it would wait for too long.
 
         Args:
             share: how many times as many may wait, and as long, for such a call.
+            waited: how long it may have waited already, in seconds.
         """
         if not self._waiting:  # or nothing would show that the line moves again
             return False
-        return len(self) >= self._most * share or self._expected > self._seconds * share
+        if len(self) >= self._most * share:
+            return True
+        return waited + self._expected + SPREADS * self._spread > self._seconds * share
 
     @property
     def _expected(self) -> float:
@@ -72,43 +83,56 @@ class WaitingLine:
         """When a call that is refused may come again, in seconds."""
         return min(max(1.0, self._expected), LONGEST_RETRY)
 
-    def join(self, share: int) -> "Turn":
-        """Let a call wait.
+    def join(self, share: int, waited: float = 0.0) -> "Turn":
+        """Add a call to the end of the line.
 
         Args:
             share: how many times as long as others it may wait.
+            waited: how long it may have waited already, in seconds; that counts where others wait before it.
 
         Returns:
-            What it waits for: True when it has its turn, None if it has waited for too long. Whoever else ends the
-            waiting may set False. It has to `leave` afterwards.
+            What it waits for: True when it has its turn, None if it has waited for too long. Whatever else ends the
+            waiting may set False. The call has to `leave` afterwards.
         """
         loop = asyncio.get_running_loop()
         turn: Turn = loop.create_future()
-        patience = self._seconds * share
+        if not self._waiting:  # nothing could be sooner
+            waited = 0.0
+        patience = max(0.0, self._seconds * share - waited)
         timer = loop.call_later(patience, self._give_up, turn) if patience < float("inf") else None
-        self._waiting[turn] = _Place(time.monotonic(), len(self) + 1, timer)
+        now = time.monotonic()
+        self._waiting[turn] = _Place(now, now + patience, len(self) + 1, timer)
         return turn
 
     def leave(self, turn: "Turn") -> None:
-        """Note that a call waits no more."""
+        """Remove a call from the line.
+
+        Args:
+            turn: what it waited for.
+        """
         timer = self._waiting.pop(turn).timer
         if timer is not None:
             timer.cancel()
 
     def next_turn(self) -> bool:
-        """Let the next call have its turn; return False if none waits."""
-        for turn in self._waiting:
-            if not turn.done():
-                self._learn(turn)
+        """Give the next call its turn; return False if none waits."""
+        now = time.monotonic()
+        for turn, place in self._waiting.items():
+            if turn.done():
+                continue
+            self._learn(place, now)
+            if now <= place.until:
                 turn.set_result(True)
                 return True
+            turn.set_result(None)  # the timer would have said so if nothing had blocked the event loop
         return False
 
     def _give_up(self, turn: "Turn") -> None:
         if not turn.done():
-            self._learn(turn)
+            self._learn(self._waiting[turn], time.monotonic())
             turn.set_result(None)
 
-    def _learn(self, turn: "Turn") -> None:
-        place = self._waiting[turn]
-        self._pace += WEIGHT * ((time.monotonic() - place.came) / place.number - self._pace)
+    def _learn(self, place: _Place, now: float) -> None:
+        waited = now - place.joined
+        self._spread += WEIGHT * (abs(waited - place.number * self._pace) - self._spread)
+        self._pace += WEIGHT * (waited / place.number - self._pace)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -256,6 +257,61 @@ class TestTheQueue:
         assert calls.refused == ["d"]
         await calls.all_end()
         assert calls.begun == ["a", "b", "c", "e"]
+
+    async def test_who_would_be_in_time_only_with_luck_is_refused_at_once(self) -> None:
+        calls = Calls(max_concurrency=1, queue_seconds=30)
+        await calls.come("ab")
+        calls.admission._line._pace, calls.admission._line._spread = 10.0, 4.0
+        await calls.come("c", may_leave=False)
+        assert calls.refused == ["c"]
+        await calls.all_end()
+        assert calls.admission._line._spread > 0
+
+    async def test_whose_turn_comes_too_late_does_not_run(self) -> None:
+        calls = Calls(max_concurrency=1, queue_seconds=0.2)
+        await calls.come("ab")
+        time.sleep(0.3)  # noqa: ASYNC251  the timer that ends the waiting comes as late
+        calls._ends["a"].set()
+        await calls._tasks["a"]
+        await settled()
+        assert (calls.begun, calls.refused) == (["a"], ["b"])
+        await calls.all_end()
+
+    async def test_what_came_while_a_handler_computed_has_waited_since(self) -> None:
+        queue, told = Admission(Limits(max_concurrency=1, queue_seconds=0.4)), list[str]()
+        computed, end = asyncio.Event(), asyncio.Event()
+
+        async def compute() -> None:
+            await queue.enter(lambda: False)
+            time.sleep(0.5)  # noqa: ASYNC251  so it computes
+            computed.set()
+            await end.wait()
+            queue.leave()
+
+        async def come(name: str) -> None:
+            await computed.wait()
+            try:
+                await queue.enter(lambda: False)
+            except Overloaded:
+                told.append(f"{name} is refused")
+                return
+            told.append(f"{name} runs")
+            queue.leave()
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in "ab":
+                tasks.create_task(come(name))
+            tasks.create_task(compute())
+            await computed.wait()
+            await settled()
+            assert told == ["b is refused"], "a is the next one anyway"
+            end.set()
+        assert told == ["b is refused", "a runs"]
+
+    async def test_what_comes_later_has_not_waited_for_it(self) -> None:
+        blocked = admission._Blocked()
+        blocked._began, blocked._ended = 1.0, 1.5
+        assert [blocked.unread_for(now) for now in (1.5, 1.75, 2.5)] == [0.5, 0.75, 0.0]
 
     async def test_how_long_it_takes_is_learned_from_those_who_waited(self) -> None:
         calls = Calls(max_concurrency=2, queue_seconds=30)
