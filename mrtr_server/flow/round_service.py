@@ -37,6 +37,7 @@ from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
 from .single_use import Redeemer
+from .unanswered import UnansweredAsks
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
@@ -97,6 +98,7 @@ class RoundService:
         self._longest_state = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
         self._clock = clock
+        self._unanswered = UnansweredAsks(limits, rates, clock)
         self._warned: set[str] = set()
         self._refusals = RefusalLog()
 
@@ -180,6 +182,7 @@ class RoundService:
             if not isinstance(result, InputRequired):
                 return Completed(result)
             journal, bound_to = self._begin_flow(call), binding(self._audience, call)
+            self._unanswered.admit(call, bound_to, None)
             end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
@@ -195,6 +198,7 @@ class RoundService:
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
+                self._unanswered.ended(call, bound_to)
                 return end
             case Yielded(why):
                 self._take_yield(handler, call, journal, why)
@@ -317,6 +321,7 @@ class RoundService:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
         if call.state is None:
+            self._unanswered.admit(call, bound_to, None)
             return self._begin_flow(call), bound_to
         try:
             if not isinstance(call.state, str):
@@ -330,6 +335,7 @@ class RoundService:
             raise
         if call.facts is not None:
             call.facts.resume(journal)
+        self._unanswered.admit(call, bound_to, journal)
         journal.deliver(call.answers or {})
         return journal, bound_to
 
@@ -452,5 +458,7 @@ class RoundService:
             raise
         if journal.single_use:
             self._require_shared_store(handler.name)
+        if questions:
+            self._unanswered.asked(call, bound_to, journal, now)
         expires = min(now + seconds, journal.started + self._limits.flow_seconds)
         return NeedsInput(questions, payload.decode() if self._is_plain(call) else self._codec.seal(payload), expires)
