@@ -57,6 +57,7 @@ exception that is not here: it fails a test, so it is an `AssertionError`.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 
@@ -157,6 +158,9 @@ class ClocksApart(StoreUnavailable):
 class RequestError(MRTRError):
     """A request that can't be served.
 
+    One that is the outcome of a round may be recorded, and read again elsewhere, by its message and its data alone. So
+    whatever else a class has of its own has a value in the class, too.
+
     Args:
         message: one sentence for the client.
         data: details that help the client to correct its request; plain JSON.
@@ -246,6 +250,7 @@ class InvalidRequestState(InvalidParams):
     """
 
     MESSAGE = "requestState is not valid for this request; send the request again without it"
+    reason = "found by another delivery"
 
     def __init__(self, reason: str) -> None:
         super().__init__(self.MESSAGE)
@@ -352,6 +357,8 @@ class PagesRequired(RequestError):
         questions: what is asked, by the name of each page.
     """
 
+    questions: Mapping[str, Any] = MappingProxyType({})
+
     def __init__(self, questions: Mapping[str, Any]) -> None:
         super().__init__("Open the pages that this request needs, and send the request again when you are done there")
         self.questions = questions
@@ -371,8 +378,13 @@ class InsufficientScope(RequestError):
     """
 
     def __init__(self, *scopes: str) -> None:
-        self.scopes = check_scopes("InsufficientScope", scopes)
-        super().__init__(f"This request needs the scopes {' '.join(scopes)}", {"requiredScopes": list(scopes)})
+        needed = check_scopes("InsufficientScope", scopes)
+        super().__init__(f"This request needs the scopes {' '.join(scopes)}", {"requiredScopes": list(needed)})
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """All scopes that the request needs."""
+        return tuple((self.data or {}).get("requiredScopes", ()))
 
 
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
@@ -440,17 +452,21 @@ class Busy(RequestError):
     """The server can't take a request now. The same request can be sent again later.
 
     Args:
-        retry_after: when to send it again, in seconds.
+        retry_after: when to send it again, in seconds; None for what is usual with its class.
         message: one sentence for the client.
         data: details for the client; plain JSON.
     """
 
+    retry_after = 1.0
     nothing_was_done: ClassVar[bool] = False
     """Whether it is certain that nothing was done, so that it is no outcome of a round that is redeemed once."""
 
-    def __init__(self, retry_after: float, message: str = "", data: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, retry_after: float | None = None, message: str = "", data: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message or "The server can't take this request now; send it again later", data)
-        self.retry_after = retry_after
+        if retry_after is not None:
+            self.retry_after = retry_after
 
 
 class Overloaded(Busy):
@@ -490,6 +506,7 @@ class RateLimited(Busy):
         "unanswered_asks": "asking the same without an answer",
     }
     """What is counted by each limit, for the message."""
+    limit = rate = ""
 
     def __init__(self, limit: str, rate: str, retry_after: float) -> None:
         seconds = math.ceil(retry_after)
@@ -511,8 +528,8 @@ class Full(Busy):
         value: how much may be used.
     """
 
-    RETRY_AFTER: ClassVar = 30.0
-    """When to send the request again, in seconds: what is stored goes when it expires."""
+    retry_after = 30.0  # what is stored goes when it expires
+    limit = ""
     WHAT: ClassVar = {
         "stored_tasks": "tasks are stored",
         "stored_states": "answered requests are remembered",
@@ -527,7 +544,7 @@ class Full(Busy):
 
     def __init__(self, limit: str, value: int) -> None:
         message = self._SAYS.format(value=value, what=self.WHAT[limit])
-        super().__init__(self.RETRY_AFTER, message, {"limit": limit, "value": value})
+        super().__init__(None, message, {"limit": limit, "value": value})
         self.limit = limit
 
 
@@ -553,12 +570,11 @@ class Unavailable(Busy):
         message: one sentence for the client.
     """
 
-    RETRY_AFTER: ClassVar = 2.0
-    """When to send the request again, in seconds."""
+    retry_after = 2.0
 
     def __init__(self, reference: str, message: str = "") -> None:
         super().__init__(
-            self.RETRY_AFTER,
+            None,
             message
             or "The storage that this request needs is not available now; send the request again later (reference "
             f"{reference})",

@@ -66,6 +66,10 @@ class Limits(KnowsGiven):
         rounds: how often a flow may ask for input. The official clients give up after 10.
         state_only_rounds: how often the server may return a state without a question. Rounds that a handler ends
             itself, by keeping another state, are not counted here.
+        unanswered_asks: how often in a minute the same request of the same caller may be answered with questions, in
+            each process, while none of them is answered; likewise for the same state. Ten times as often for callers of
+            whom an address alone is known. A request beyond that is refused with a 429. Where anything has a rate,
+            `RateLimits(per_flow=...)` counts in its place. None for any number.
         state_bytes: size of a journal before it is sealed, in bytes.
         state_seconds: how long a sealed state can be used, in seconds; a tool's `answer_within` overrides it.
         flow_seconds: how long a whole flow may take in rounds, and how long an answer in a task, in seconds.
@@ -119,6 +123,7 @@ class Limits(KnowsGiven):
     answers: int = 64
     rounds: int = 10
     state_only_rounds: int = 3
+    unanswered_asks: int | None = 20
     state_bytes: int = 256 * 1024
     state_seconds: float = 3600.0
     flow_seconds: float = 24 * 3600.0

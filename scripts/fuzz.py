@@ -19,6 +19,10 @@ from fuzz_requests import Found, Request
 from fuzz_server import KINDS, make_servers, make_token_servers
 from fuzz_tokens import AUDIENCE, Tokens
 
+from mrtr_server.auth import token_backend
+from mrtr_server.live import session_states
+from mrtr_server.protocol import sessions
+
 TURNS = 40
 """How many turns of the event loop a request gets before it is looked at whether it waits."""
 
@@ -34,11 +38,20 @@ HANGS = 20.0
 TICK = 0.05
 """How far the clock of the servers goes on with each request, in seconds: what is stored expires on the way."""
 
+KEPT = 50
+"""How many sessions and tokens are remembered when it looks for leaks."""
+
+HURRY = 100
+"""How many times as fast the clock goes then."""
+
 TOKENS = 0.08
 """Which part of the requests is to servers that take tokens of an issuer."""
 
 KNOWN = ("Tokens can't be verified until",)
 """Errors in the log that are right: the issuer has said what nobody can understand."""
+
+PROGRESS = 50_000
+"""After how many requests the memory is printed."""
 
 MOST_SHOWN = 20
 """How many findings are printed."""
@@ -163,6 +176,10 @@ class Fuzz:
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
         self._now = time.time()
+        self._tick = TICK
+        if given.leaks:
+            self._tick *= HURRY
+            sessions._REMEMBERED = session_states._REMEMBERED = token_backend.MOST_KNOWN = KEPT  # noqa: SLF001
         self.servers = make_servers(lambda: self._now, given.database)
         served = {
             kind: (not dialects or "2026-07-28" in dialects, not dialects or "2025-11-25" in dialects)
@@ -186,9 +203,9 @@ class Fuzz:
         for number in range(count):
             if number == warm:
                 before = _memory()
-            self._now += TICK
+            self._now += self._tick
             await self._send(number)
-            if self._given.progress and number % 100_000 == 99_999:
+            if self._given.progress and number % PROGRESS == PROGRESS - 1:
                 print(f"{number + 1:,} requests, {_memory():,} kB", file=sys.stderr, flush=True)
         while self._open:
             await self._leave(self._open.popleft())
@@ -295,7 +312,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20_000, help="how many requests (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which requests (%(default)s)")
     parser.add_argument("--database", help="URL of a database, in place of the memory of the process")
-    parser.add_argument("--progress", action="store_true", help="print the memory after each 100,000")
+    parser.add_argument("--progress", action="store_true", help=f"print the memory after each {PROGRESS:,}")
+    parser.add_argument(
+        "--leaks", action="store_true", help="fill caches soon, and let what is stored expire soon: what grows, leaks"
+    )
     given = parser.parse_args()
     fuzz = Fuzz(given)
     for name in ("mrtr_server", "asyncio"):

@@ -16,6 +16,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "answers": 64,
         "rounds": 10,  # where the official clients stop too
         "state_only_rounds": 3,
+        "unanswered_asks": 20,
         "state_bytes": 256 * 1024,
         "state_seconds": 60 * 60,
         "flow_seconds": 24 * 60 * 60,

@@ -21,6 +21,7 @@ from ..flow.authorization import Authorizer
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..flow.states import States
+from ..flow.unanswered import UnansweredAsks
 from ..limits import Limits
 from ..live.live_calls import LiveCalls
 from ..live.parts import LiveParts
@@ -125,6 +126,7 @@ class ServerParts:
             limits,
             audience=audience,
             require_shared_store=self.shared.require_shared_store,
+            unanswered=UnansweredAsks(limits, self.rates, clock),
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )

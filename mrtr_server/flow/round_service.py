@@ -176,6 +176,7 @@ class RoundService:
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
+                self._states.end(call, bound_to)
                 return end
             case Yielded(why):
                 self._take_yield(handler, call, journal, why)

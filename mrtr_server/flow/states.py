@@ -11,6 +11,7 @@ from ..protocol.messages import Call, NeedsInput, Question
 from .endings import YieldReason
 from .handler import Handler
 from .journal import Journal, binding
+from .unanswered import UnansweredAsks
 
 Opened = tuple[Journal, list[str]]
 """The flow that a call belongs to, and what its states are bound to."""
@@ -25,6 +26,7 @@ class States:
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: returns the time in seconds since the epoch.
+        unanswered: counts what is asked in vain.
         keeps_plain: whether the state of a call that stays open may be its journal as it is.
     """
 
@@ -35,6 +37,7 @@ class States:
         *,
         audience: str,
         require_shared_store: Callable[[str], None],
+        unanswered: UnansweredAsks,
         clock: Callable[[], float] = time.time,
         keeps_plain: bool = False,
     ) -> None:
@@ -44,6 +47,7 @@ class States:
         self._longest = limits.state_bytes * 4 // 3 + 2048
         self._audience = audience
         self._require_shared_store = require_shared_store
+        self._unanswered = unanswered
         self._clock = clock
         self._keeps_plain = keeps_plain
         self._refusals = RefusalLog()
@@ -59,13 +63,20 @@ class States:
         return bound_to
 
     def begin(self, call: Call) -> Opened:
-        """Begin the flow of a call without a state. Raises `OverBudget` if it has too many answers."""
+        """Begin the flow of a call without a state.
+
+        Raises:
+            OverBudget: the call has too many answers.
+            RateLimited: it was asked too often, and never answered.
+        """
+        bound_to = self.bound(call)
         if call.answers is not None:
             self._check_answers(call)
+        self._unanswered.admit(call, bound_to, None)
         journal = Journal(self._clock())
         if call.facts is not None:
             call.facts.begin(journal)
-        return journal, self.bound(call)
+        return journal, bound_to
 
     def open(self, handler: Handler, call: Call) -> Opened:
         """Open the state of a call, and take its answers.
@@ -73,6 +84,7 @@ class States:
         Raises:
             InvalidRequestState: it does not open, has expired, or belongs to another call.
             OverBudget: the call has too many answers.
+            RateLimited: it was asked too often, and never answered.
         """
         bound_to, state, answers = self.bound(call), call.state, call.answers
         if answers is not None:
@@ -89,6 +101,7 @@ class States:
             raise
         if call.facts is not None:
             call.facts.resume(journal)
+        self._unanswered.admit(call, bound_to, journal)
         journal.deliver(answers or {})
         return journal, bound_to
 
@@ -133,6 +146,12 @@ class States:
             raise
         if journal.single_use:
             self._require_shared_store(handler.name)
+        if questions:
+            self._unanswered.asked(call, bound_to, journal, now)
         # What leaves with a call that stays open is sealed with the call.
         state = payload.decode() if call.stays_open and self._keeps_plain else self._codec.seal(payload)
         return NeedsInput(questions, state, journal.expires)
+
+    def end(self, call: Call, bound_to: list[str]) -> None:
+        """Note that a flow has ended with the result of a call."""
+        self._unanswered.ended(call, bound_to)

@@ -17,7 +17,8 @@ from ..flow.authorization import Authorizer
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..flow.round_service import Opened, RoundService
+from ..flow.round_service import RoundService
+from ..flow.states import Opened
 from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry

@@ -90,7 +90,7 @@ class Authentication:
         return _refusal(401, "Authentication is required", self._challenges.authenticate(scope, "invalid_token"))
 
     async def _put_off(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell a client to come again."""
+        """Respond that the client is to come again."""
         later = {"Retry-After": str(RETRY_AFTER)}
         form, request_id = self._handshake, None
         if form is not None and scope["method"] == "POST" and form.is_of(dict(scope["headers"])):

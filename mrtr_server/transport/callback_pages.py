@@ -121,7 +121,7 @@ class CallbackPages:
         except StoreUnavailable as error:
             report_outage(error, "Callback %r failed", callback.name)
             page = _page(503, "That did not work", "Please try again in a moment.")
-            page.headers["Retry-After"] = f"{Unavailable.RETRY_AFTER:g}"
+            page.headers["Retry-After"] = f"{Unavailable.retry_after:g}"
             return page
         except Exception as error:
             reference = report_failure("Callback %r failed", callback.name, error=error)

@@ -7,21 +7,29 @@ import pytest
 
 from mrtr_server import Elicit, errors
 from mrtr_server.errors import (
+    Busy,
     Declined,
+    Full,
+    InsufficientScope,
     InternalFault,
     InvalidParams,
     InvalidRequest,
     InvalidRequestState,
     MissingCapability,
     OverBudget,
+    OverShare,
+    PagesRequired,
     ProtocolError,
     RequestError,
+    Unavailable,
     UnknownTarget,
     UnsupportedVersion,
 )
 from mrtr_server.flow.outcomes import dump_outcome, load_outcome
+from mrtr_server.logs.refusals import RefusalLog
 from mrtr_server.protocol.all_dialects import DIALECTS, HandshakeDialect, Surface
 from mrtr_server.protocol.messages import Call, Complete, Discovery, NeedsInput, Task, TaskCreated
+from mrtr_server.transport.refusal_notes import note_refusal
 
 from ..support.apps import Order
 
@@ -61,6 +69,12 @@ ERRORS = [
     UnsupportedVersion("1", ["2"]),
     ProtocolError("no"),
     Declined("no", {"action": "cancel"}),
+    Busy(1.0),
+    Full("stored_states", 5),
+    OverShare("held_streams", 5),
+    Unavailable("abcd"),
+    InsufficientScope("a", "b"),
+    PagesRequired({}),
 ]
 
 
@@ -92,6 +106,20 @@ def test_an_error_makes_the_same_reply(dialect: Any, error: RequestError) -> Non
     assert str(again) == str(error)
     writer = dialect(SURFACE)
     assert writer.error(7, again) == writer.error(7, error)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_has_all_that_others_ask_of_it_and_is_logged_as_any(error: RequestError) -> None:
+    again = load_outcome(dump_outcome(error))
+    assert isinstance(again, RequestError)
+    assert [name for name in vars(error) if not hasattr(again, name)] == []
+    note_refusal(RefusalLog(), CALL, again)
+
+
+def test_the_scopes_that_are_missing_are_named_by_every_delivery() -> None:
+    again = load_outcome(dump_outcome(InsufficientScope("a", "b")))
+    assert isinstance(again, InsufficientScope)
+    assert again.scopes == ("a", "b")
 
 
 def kinds(kind: type[RequestError]) -> Iterator[type[RequestError]]:

@@ -1,0 +1,159 @@
+"""What is asked again and again, and never answered, has a budget by default; who calls often is not limited by it."""
+
+from typing import Any
+
+import pytest
+
+from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, RateLimits
+from mrtr_server.flow import unanswered
+from mrtr_server.testing import AsyncClient, Clock, decline
+
+from ..support.effects import EFFECTS
+from ..support.models import Login
+from ..support.users import Bearer
+
+pytestmark = pytest.mark.anyio
+
+ADA = {"name": "ada"}
+ERAS = ["2026-07-28", "sep-draft", "2025-11-25"]
+
+
+class Site:
+    """A server without rate limits, at a time that the test sets."""
+
+    def __init__(self, *, auth: bool = True, most: int | None = 5, **settings: Any) -> None:
+        self.clock = Clock(1_200_000.0)
+        limits = Limits(unanswered_asks=most)
+        backend = Bearer() if auth else None
+        self.app = app = MRTRServer(
+            "site", keys=[bytes(32)], auth=backend, limits=limits, clock=self.clock, **settings
+        )  # fmt: skip
+
+        @app.tool
+        async def greet(ctx: Context, greeting: str = "Hello") -> str:
+            EFFECTS.append("asked")
+            login = await ctx.elicit("Who?", Login)
+            other = await ctx.elicit("And who?", Login, key="other")
+            return f"{greeting} {login.name} {other.name}"
+
+        @app.tool
+        def greet_purely(inputs: Inputs) -> str | InputRequired:
+            EFFECTS.append("asked")
+            login = inputs.get("login", Login)
+            return InputRequired(login=Elicit("Who?", Login)) if login is None else login.name
+
+        @app.tool
+        async def poll(ctx: Context) -> str:
+            return "nothing new"
+
+    def as_(self, user: str | None, era: str = "2026-07-28") -> AsyncClient:
+        return AsyncClient(self.app, token=user, log_level=None, era=era)
+
+
+@pytest.mark.parametrize("tool", ["greet", "greet_purely"])
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_same_request_is_asked_so_often_and_then_put_off_in_the_terms_of_its_era(era: str, tool: str) -> None:
+    site = Site()
+    ann = site.as_("ann", era)
+    replies = [await ann.flow(tool).start() for _ in range(30)]
+    assert [bool(reply.questions) for reply in replies] == [True] * 5 + [False] * 25
+    refused = replies[-1]
+    assert (refused.status, refused.error.code) == (200 if era == "2025-11-25" else 429, -31002)
+    assert refused.error.data == {"limit": "unanswered_asks", "value": "5/minute", "retryAfter": 60}
+    assert refused.headers["retry-after"] == "60"
+    assert len(EFFECTS) == 5, "what is refused has not run"
+    assert (await ann.flow("greet", greeting="Hi").start()).questions, "it is another request"
+    assert (await site.as_("bob", era).flow(tool).start()).questions, "it is another caller"
+    site.clock.advance(60)
+    assert (await ann.flow(tool).start()).questions
+
+
+async def test_one_state_is_asked_about_so_often_too() -> None:
+    site = Site()
+    flow = site.as_("ann").flow("greet")
+    await flow.start()
+    answered = await flow.answer(login=ADA)
+    replies = [await flow.replay(answered) for _ in range(29)]
+    assert [reply.status for reply in (answered, *replies)] == [200] * 5 + [429] * 25
+    assert (await flow.answer(other=ADA)).text == "Hello ada ada", "the flow itself goes on"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_who_answers_may_ask_for_the_same_as_often_as_it_wants(era: str) -> None:
+    site = Site()
+    for _ in range(30):
+        flow = site.as_("ann", era).flow("greet")
+        await flow.start()
+        await flow.answer(login=ADA)
+        assert (await flow.answer(other=ADA)).text == "Hello ada ada"
+
+
+async def test_a_no_is_an_answer() -> None:
+    site = Site()
+    for _ in range(30):
+        flow = site.as_("ann").flow("greet")
+        await flow.start()
+        assert (await flow.answer(login=decline)).failed
+
+
+async def test_an_answer_without_a_state_is_one_if_it_answers_everything() -> None:
+    site = Site()
+    for _ in range(30):
+        flow = site.as_("ann").flow("greet")
+        assert (await flow.start(login=ADA, other=ADA)).text == "Hello ada ada"
+    statuses = [(await site.as_("ann").flow("greet").start(login=ADA)).status for _ in range(10)]
+    assert statuses == [200] * 5 + [429] * 5
+
+
+async def test_a_state_that_was_used_before_answers_nothing() -> None:
+    site = Site()
+    flow = site.as_("ann").flow("greet")
+    await flow.start()
+    answered = await flow.answer(login=ADA)
+    statuses = []
+    for _ in range(4):
+        statuses += [(await site.as_("ann").flow("greet").start()).status for _ in range(2)]
+        await flow.replay(answered)
+    assert statuses == [200] * 5 + [429] * 3
+
+
+async def test_a_poll_that_never_asks_is_never_limited() -> None:
+    site = Site(most=1)
+    await site.as_("ann").flow("greet").start()
+    assert {(await site.as_("ann").flow("poll").start()).text for _ in range(100)} == {"nothing new"}
+
+
+async def test_many_people_behind_one_address_have_room_for_ten_times_as_many() -> None:
+    site = Site(auth=False)
+    statuses = [(await site.as_(None).flow("greet").start()).status for _ in range(60)]
+    assert statuses == [200] * 50 + [429] * 10
+
+
+async def test_sessions_are_told_apart_where_nobody_is_authenticated() -> None:
+    site = Site(auth=False)
+    one, other = site.as_(None, "2025-11-25"), site.as_(None, "2025-11-25")
+    replies = [await one.flow("greet").start() for _ in range(6)]
+    assert [bool(reply.questions) for reply in replies] == [True] * 5 + [False]
+    assert (await other.flow("greet").start()).questions
+
+
+async def test_it_can_be_switched_off() -> None:
+    site = Site(most=None)
+    assert {(await site.as_("ann").flow("greet").start()).status for _ in range(30)} == {200}
+
+
+async def test_where_anything_has_a_rate_the_budget_of_flows_counts_in_its_place() -> None:
+    site = Site(most=1, rate_limits=RateLimits(per_flow="3/minute"))
+    replies = [await site.as_("ann").flow("greet").start() for _ in range(4)]
+    assert [reply.status for reply in replies] == [200, 200, 200, 429]
+    assert replies[-1].error.data["limit"] == "per_flow"
+
+
+async def test_what_is_counted_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unanswered, "MOST_COUNTED", 10)
+    site = Site(most=1)
+    ann = site.as_("ann")
+    assert [(await ann.flow("greet").start()).status for _ in range(2)] == [200, 429]
+    for number in range(10):
+        assert (await ann.flow("greet", greeting=str(number)).start()).questions
+    assert (await ann.flow("greet").start()).questions, "what it remembers is what it would limit"
