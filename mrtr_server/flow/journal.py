@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Any
@@ -384,7 +384,7 @@ _CONFIRMS = f'"{_CONFIRMATION}'.encode()
 """How it begins in a payload."""
 
 
-def _restored(newest: Mapping[str, Sequence[Any]], earlier: Mapping[str, Sequence[Any]]) -> dict[str, Answers]:
+def _restored(newest: JSON, earlier: JSON) -> dict[str, Answers]:
     """Return the answers of each key, the newest last."""
     return {key: dict([*earlier.get(key, ()), pair]) for key, pair in newest.items()}
 

@@ -16,7 +16,8 @@ from ..errors import (
 )
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import Handler
-from ..flow.round_service import Opened, RoundService
+from ..flow.round_service import RoundService
+from ..flow.states import Opened
 from ..protocol.messages import JSON, Call, Complete, NeedsInput, Outcome, Outlet
 from ..schema.arguments import Arguments
 from ..schema.unknown_arguments import ArgumentNames, read_arguments

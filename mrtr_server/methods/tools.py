@@ -17,7 +17,8 @@ from ..flow.authorization import Authorizer
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
-from ..flow.round_service import Opened, RoundService
+from ..flow.round_service import RoundService
+from ..flow.states import Opened
 from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
@@ -70,7 +71,7 @@ class Tools:
                 self._errors.note_gone(call.target)
             raise UnknownTarget("tool", call.target)
         is_counted = self._rates.is_on and call.state is None
-        if is_counted or self._authorizer.guards(tool.authorize):
+        if is_counted or tool.authorize is not None or self._authorizer.guards_all:
             return self._call_if_admitted(tool, call, outlet)
         return self._call_now(tool, call, outlet)
 
