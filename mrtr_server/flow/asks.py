@@ -211,10 +211,9 @@ class Elicit(Ask[T]):
         message = self.message
         if type(message) is not str:
             message = written(message)
-        # Most messages of a tool are always the same.
-        return (
-            _known_form(message, self._form) if len(message) <= SHORT_MESSAGE else _form_question(message, self._form)
-        )
+        if len(message) <= SHORT_MESSAGE:  # most messages of a tool are always the same
+            return _known_form(message, self._form)
+        return _form_question(message, self._form)
 
     @override
     def parse(self, raw: JSON) -> T:

@@ -103,12 +103,14 @@ class Authorizer:
 
     def __init__(self, authorize: Authorize | None, threads: Threads) -> None:
         self._of_server = compile_hook("MRTRServer", authorize)
+        self.guards_all = self._of_server is not None
+        """Whether somebody need be asked for everything."""
         self._threads = threads
         self._refusals = RefusalLog()
 
     def guards(self, hook: Hook | None) -> bool:
         """Check whether anybody need be asked for what has this hook."""
-        return hook is not None or self._of_server is not None
+        return hook is not None or self.guards_all
 
     async def require(self, caller: Caller, method: str, kind: str, asked: Asked) -> None:
         """Check that a caller may use something.

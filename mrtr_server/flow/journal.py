@@ -384,7 +384,7 @@ _CONFIRMS = f'"{_CONFIRMATION}'.encode()
 """How it begins in a payload."""
 
 
-def _restored(newest: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Answers]:
+def _restored(newest: JSON, earlier: JSON) -> dict[str, Answers]:
     """Return the answers of each key, the newest last."""
     return {key: dict([*earlier.get(key, ()), pair]) for key, pair in newest.items()}
 

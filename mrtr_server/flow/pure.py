@@ -61,7 +61,7 @@ def conclude_result(handler: Handler, round_: Round, result: object, inputs: "Jo
         result: what the handler returned; what it asks, if that is an `InputRequired`.
         inputs: what it has read its answers from; None if it takes none.
     """
-    if type(result) is not InputRequired and not isinstance(result, InputRequired):
+    if not isinstance(result, InputRequired):
         return round_.conclude(Completed(result))
     if not round_.asked:
         _require(handler, result, round_, inputs)
@@ -105,17 +105,15 @@ def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "
 
 def _ask(required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
     """Ask what is not answered yet."""
-    questions = [(key, ask, ask.question()) for key, ask in required.asks.items()]
-    if answers := round_.journal.answers:
-        open_ = [each for each in questions if each[2].digest not in answers.get(each[0], ())]
+    asks, answers = required.asks, round_.journal.answers
+    if answers:
         # A function that asks only what has been answered saw the answers and wants others.
-        questions = open_ or questions
-    for key, ask, question in questions:
-        if inputs is None or not (inputs.read or inputs.reasons):
-            round_.require(key, ask, question)
+        asks = {key: ask for key, ask in asks.items() if ask.question().digest not in answers.get(key, ())} or asks
+    for key, ask in asks.items():
+        if inputs is None:
+            round_.require(key, ask, ask.question())
         else:
-            read = [digest for name, digest in inputs.read if name == key]
-            round_.require(key, ask, question, read, inputs.reasons.get(key, ""))
+            round_.require(key, ask, ask.question(), inputs.read, inputs.reasons.get(key, ""))
 
 
 class JournalInputs(Inputs):
@@ -162,7 +160,7 @@ class JournalInputs(Inputs):
             question = asked.question()
             return question.digest, round_.kept(key, question, asked.needs_state), asked.parse
         kind, shape, read = reader(asked)
-        found = round_.journal.newest_answer(key, kind, shape)
+        found = round_.journal.newest_answer(key, kind, shape) if round_.journal.answers else None
         if found is None:
             if not round_.early:
                 return "", None, read

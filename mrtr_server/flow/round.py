@@ -77,6 +77,8 @@ class Round:
     _end: RoundEnd | None = None
     _returned = False
     """Whether what is asked was returned by the handler."""
+    _lacking: tuple[str, ...] = ()
+    """The capabilities that the client lacks."""
 
     def __init__(
         self,
@@ -97,7 +99,6 @@ class Round:
         self.early = call.answers if takes_early and call.state is None and call.answers else _NO_ANSWERS
         """The answers that came without a state, by key."""
         self._claimed: dict[str, str] = {}
-        self._lacking: list[str] = []
 
     # How it ends
 
@@ -152,7 +153,7 @@ class Round:
 
     def _lack(self, capability: str) -> None:
         """End the call, since the client can't be asked; the error names all that it lacks."""
-        self._lacking.append(capability)
+        self._lacking += (capability,)
         if self._gravity >= _Gravity.LACKING:
             self._gravity, self._end = _Gravity.LACKING, Failed(MissingCapability(_capabilities(self._lacking)))
 
@@ -233,14 +234,16 @@ class Round:
         self.journal.keep(key, digest, self.early[key])
         return self.early[key]
 
-    def require(self, key: str, ask: Ask[Any], question: Question, read: Iterable[str] = (), reason: str = "") -> None:
+    def require(
+        self, key: str, ask: Ask[Any], question: Question, read: Iterable[tuple[str, str]] = (), reason: str = ""
+    ) -> None:
         """Ask what a pure function has returned, whether it was answered before or not.
 
         Args:
             key: the ask's key.
             ask: the ask.
             question: the ask as it goes to the client.
-            read: the digests of further questions whose answers the function has read under that key.
+            read: the questions whose answers the function has read, each as its key and its digest.
             reason: what is wrong with the answer that came before; empty if there was none.
 
         Raises:
@@ -251,7 +254,7 @@ class Round:
         self._returned = True
         journal = self.journal
         if journal.answers and key in journal.answers:
-            for digest in (question.digest, *read):
+            for digest in (question.digest, *(other for name, other in read if name == key)):
                 journal.forget(key, digest)
         self._send(key, ask, question.because(reason) if reason else question)
 
@@ -310,7 +313,7 @@ class Round:
             count += 1
 
 
-def _capabilities(missing: list[str]) -> JSON:
+def _capabilities(missing: Iterable[str]) -> JSON:
     """Return dotted paths in the shape of `ClientCapabilities`."""
     required: JSON = {}
     for path in missing:

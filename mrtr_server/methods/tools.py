@@ -71,7 +71,7 @@ class Tools:
                 self._errors.note_gone(call.target)
             raise UnknownTarget("tool", call.target)
         is_counted = self._rates.is_on and call.state is None
-        if is_counted or self._authorizer.guards(tool.authorize):
+        if is_counted or tool.authorize is not None or self._authorizer.guards_all:
             return self._call_if_admitted(tool, call, outlet)
         return self._call_now(tool, call, outlet)
 

@@ -125,12 +125,8 @@ def read_envelope(
     if state >= 0:
         body = body[:state] + body[body.find(b'"', state + len(_STATE)) :]
     shapes = body.translate(_TO_SHAPES)
-    # (Taking them out is faster than counting them.)
-    if (
-        len(shapes) - len(shapes.replace(b"{", b"")) > depth
-        or shapes.find(_LARGE_EXPONENT) >= 0
-        or shapes.find(_MANY_DIGITS) >= 0
-    ):
+    brackets = len(shapes) - len(shapes.replace(b"{", b""))  # twice as fast as `count`
+    if brackets > depth or shapes.find(_LARGE_EXPONENT) >= 0 or shapes.find(_MANY_DIGITS) >= 0:
         try:
             _check(message, depth, depth)
         except RequestError as error:

@@ -103,13 +103,13 @@ class ModernDialect(Dialect):
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
         offer = _offer_in(capabilities["extensions"]) if "extensions" in capabilities else None
         answers = None
-        if method in _TASK_METHODS:
+        if "inputResponses" in params and method in ASKING_METHODS:
+            answers = read_answers(params["inputResponses"])
+        elif method in _TASK_METHODS:
             if offer is None:
                 raise MissingCapability(NEEDS_TASKS)
             if method == "tasks/update":
                 answers = read_answers(params.get("inputResponses"))
-        elif "inputResponses" in params and method in ASKING_METHODS:
-            answers = read_answers(params["inputResponses"])
         call = Call(
             method,
             params,
