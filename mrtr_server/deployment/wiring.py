@@ -1,6 +1,7 @@
 """The parts of a server, each given what it needs of the others."""
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -18,6 +19,9 @@ from ..crypto.purposes import OUTCOME
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
+from ..flow.handler import Handler
+from ..flow.home import Home, identity
+from ..flow.lifespans import Lifespans
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..limits import Limits
@@ -29,6 +33,7 @@ from ..methods.completion import Completions
 from ..methods.discovery import Discoverer
 from ..methods.dispatcher import Dispatcher
 from ..methods.failures import ErrorReporter
+from ..methods.hooked_calls import HookedCalls
 from ..methods.lists import Lists
 from ..methods.prompts import Prompts
 from ..methods.resources import Resources
@@ -38,7 +43,7 @@ from ..methods.subscriptions import Subscriptions
 from ..methods.tasks import TaskRequests
 from ..methods.tools import Tools
 from ..protocol.content import icon_entries
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
@@ -99,6 +104,11 @@ class ServerParts:
         if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
             self.rates.turn_on()
         self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
+        home = registry.home
+        own = None if settings.lifespan is None else partial(enter_lifespan, settings.lifespan, home, server)
+        self.lifespans = Lifespans(own, home)
+        for included, enter in registry.lifespans:
+            self.lifespans.add(included, enter)
         base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
         self.callbacks = Callbacks(
             registry.callbacks,
@@ -131,6 +141,7 @@ class ServerParts:
             require_shared_store=self.shared.require_shared_store,
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
+            lifespans=self.lifespans,
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
         records = TaskRecords(
@@ -173,6 +184,11 @@ class ServerParts:
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
             self.rates,
         )
+        self._hooked: HookedCalls | None = None
+        self._hook = partial(HookedCalls, registry, self.lifespans, self.threads, errors)
+        self._dispatcher, self._background = dispatcher, background
+        if self.lifespans or any(each.has_hooks for each in registry.homes()):
+            self.call_hooks()
         self.telemetry = ServerTelemetry(
             settings, self.tally, registry, quotas, self.admission, self.shared.watched, dispatcher, background
         )
@@ -240,7 +256,7 @@ class ServerParts:
         )
         self.lifecycle = Lifecycle(
             settings.name,
-            partial(settings.lifespan or nullcontext, server),
+            self.lifespans.run,
             self.shared,
             self.threads,
             self.admission,
@@ -251,6 +267,40 @@ class ServerParts:
             observe=self.observe,
             lame_duck=settings.lame_duck,
         )
+        registry.serving.add(self)
+
+    # What happens in the registry; see `Serving`
+
+    def tell(self, change: Change) -> None:
+        """Notify clients of a change, if the server runs."""
+        if self.lifecycle.hears_sigterm or self.lifecycle.is_running:
+            self.fanout.publish(change)
+
+    def take(self, handler: Handler, rate: object) -> None:
+        """Prepare to serve a handler. Raises `SetupError` if the server can't."""
+        if handler.task is not None:
+            self.shared.runs_tasks(handler.name, run_tasks=self.settings.run_tasks)
+        if handler.single_use or handler.declares_confirmation:
+            # One that `confirm=` made single-use has no need of a shared store.
+            self.shared.require_shared_store(handler.name, needed=handler.single_use and not handler.confirms)
+        if rate is not None:
+            self.rates.turn_on()
+
+    def enter(self, home: Home, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        """Enter the `lifespan=` of an application that is included, at the next start or before the next call."""
+        self.lifespans.add(home, lifespan)
+        self.call_hooks()
+
+    def leave(self, home: Home) -> None:
+        """Enter the `lifespan=` of an application anew, before the next call: a test has overridden it."""
+        self.lifespans.forget(home)
+
+    def call_hooks(self) -> None:
+        """Let calls pass hooks from now on, and what is to be entered before the first one."""
+        if self._hooked is None:
+            self._hooked = self._hook()
+            self._dispatcher.observe(self._hooked.serve)
+            self._background.surround(self._hooked.serve_task)
 
     def _shutdown_seconds(self) -> float:
         lame_duck = self.settings.lame_duck
@@ -270,6 +320,21 @@ class ServerParts:
         if self.shared.refusal:
             return "not set up"
         return "draining" if self.admission.draining else ""
+
+
+def enter_lifespan(
+    lifespan: Callable[[Any], AbstractAsyncContextManager[Any]], home: Home, server: Any
+) -> AbstractAsyncContextManager[Any]:
+    """Make the context manager of a `lifespan=`, or of what a test has put into its place.
+
+    Args:
+        lifespan: the function.
+        home: the application that it was given to.
+        server: what the function is called with.
+    """
+    override = None if home.lifespan is None else home.overrides.get(identity(home.lifespan))
+    made: AbstractAsyncContextManager[Any] = lifespan(server) if override is None else override(server)
+    return made
 
 
 def _implementation(settings: Settings[Any]) -> JSON:

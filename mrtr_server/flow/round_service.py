@@ -32,7 +32,8 @@ from .endings import (
 )
 from .handler import Handler
 from .inputs import InputRequired
-from .journal import Journal, binding
+from .journal import UNSET, Journal, binding
+from .lifespans import Lifespans
 from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
@@ -67,6 +68,7 @@ class RoundService:
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: returns the time in seconds since the epoch.
         keeps_plain: whether the state of a call that stays open may be its journal as it is.
+        lifespans: know what `lifespan=` has yielded; None if there can be none.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class RoundService:
         require_shared_store: Callable[[str], None],
         clock: Callable[[], float] = time.time,
         keeps_plain: bool = False,
+        lifespans: Lifespans | None = None,
     ) -> None:
         self._codec = codec
+        self._lifespans = lifespans
         self._keeps_plain = keeps_plain
         self._redeemer = redeemer
         self._require_shared_store = require_shared_store
@@ -268,6 +272,8 @@ class RoundService:
             should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,
         )
+        if self._lifespans:
+            waiting.opened = self._lifespans.here.get(handler.homes[-1], UNSET)
         return run(handler, arguments, waiting, outlet, self._threads)
 
     def _why_yield(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> YieldReason | None:
@@ -404,6 +410,8 @@ class RoundService:
                 should_yield=should_yield,
                 task=task,
             )
+            if self._lifespans:
+                waiting.opened = self._lifespans.here.get(handler.homes[-1], UNSET)
             end = await run(handler, arguments, waiting, outlet, self._threads)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
             journal.hand_over(self._limits)

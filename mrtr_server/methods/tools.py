@@ -68,13 +68,15 @@ class Tools:
         if tool is None:
             if call.state is not None:
                 self._errors.note_gone(call.target)
-            raise UnknownTarget("tool", call.target)
+            raise UnknownTarget("tool", call.target, has_begun=call.state is not None)
         if self._authorizer.guards(tool.authorize):
             return self._call_if_allowed(tool, call, outlet)
         return self._call(tool, call, outlet)
 
     async def _call_if_allowed(self, tool: Tool, call: Call, outlet: Outlet) -> Outcome:
-        await self._authorizer.require(call.caller, call.method, "tool", (tool.authorize, call.target))
+        await self._authorizer.require(
+            call.caller, call.method, "tool", (tool.authorize, call.target), has_begun=call.state is not None
+        )
         return await self._call(tool, call, outlet)
 
     def _call(self, tool: Tool, call: Call, outlet: Outlet) -> Awaitable[Outcome]:

@@ -20,6 +20,7 @@ from ..support.direct import Exchange, headers_for, scope_of
 from ..support.models import Login
 from ..support.wire import JSON, TASKS, Listener, Reply, Wire, accept, modern, request
 
+GONE = "Unknown tool: ask; what has begun can't continue, since this tool is not offered any more"
 ALICE, BOB = {"Authorization": "Bearer alice-token"}, {"Authorization": "Bearer bob-token"}
 TOKENS = BearerTokens({"alice-token": "alice", "bob-token": "bob"})
 ABLE: JSON = {"elicitation": {}, **TASKS}
@@ -200,7 +201,7 @@ class TestEachRound:
         state = wire.post(modern("tools/call", {"name": "ask"}), ALICE).state
         retry = {"name": "ask", "requestState": state, "inputResponses": {"login": accept(name="octocat")}}
         allowed.clear()
-        assert wire.post(modern("tools/call", retry), ALICE).error.message == "Unknown tool: ask"
+        assert wire.post(modern("tools/call", retry), ALICE).error.message == GONE
         allowed.add("alice")
         assert wire.post(modern("tools/call", retry), ALICE).text == "octocat"
 
