@@ -92,6 +92,7 @@ ONLY_IMPORTERS = {
         ),
         "protocol.users",
         "flow.context",
+        "flow.hooks",
         *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         "server",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from ..errors import SetupError
 from ..flow.authorization import compile_hook
@@ -15,9 +15,6 @@ from ..registration.methods import marked_methods
 from ..registration.options import PromptOptions, ResourceOptions, ToolOptions
 from ..registration.overrides import Overrides
 from .wiring import ServerParts, enter_lifespan
-
-if TYPE_CHECKING:
-    from ..server import MRTRServer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,11 +130,14 @@ class Composition:
 
     # Within another application
 
-    def lifespan(self, _outer: object = None, /) -> AbstractAsyncContextManager[None]:
+    def lifespan(self, outer: object = None, /) -> AbstractAsyncContextManager[None]:
         """Run the server for as long as a block lasts: what an application does in which it is mounted.
 
         `FastAPI(lifespan=server.lifespan)`, or `async with server.lifespan():` within a lifespan of its own. It enters
         `lifespan=`, runs tasks unless `run_tasks=False`, and drains at the end.
+
+        Args:
+            outer: the application that it is mounted in, as Starlette and FastAPI pass it; nothing is done with it.
 
         Returns:
             A context manager.
@@ -150,7 +150,7 @@ class Composition:
 
     # Other applications
 
-    def include(self, other: "MRTRServer", *, prefix: str = "") -> None:
+    def include(self, other: "Composition", *, prefix: str = "") -> None:
         """Offer all that another server has registered, now and later, as if it were registered here.
 
         A tool or prompt `pay` is `billing_pay` with `prefix="billing"`, and a resource `invoices://{id}` is

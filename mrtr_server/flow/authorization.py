@@ -68,6 +68,8 @@ def compile_hook(
     Raises:
         SetupError: the first is not a function of (caller, name), or another is not a list of scopes.
     """
+    if callable(visible):
+        raise SetupError(f"{where}: visible= takes scopes; a function that decides who sees it is authorize=")
     needed = check_scopes(f"{where}: scopes", scopes)
     shown = frozenset(check_scopes(f"{where}: visible", visible))
     where = f"{where}: authorize="

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import isclass, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..errors import SetupError
 from ..protocol.callers import Caller, Client
@@ -79,8 +79,19 @@ class Failure:
     flow: str = ""
 
 
-CallNext = Callable[[CallInfo], Awaitable[Ended]]
-"""Runs what a hook is around, and returns how that ended."""
+class CallNext(Protocol):
+    """What a hook of `app.around` awaits once: the hooks within it, and then the call."""
+
+    def __call__(self, call: CallInfo, /) -> Awaitable[Ended]:
+        """Run what the hook is around.
+
+        Args:
+            call: the call, as the hook got it.
+
+        Returns:
+            How it ended.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,7 @@ class Inclusion:
 
     def __post_init__(self) -> None:
         if not NAME_CHARACTERS.issuperset(self.prefix):
-            raise SetupError(
-                f"prefix={self.prefix!r} has characters that names can't have: use A-Z, a-z, 0-9, _ - and ."
-            )
+            raise SetupError(f"prefix={self.prefix!r} can't be part of a name: use A-Z, a-z, 0-9, '_', '-' and '.'")
 
     def of(self, nearer: "Inclusion") -> "Inclusion":
         """Return the way through a nearer inclusion first, and then through this one; for keys alone."""

@@ -1,4 +1,4 @@
-"""What `lifespan=` yields reaches handlers, wherever the server runs; and so does the HTTP request, where there is one."""
+"""What `lifespan=` yields reaches handlers, wherever the server runs; so does the HTTP request, where there is one."""
 
 import asyncio
 import json
