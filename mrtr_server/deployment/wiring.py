@@ -187,7 +187,7 @@ class ServerParts:
         self._hooked: HookedCalls | None = None
         self._hook = partial(HookedCalls, registry, self.lifespans, self.threads, errors)
         self._dispatcher, self._background = dispatcher, background
-        if self.lifespans or any(each.has_hooks for each in registry.homes()):
+        if self.lifespans.known or any(each.has_hooks for each in registry.homes()):
             self.call_hooks()
         self.telemetry = ServerTelemetry(
             settings, self.tally, registry, quotas, self.admission, self.shared.watched, dispatcher, background

@@ -33,18 +33,14 @@ class Lifespans:
     """
 
     def __init__(self, own: Enter | None, home: Home) -> None:
-        self._home = home
-        self._enter: dict[Home, Enter] = {} if own is None else {home: own}
+        self.known: dict[Home, Enter] = {} if own is None else {home: own}
+        """What is entered, by the home of the handlers that may use it."""
         self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Home, Any]] = WeakKeyDictionary()
         self._late: WeakKeyDictionary[asyncio.AbstractEventLoop, set[_Late]] = WeakKeyDictionary()
 
-    def __bool__(self) -> bool:
-        """Return whether there is anything to enter."""
-        return bool(self._enter)
-
     def add(self, home: Home, enter: Enter) -> None:
         """Add that of an application that is included. If the server runs, it is entered before the next call."""
-        self._enter.setdefault(home, enter)
+        self.known.setdefault(home, enter)
 
     @property
     def here(self) -> Mapping[Home, Any]:
@@ -54,7 +50,7 @@ class Lifespans:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Enter all for as long as the block lasts: the server's own first, and left last."""
-        async with self._entered(tuple(self._enter)):
+        async with self.knowned(tuple(self.known)):
             yield
 
     @asynccontextmanager
@@ -63,7 +59,7 @@ class Lifespans:
         values = self._values.setdefault(running_loop(), {})
         async with AsyncExitStack() as stack:
             for home in homes:
-                value = await stack.enter_async_context(self._enter[home]())
+                value = await stack.enter_async_context(self.known[home]())
                 stack.callback(_put_back, values, home, values.get(home, _ABSENT), value)
                 values[home] = value
             yield
@@ -84,12 +80,12 @@ class Lifespans:
         """
         loop = running_loop()
         values = self._values.get(loop, _NOTHING)
-        if len(values) == len(self._enter):
+        if len(values) == len(self.known):
             return
         late = self._late.setdefault(loop, set())
         starting = next((each for each in late if not each.started.done()), None)
         if starting is None:
-            starting = _Late([home for home in self._enter if home not in values], self._entered)
+            starting = _Late([home for home in self.known if home not in values], self.knowned)
             late.add(starting)
             starting.task.add_done_callback(lambda _: late.discard(starting))
         await asyncio.shield(starting.started)

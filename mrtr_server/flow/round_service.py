@@ -272,7 +272,7 @@ class RoundService:
             should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,
         )
-        if self._lifespans:
+        if self._lifespans is not None and self._lifespans.known:
             waiting.opened = self._lifespans.here.get(handler.homes[-1], UNSET)
         return run(handler, arguments, waiting, outlet, self._threads)
 
@@ -410,7 +410,7 @@ class RoundService:
                 should_yield=should_yield,
                 task=task,
             )
-            if self._lifespans:
+            if self._lifespans is not None and self._lifespans.known:
                 waiting.opened = self._lifespans.here.get(handler.homes[-1], UNSET)
             end = await run(handler, arguments, waiting, outlet, self._threads)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:

@@ -88,7 +88,7 @@ class HookedCalls:
 
     async def start(self) -> None:
         """Enter what nobody has entered. Raises whatever a `lifespan=` raised."""
-        if self._lifespans:
+        if self._lifespans.known:
             await self._lifespans.start_here()
 
     def failed(self, call: Call, error: Exception) -> Any:

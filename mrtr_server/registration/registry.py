@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
-from typing import Any, Protocol, cast
+from functools import partial, wraps
+from threading import RLock
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from ..callbacks.callback_service import Callback
@@ -37,6 +38,24 @@ _CHANGED: Mapping[Listing, Change] = {
 }
 
 Enter = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+_changing = RLock()
+"""Held while something changes: any thread may change what is served, and what one registry has is in others."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _alone(change: Callable[P, T]) -> Callable[P, T]:
+    """Let one change of what is registered happen at a time."""
+
+    @wraps(change)
+    def changed(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _changing:
+            return change(*args, **kwargs)
+
+    return changed
 
 
 class Serving(Protocol):
@@ -110,6 +129,7 @@ class Registry:
         else:
             self._add("resourceTemplates", resource.entry["uriTemplate"], resource)
 
+    @_alone
     def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
         """Register the completion of an argument. Raises `SetupError` if it has one."""
         key = (kind, name, argument)
@@ -118,6 +138,7 @@ class Registry:
         for registry, place, _ in self._everywhere():
             registry.completers[place.completion(*key)] = completer
 
+    @_alone
     def add_callback(self, callback: Callback[Any]) -> None:
         """Register a callback. Raises `SetupError` if its name is taken."""
         for registry, _, inclusion in self._everywhere():
@@ -125,6 +146,7 @@ class Registry:
         for registry, _, _ in self._everywhere():
             registry.callbacks[callback.name] = callback
 
+    @_alone
     def _add(self, listing: Listing, key: str, record: Record) -> None:
         added = [(self, key, record), *self._copies(listing, key, record)]
         for registry, its_key, its_record in added:
@@ -169,6 +191,7 @@ class Registry:
 
     # To change while it is served
 
+    @_alone
     def remove(self, listing: Listing, key: str) -> None:
         """Remove an entry. Raises `SetupError` if there is none."""
         self._known(listing, [key])
@@ -178,6 +201,7 @@ class Registry:
             registry._show(listing)
             registry.tell(_CHANGED[listing])
 
+    @_alone
     def turn(self, keys: Mapping[Listing, Collection[str]], tags: Collection[str], *, on: bool) -> None:
         """Enable or disable entries.
 
@@ -253,6 +277,7 @@ class Registry:
 
     # To include others
 
+    @_alone
     def include(self, other: "Registry", inclusion: Inclusion, lifespan: Enter | None) -> None:
         """Offer all that another registry has, now and later.
 
@@ -317,6 +342,7 @@ class Registry:
 
     # Dependencies in the place of others
 
+    @_alone
     def override(self, changed: Mapping[Any, Callable[..., Any]]) -> None:
         """Put functions into the place of dependencies, and forget those that were there.
 
