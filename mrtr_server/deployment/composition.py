@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar, overload
 
 from ..errors import SetupError
@@ -14,7 +13,8 @@ from ..registration.listed import name_of
 from ..registration.methods import marked_methods
 from ..registration.options import PromptOptions, ResourceOptions, ToolOptions
 from ..registration.overrides import Overrides
-from .wiring import ServerParts, enter_lifespan
+from ..registration.registry import Opening
+from .wiring import ServerParts
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -192,8 +192,8 @@ class Composition:
             rates,
         )
         lifespan = settings.lifespan
-        enter = None if lifespan is None else partial(enter_lifespan, lifespan, its.registry.home, other)
-        parts.registry.include(its.registry, inclusion, enter)
+        opening = None if lifespan is None else Opening(its.registry.home, lifespan, other)
+        parts.registry.include(its.registry, inclusion, opening)
 
     # Changes as it runs
 

@@ -1,6 +1,5 @@
 """The parts of a server, each given what it needs of the others."""
 
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -46,7 +45,7 @@ from ..protocol.content import icon_entries
 from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
 from ..rates.rate_limiter import RateLimiter
-from ..registration.registry import Registry
+from ..registration.registry import Opening, Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from ..tally import Tally
@@ -105,10 +104,10 @@ class ServerParts:
             self.rates.turn_on()
         self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
         home = registry.home
-        own = None if settings.lifespan is None else partial(enter_lifespan, settings.lifespan, home, server)
-        self.lifespans = Lifespans(own, home)
-        for included, enter in registry.lifespans:
-            self.lifespans.add(included, enter)
+        self.lifespans = Lifespans()
+        own = [] if settings.lifespan is None else [Opening(home, settings.lifespan, server)]
+        for opening in (*own, *registry.lifespans):
+            self.lifespans.add(opening.home, partial(_enter, opening, home))
         base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
         self.callbacks = Callbacks(
             registry.callbacks,
@@ -286,9 +285,9 @@ class ServerParts:
         if rate is not None:
             self.rates.turn_on()
 
-    def enter(self, home: Home, lifespan: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+    def enter(self, opening: Opening) -> None:
         """Enter the `lifespan=` of an application that is included, at the next start or before the next call."""
-        self.lifespans.add(home, lifespan)
+        self.lifespans.add(opening.home, partial(_enter, opening, self.registry.home))
         self.call_hooks()
 
     def leave(self, home: Home) -> None:
@@ -322,18 +321,11 @@ class ServerParts:
         return "draining" if self.admission.draining else ""
 
 
-def enter_lifespan(
-    lifespan: Callable[[Any], AbstractAsyncContextManager[Any]], home: Home, server: Any
-) -> AbstractAsyncContextManager[Any]:
-    """Make the context manager of a `lifespan=`, or of what a test has put into its place.
-
-    Args:
-        lifespan: the function.
-        home: the application that it was given to.
-        server: what the function is called with.
-    """
-    override = None if home.lifespan is None else home.overrides.get(identity(home.lifespan))
-    made: AbstractAsyncContextManager[Any] = lifespan(server) if override is None else override(server)
+def _enter(opening: Opening, home: Home) -> AbstractAsyncContextManager[Any]:
+    """Make the context manager of a `lifespan=`, or of what a test has put into its place here or there."""
+    key = identity(opening.home.lifespan or opening.lifespan)
+    override = home.overrides.get(key) or opening.home.overrides.get(key)
+    made: AbstractAsyncContextManager[Any] = (override or opening.lifespan)(opening.server)
     return made
 
 

@@ -26,20 +26,16 @@ class Lifespans:
 
     A server that nobody starts, as one that is mounted, starts them itself at its first call. They are then left when
     the event loop ends.
-
-    Args:
-        own: makes the server's own; None if it has none.
-        home: the server's.
     """
 
-    def __init__(self, own: Enter | None, home: Home) -> None:
-        self.known: dict[Home, Enter] = {} if own is None else {home: own}
+    def __init__(self) -> None:
+        self.known: dict[Home, Enter] = {}
         """What is entered, by the home of the handlers that may use it."""
         self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Home, Any]] = WeakKeyDictionary()
         self._late: WeakKeyDictionary[asyncio.AbstractEventLoop, set[_Late]] = WeakKeyDictionary()
 
     def add(self, home: Home, enter: Enter) -> None:
-        """Add that of an application that is included. If the server runs, it is entered before the next call."""
+        """Add that of an application. If the server runs already, it is entered before the next call."""
         self.known.setdefault(home, enter)
 
     @property
@@ -50,7 +46,7 @@ class Lifespans:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Enter all for as long as the block lasts: the server's own first, and left last."""
-        async with self.knowned(tuple(self.known)):
+        async with self._entered(tuple(self.known)):
             yield
 
     @asynccontextmanager
@@ -85,7 +81,7 @@ class Lifespans:
         late = self._late.setdefault(loop, set())
         starting = next((each for each in late if not each.started.done()), None)
         if starting is None:
-            starting = _Late([home for home in self.known if home not in values], self.knowned)
+            starting = _Late([home for home in self.known if home not in values], self._entered)
             late.add(starting)
             starting.task.add_done_callback(lambda _: late.discard(starting))
         await asyncio.shield(starting.started)

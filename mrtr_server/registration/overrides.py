@@ -5,7 +5,9 @@ from typing import Any
 
 from ..errors import SetupError
 from ..flow.home import identity
-from .registry import Registry
+from .inclusion import Listing, Record
+from .overriding import compiled_again, depends_on
+from .registry import Registry, alone
 
 Function = Callable[..., Any]
 
@@ -28,14 +30,16 @@ class Overrides(MutableMapping[Function, Function]):
                 raise SetupError(
                     f"overrides are functions, by the function that Depends(...) was given; {each!r} is none"
                 )
-        if not self._registry.depends_on(dependency):
+        registry = self._registry
+        is_own = registry.home.lifespan is not None and registry.home.lifespan == dependency
+        if not is_own and not any(depends_on(record.handler, dependency) for _, _, record in registry.entries()):
             name = getattr(dependency, "__qualname__", dependency)
             raise SetupError(
                 f"{self._registry.home.name}: nothing depends on {name}; an override is for the very function that "
                 "Depends(...) or lifespan= was given"
             )
         key = identity(dependency)
-        self._registry.override({**self._registry.home.overrides, key: function})
+        self._put({**self._registry.home.overrides, key: function})
         self._keys[key] = dependency
 
     def __delitem__(self, dependency: Function) -> None:
@@ -43,7 +47,7 @@ class Overrides(MutableMapping[Function, Function]):
         key = identity(dependency)
         remaining = dict(self._registry.home.overrides)
         del remaining[key]
-        self._registry.override(remaining)
+        self._put(remaining)
         self._keys.pop(key, None)
 
     def __getitem__(self, dependency: Function) -> Function:
@@ -57,3 +61,26 @@ class Overrides(MutableMapping[Function, Function]):
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._registry.home.overrides)
+
+    @alone
+    def _put(self, overrides: dict[Any, Function]) -> None:
+        """Put functions into the places of dependencies. Raises `SetupError` if one can't be there; nothing changes."""
+        home = self._registry.home
+        before, home.overrides = home.overrides, overrides
+        made: list[tuple[Registry, Listing, str, Record]] = []
+        try:
+            for registry, _, _ in self._registry.everywhere():
+                for listing, key, record in registry.entries():
+                    if home in record.handler.homes:
+                        made.append((registry, listing, key, compiled_again(record)))
+        except BaseException:
+            home.overrides = before
+            raise
+        for registry, listing, key, record in made:
+            registry.put_instead(listing, {key: record})
+        changed = {key for key in before.keys() | overrides.keys() if before.get(key) is not overrides.get(key)}
+        for registry, _, _ in self._registry.everywhere():
+            for each in self._registry.homes():
+                if each.lifespan is not None and identity(each.lifespan) in changed:
+                    for server in tuple(registry.serving):
+                        server.leave(each)

@@ -3,26 +3,26 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial, wraps
+from functools import wraps
 from threading import RLock
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..flow.handler import Handler, TaskTerms
-from ..flow.home import Home, identity
-from ..flow.resolver import Dependency
+from ..flow.home import Home
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Change, TaskSupport
 from .completions import Completer
+from .conflicts import check_free
 from .inclusion import LISTINGS, Inclusion, Listing
 from .inclusion import Record as Record
+from .overriding import compiled_again
 from .prompts import Prompt
 from .resources import Resource
-from .tools import Tool, write_in_time
+from .tools import Tool
 
 _KINDS: Mapping[Listing, str] = {
     "tools": "tool",
@@ -37,7 +37,19 @@ _CHANGED: Mapping[Listing, Change] = {
     "resourceTemplates": Change("resources"),
 }
 
-Enter = Callable[[], AbstractAsyncContextManager[Any]]
+
+class Opening(NamedTuple):
+    """The `lifespan=` of an application.
+
+    Args:
+        home: the application.
+        lifespan: the function.
+        server: what it is called with.
+    """
+
+    home: Home
+    lifespan: Callable[[Any], AbstractAsyncContextManager[Any]]
+    server: object
 
 
 _changing = RLock()
@@ -47,7 +59,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _alone(change: Callable[P, T]) -> Callable[P, T]:
+def alone(change: Callable[P, T]) -> Callable[P, T]:
     """Let one change of what is registered happen at a time."""
 
     @wraps(change)
@@ -69,7 +81,7 @@ class Serving(Protocol):
         """Prepare to serve what an application has that it includes. Raises `SetupError` if it can't."""
         ...
 
-    def enter(self, home: Home, lifespan: Enter) -> None:
+    def enter(self, opening: Opening) -> None:
         """Take over the `lifespan=` of an application that it includes."""
         ...
 
@@ -106,7 +118,7 @@ class Registry:
         """The `LISTINGS` that have an entry with a hook of its own."""
         self.serving: WeakSet[Serving] = WeakSet()
         """The servers that serve it."""
-        self.lifespans: list[tuple[Home, Enter]] = []
+        self.lifespans: list[Opening] = []
         """Those of the applications that it includes."""
         self._all: dict[Listing, dict[str, Record]] = {listing: {} for listing in LISTINGS}
         self._disabled: set[tuple[Listing, str]] = set()
@@ -129,28 +141,28 @@ class Registry:
         else:
             self._add("resourceTemplates", resource.entry["uriTemplate"], resource)
 
-    @_alone
+    @alone
     def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
         """Register the completion of an argument. Raises `SetupError` if it has one."""
         key = (kind, name, argument)
-        for registry, place, inclusion in self._everywhere():
-            _check_free(registry.completers, "completion of", place.completion(*key), completer, inclusion)
-        for registry, place, _ in self._everywhere():
+        for registry, place, inclusion in self.everywhere():
+            check_free(registry.completers, "completion of", place.completion(*key), completer, inclusion)
+        for registry, place, _ in self.everywhere():
             registry.completers[place.completion(*key)] = completer
 
-    @_alone
+    @alone
     def add_callback(self, callback: Callback[Any]) -> None:
         """Register a callback. Raises `SetupError` if its name is taken."""
-        for registry, _, inclusion in self._everywhere():
-            _check_free(registry.callbacks, "callback", callback.name, callback, inclusion)
-        for registry, _, _ in self._everywhere():
+        for registry, _, inclusion in self.everywhere():
+            check_free(registry.callbacks, "callback", callback.name, callback, inclusion)
+        for registry, _, _ in self.everywhere():
             registry.callbacks[callback.name] = callback
 
-    @_alone
+    @alone
     def _add(self, listing: Listing, key: str, record: Record) -> None:
         added = [(self, key, record), *self._copies(listing, key, record)]
         for registry, its_key, its_record in added:
-            _check_free(registry._all[listing], _KINDS[listing], its_key, its_record, registry is not self)
+            check_free(registry._all[listing], _KINDS[listing], its_key, its_record, registry is not self)
             if registry is not self:
                 registry._take(its_record)
         for registry, its_key, its_record in added:
@@ -158,7 +170,7 @@ class Registry:
 
     def _put(self, listing: Listing, key: str, record: Record) -> None:
         if record.handler.declared is not None and any(home.overrides for home in record.handler.homes):
-            record = _compiled_again(record)
+            record = compiled_again(record)
         self._all[listing][key] = record
         if record.authorize is not None:
             self.guarded.add(listing)
@@ -182,16 +194,16 @@ class Registry:
         yield self, its_key, its_record
         yield from self._copies(listing, its_key, its_record)
 
-    def _everywhere(self) -> "Iterator[tuple[Registry, Inclusion, bool]]":
+    def everywhere(self) -> "Iterator[tuple[Registry, Inclusion, bool]]":
         """Return this registry and all that include it, with how keys change on the way, and whether it is another."""
         yield self, Inclusion(self.home), False
         for outer, inclusion in self._included_in:
-            for registry, further, _ in outer._everywhere():
+            for registry, further, _ in outer.everywhere():
                 yield registry, further.of(inclusion), True
 
     # To change while it is served
 
-    @_alone
+    @alone
     def remove(self, listing: Listing, key: str) -> None:
         """Remove an entry. Raises `SetupError` if there is none."""
         self._known(listing, [key])
@@ -201,7 +213,7 @@ class Registry:
             registry._show(listing)
             registry.tell(_CHANGED[listing])
 
-    @_alone
+    @alone
     def turn(self, keys: Mapping[Listing, Collection[str]], tags: Collection[str], *, on: bool) -> None:
         """Enable or disable entries.
 
@@ -219,9 +231,9 @@ class Registry:
         chosen["resources"] = [uri for uri in chosen["resources"] if uri not in templates]
         for listing, wanted in chosen.items():
             self._known(listing, wanted)
-        if unknown := set(tags) - {tag for _, _, record in self._records() for tag in record.tags}:
+        if unknown := set(tags) - {tag for _, _, record in self.entries() for tag in record.tags}:
             raise SetupError(f"{self.home.name}: nothing has the tag {min(unknown)!r}")
-        for listing, key, record in self._records():
+        for listing, key, record in self.entries():
             if not record.tags.isdisjoint(tags):
                 chosen[listing].append(key)
         for listing, wanted in chosen.items():
@@ -260,7 +272,7 @@ class Registry:
             outer.tell_including(its_change)
 
     def _keys(self, listing: Listing, key: str) -> "Iterator[tuple[Registry, str]]":
-        for registry, inclusion, _ in self._everywhere():
+        for registry, inclusion, _ in self.everywhere():
             yield registry, inclusion.key(listing, key)
 
     def _known(self, listing: Listing, keys: Iterable[str]) -> None:
@@ -270,26 +282,32 @@ class Registry:
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise SetupError(f"{self.home.name} has no {_KINDS[listing]} {key!r}{hint}")
 
-    def _records(self) -> Iterator[tuple[Listing, str, Record]]:
+    def entries(self) -> Iterator[tuple[Listing, str, Record]]:
+        """Return all that is listed, enabled or not."""
         for listing, records in self._all.items():
             for key, record in tuple(records.items()):
                 yield listing, key, record
 
+    def put_instead(self, listing: Listing, records: Mapping[str, Record]) -> None:
+        """Put records into the place of those of the same names."""
+        self._all[listing] |= records
+        self._show(listing)
+
     # To include others
 
-    @_alone
-    def include(self, other: "Registry", inclusion: Inclusion, lifespan: Enter | None) -> None:
+    @alone
+    def include(self, other: "Registry", inclusion: Inclusion, opening: Opening | None) -> None:
         """Offer all that another registry has, now and later.
 
         Args:
             other: the other one.
             inclusion: how its records change on the way.
-            lifespan: enters that of its application; None if it has none.
+            opening: the `lifespan=` of its application; None if it has none.
 
         Raises:
             SetupError: something of the other's has a name that is taken here, or can't be served here.
         """
-        if any(registry is other for registry, _, _ in self._everywhere()):
+        if any(registry is other for registry, _, _ in self.everywhere()):
             raise SetupError(f"{self.home.name} can't include {other.home.name}, which includes it")
         other._included_in.append((self, inclusion))
         try:
@@ -297,94 +315,48 @@ class Registry:
         except BaseException:
             other._included_in.pop()
             raise
-        for listing, key, record in other._records():
+        for listing, key, record in other.entries():
             for registry, its_key, its_record in self._through(inclusion, listing, key, record):
                 registry._put(listing, its_key, its_record)
         for listing, key in other._disabled:
             self._turn(listing, [inclusion.key(listing, key)], on=False)
-        for registry, further, _ in self._everywhere():
+        for registry, further, _ in self.everywhere():
             through = further.of(inclusion)
             for (kind, name, argument), completer in other.completers.items():
                 registry.completers[through.completion(kind, name, argument)] = completer
             registry.callbacks.update(other.callbacks)
-            for home, enter in [*([(other.home, lifespan)] if lifespan else []), *other.lifespans]:
-                registry._enter(home, enter)
+            for each in [*([opening] if opening else []), *other.lifespans]:
+                registry._enter(each)
             if any(each.has_hooks for each in other.homes()):
                 registry.call_hooks()
 
     def _check_taking(self, other: "Registry", inclusion: Inclusion) -> None:
-        for listing, key, record in other._records():
+        for listing, key, record in other.entries():
             for registry, its_key, its_record in self._through(inclusion, listing, key, record):
-                _check_free(registry._all[listing], _KINDS[listing], its_key, its_record, True)
+                check_free(registry._all[listing], _KINDS[listing], its_key, its_record, True)
                 registry._take(its_record)
-        for registry, further, _ in self._everywhere():
+        for registry, further, _ in self.everywhere():
             through = further.of(inclusion)
             for completed, completer in other.completers.items():
-                _check_free(registry.completers, "completion of", through.completion(*completed), completer, True)
+                check_free(registry.completers, "completion of", through.completion(*completed), completer, True)
             for name, callback in other.callbacks.items():
-                _check_free(registry.callbacks, "callback", name, callback, True)
+                check_free(registry.callbacks, "callback", name, callback, True)
 
-    def _enter(self, home: Home, enter: Enter) -> None:
-        if home not in [known for known, _ in self.lifespans]:
-            self.lifespans.append((home, enter))
+    def _enter(self, opening: Opening) -> None:
+        if opening.home not in [known.home for known in self.lifespans]:
+            self.lifespans.append(opening)
         for server in tuple(self.serving):
-            server.enter(home, enter)
+            server.enter(opening)
 
     def homes(self) -> set[Home]:
         """Return the homes of all that is registered, and this registry's own."""
-        return {self.home, *(home for _, _, record in self._records() for home in record.handler.homes)}
+        return {self.home, *(home for _, _, record in self.entries() for home in record.handler.homes)}
 
     def call_hooks(self) -> None:
         """Let all servers that serve any of this call the hooks of applications."""
-        for registry, _, _ in self._everywhere():
+        for registry, _, _ in self.everywhere():
             for server in tuple(registry.serving):
                 server.call_hooks()
-
-    # Dependencies in the place of others
-
-    @_alone
-    def override(self, changed: Mapping[Any, Callable[..., Any]]) -> None:
-        """Put functions into the place of dependencies, and forget those that were there.
-
-        Args:
-            changed: the functions, by the identity of what each takes the place of.
-
-        Raises:
-            SetupError: one can't take that place; nothing is changed then.
-        """
-        before, self.home.overrides = self.home.overrides, dict(changed)
-        made = []
-        try:
-            for registry, _, _ in self._everywhere():
-                for listing, key, record in registry._records():
-                    if self.home in record.handler.homes and record.handler.declared is not None:
-                        made.append((registry, listing, key, _compiled_again(record)))
-        except BaseException:
-            self.home.overrides = before
-            raise
-        for registry, listing, key, record in made:
-            registry._all[listing][key] = record
-        lifespan = None if self.home.lifespan is None else identity(self.home.lifespan)
-        is_other = before.get(lifespan) is not self.home.overrides.get(lifespan)
-        for registry, _, _ in self._everywhere():
-            for listing in LISTINGS:
-                registry._show(listing)
-            for server in tuple(registry.serving) if is_other else ():
-                server.leave(self.home)
-
-    def depends_on(self, function: Callable[..., Any]) -> bool:
-        """Return whether anything that is registered needs a function as a dependency."""
-        wanted = identity(function)
-        for home in self.homes():
-            if home.lifespan is not None and home.lifespan == function:
-                return True
-        for _, _, record in self._records():
-            declared = record.handler.declared
-            declared = declared.compile_again({}) if declared is not None else None
-            for node in declared.nodes if declared is not None else ():
-                if isinstance(node, Dependency) and identity(node.function) == wanted:
-                    return True
-        return False
 
     # To read
 
@@ -432,37 +404,6 @@ class Registry:
         if terms is None:
             return "forbidden"
         return "required" if terms.required else "optional"
-
-
-def _check_free(records: Mapping[Any, Any], kind: str, key: object, record: Any, included: bool = False) -> None:
-    """Check that a name is free. Raises `SetupError`, which names both that want it."""
-    if key in records:
-        advice = "include it with another prefix=" if included else "rename or remove one of them"
-        places = f"{_place(records[key])} and {_place(record)}"
-        raise SetupError(f"There is a {kind} {key!r} already; {advice}: {places}")
-
-
-def _place(record: Any) -> str:
-    """Return where something was defined, and by which application it was registered."""
-    handler = getattr(record, "handler", None)
-    function: Any = getattr(record, "function", None) if handler is None else handler.function
-    while isinstance(function, partial):
-        function = function.func
-    named = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
-    return named if handler is None or not handler.homes else f"{named} of {handler.homes[-1].name!r}"
-
-
-def _compiled_again(record: Record) -> Record:
-    """Return a record with what takes the place of its dependencies now; what the outermost application says counts."""
-    handler = record.handler
-    overrides = {key: function for home in reversed(handler.homes) for key, function in home.overrides.items()}
-    assert handler.declared is not None  # noqa: S101  as who calls this has checked
-    again = replace(handler, declared=handler.declared.compile_again(overrides))
-    if isinstance(record, Tool):
-        # What a teardown leaves must have been written before; see `build_tool`.
-        again, write = write_in_time(again, record.write if handler.write is None else handler.write)
-        return replace(record, handler=again, write=write)
-    return replace(record, handler=again)
 
 
 def _mirror(mirrored: dict[str, tuple[HeaderParameter, ...]], tools: Mapping[str, Tool]) -> None:

@@ -237,6 +237,27 @@ class TestInclude:
         with other.override(its_life, life):
             assert await call(app, "o_use") == "resources of other"
 
+    async def test_either_may_override_the_lifespan_of_the_included(self) -> None:
+        @asynccontextmanager
+        async def real(app: MRTRServer) -> AsyncIterator[str]:
+            yield "real"
+
+        @asynccontextmanager
+        async def fake(app: MRTRServer) -> AsyncIterator[str]:
+            yield f"fake of {app.name}"
+
+        other, app = server("other", lifespan=real), server("site")
+
+        @other.tool
+        async def use(opened: Annotated[str, Depends(real)]) -> str:
+            return opened
+
+        app.include(other, prefix="o")
+        for each in (app, other):
+            with each.override(real, fake):
+                assert await call(app, "o_use") == "fake of other"
+            assert await call(app, "o_use") == "real"
+
     async def test_an_override_of_either_counts_and_the_outer_one_more(self) -> None:
         def real() -> str:
             return "real"
