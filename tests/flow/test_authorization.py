@@ -600,5 +600,5 @@ def test_an_ask_of_a_refused_call_is_never_sent(serve: Serve) -> None:
     assert wire.post(modern("tools/call", {"name": "declared"}), BOB).code == -32602
     state = wire.post(modern("tools/call", {"name": "declared"}), ALICE).state
     retry = {"name": "declared", "requestState": state, "inputResponses": {"login": accept(name="x")}}
-    assert wire.post(modern("tools/call", retry), BOB).error.message == "Unknown tool: declared"
+    assert wire.post(modern("tools/call", retry), BOB).error.message == GONE.replace("ask;", "declared;")
     assert ran == []
