@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -414,6 +416,47 @@ class TestOff:
         for server in (early, late):
             await AsyncClient(server).flow("fail", text="x").start()
         assert len(failures) == 2
+
+
+SENTRY = """
+import sentry_sdk
+from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.transport import Transport
+from mrtr_server import Failure, MRTRServer
+from mrtr_server.testing import Client
+
+events = []
+
+class Kept(Transport):
+    def capture_envelope(self, envelope):
+        events.append(envelope.get_event())
+
+app = MRTRServer("shop")
+sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=Kept)  # which shows local variables, unless they are gone
+ignore_logger("mrtr_server")
+
+@app.on_error
+def report(failure: Failure) -> None:
+    sentry_sdk.capture_exception(failure.error, tags={"tool": failure.call.name, "reference": failure.reference})
+
+@app.tool
+def fail(text: str) -> str:
+    raise ValueError("it broke")
+
+reply = Client(app).flow("fail", text="a " + "secret argument").start()
+(event,) = events
+(shown,) = event["exception"]["values"]
+assert (shown["type"], shown["value"]) == ("ValueError", "it broke")
+assert shown["stacktrace"]["frames"][-1]["function"] == "fail"
+assert event["tags"]["tool"] == "fail" and event["tags"]["reference"] in str(reply.result)
+assert "a secret argument" not in str(event), event
+print("reported")
+"""
+
+
+def test_sentry_gets_one_event_with_the_tool_and_the_reference_and_no_values() -> None:
+    done = subprocess.run([sys.executable, "-c", SENTRY], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "reported", done.stderr
 
 
 async def _go_on(call: CallInfo, call_next: CallNext) -> None:
