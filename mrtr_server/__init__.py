@@ -29,6 +29,10 @@ from .flow.asks import Roots as Roots
 from .flow.asks import Sample as Sample
 from .flow.asks import Sampled as Sampled
 from .flow.context import Context as Context
+from .flow.hooks import CallInfo as CallInfo
+from .flow.hooks import CallNext as CallNext
+from .flow.hooks import Ended as Ended
+from .flow.hooks import Failure as Failure
 from .flow.idempotency import IdempotencyKey as IdempotencyKey
 from .flow.inputs import InputRequired as InputRequired
 from .flow.inputs import Inputs as Inputs
@@ -53,6 +57,9 @@ from .protocol.content import ToolAnnotations as ToolAnnotations
 from .protocol.content import ToolResult as ToolResult
 from .rates.rate_limits import RateLimits as RateLimits
 from .registration.declarations import Depends as Depends
+from .registration.methods import prompt as prompt
+from .registration.methods import resource as resource
+from .registration.methods import tool as tool
 from .schema.arguments import Header as Header
 from .server import MRTRServer as MRTRServer
 from .storage.base import Redemption as Redemption

@@ -234,12 +234,14 @@ class UnknownTarget(InvalidParams):
     Args:
         kind: "tool", "prompt", "resource" or "task".
         name: the name, URI or id, as asked for.
+        has_begun: whether the request continues a flow, whose tool may have been removed or disabled since.
     """
 
     _FIELDS: ClassVar = {"resource": "uri", "task": "taskId"}
 
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"Unknown {kind}: {name[:200]}", {self._FIELDS.get(kind, "name"): name})
+    def __init__(self, kind: str, name: str, *, has_begun: bool = False) -> None:
+        ended = f"; what has begun can't continue, since this {kind} is not offered any more" if has_begun else ""
+        super().__init__(f"Unknown {kind}: {name[:200]}{ended}", {self._FIELDS.get(kind, "name"): name})
 
 
 class InvalidRequestState(InvalidParams):

@@ -14,12 +14,12 @@ _AUTH = (
 )
 _AUTHORIZE = "authorize= decides who may call, and ctx.principal is who calls"
 _LOG = 'ctx.log("...", level="{}")'
-_LIFESPAN = "keep what lifespan= opens in a variable of your module"
-_TAGS = 'there are no tags; meta={"tags": [...]} is listed as it is'
+_LIFESPAN = "use ctx.lifespan, or Annotated[T, Depends(function)] with the function of lifespan="
+_TAGS = "use app.disable(tags=[...]) and app.enable(tags=[...])"
 _FROM_RETURNS = "the output schema comes from the return annotation, and ToolResult(...) sets every part of a result"
 _UNIQUE = "names are unique; a second one is always refused"
 _LIST_TTL = "list_ttl= and list_scope= are for lists, ttl= and scope= of @app.resource for what is read"
-_ENABLED = "register only what you want to serve; nothing can be switched off later"
+_ENABLED = "use app.disable(tools=[...]) and app.enable(tools=[...])"
 _ONE_VERSION = "a name has one version; MRTRServer(version=...) is that of the server"
 _ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
 
@@ -34,16 +34,17 @@ SERVER_ATTRIBUTES: Mapping[str, str] = {
     ),
     **dict.fromkeys(("add_tool", "add_prompt", "add_resource", "add_template", "add_resource_fn"), _DECORATE),
     **dict.fromkeys(("add_completion_handler",), 'use @app.completion("argument", prompt="...")'),
-    **dict.fromkeys(("remove_tool", "remove_prompt", "enable", "disable"), _ENABLED),
     **dict.fromkeys(
         ("mount", "import_server", "add_provider", "add_transform", "wrap_transform", "add_extension"),
-        "servers are not nested; mount each in a Starlette or FastAPI application: outer.mount('/tools', app)",
+        'use app.include(other, prefix="...")',
     ),
     **dict.fromkeys(
         ("custom_route", "include_router", "add_route"),
         "mount the server in a Starlette or FastAPI application that has the other routes",
     ),
-    "add_middleware": "pass Starlette's to MRTRServer: middleware=[Middleware(...)]",
+    "add_middleware": "use @app.around for calls; for HTTP pass Starlette's: MRTRServer(middleware=[Middleware(...)])",
+    "dependency_overrides": "use app.overrides",
+    "exception_handler": "use @app.on_error",
     **dict.fromkeys(
         (
             "call_tool",
@@ -79,9 +80,7 @@ CONTEXT: Mapping[str, str] = {
         "to keep a value until the next round, use the result of a step, or a parameter of type State[T]",
     ),
     "input_responses": "a parameter of type Inputs has the answers",
-    **dict.fromkeys(
-        ("request_context", "request"), "use ctx.headers, ctx.user, ctx.principal, ctx.meta and ctx.client"
-    ),
+    "request_context": "use ctx.request, ctx.lifespan, ctx.user, ctx.principal, ctx.meta and ctx.client",
     "lifespan_context": _LIFESPAN,
     **dict.fromkeys(("fastmcp", "mcp_server", "server", "app"), "use the variable that your server is in"),
     **dict.fromkeys(("request_id", "origin_request_id"), "ctx.flow is the flow's id, the same in all its rounds"),
@@ -153,7 +152,6 @@ SERVER_OPTIONS: Mapping[str, str] = {
 """What their servers are made with, and `MRTRServer` is not."""
 
 _OF_ALL: Mapping[str, str] = {
-    "tags": _TAGS,
     "version": _ONE_VERSION,
     "auth": _AUTHORIZE,
     "enabled": _ENABLED,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .deployment.composition import Composition
 from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
 from .errors import SetupError
 from .flow.handler import Handler
+from .flow.home import Home
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
 from .protocol.messages import Change
 from .registration.callbacks import Registering, build_callback
@@ -34,7 +36,7 @@ logger = logging.getLogger("mrtr_server")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class MRTRServer(ASGIServer):
+class MRTRServer(Composition, ASGIServer):
     """An MCP server, and the ASGI application that serves it.
 
     Run it with `uvicorn module:app`, or mount it in a Starlette or FastAPI application. It needs no lifespan events.
@@ -95,7 +97,7 @@ class MRTRServer(ASGIServer):
             Default: nowhere. They are those of this process alone.
         lifespan: a function of the server that returns an asynchronous context manager, such as one with
             `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
-            server is mounted: there the outer application starts and ends.
+            server is mounted: see `MRTRServer.lifespan`. What it yields is `ctx.lifespan` of handlers.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds, while it reports that it is not
             ready and hands calls to other replicas. It gives whatever routes requests the time to notice.
         shutdown_seconds: how long the whole shutdown may take from SIGTERM on, `lame_duck` included, in seconds; less
@@ -114,7 +116,7 @@ class MRTRServer(ASGIServer):
 
     @takes(Settings["MRTRServer"], "MRTRServer", SERVER_OPTIONS)
     def __init__(self, settings: "Settings[MRTRServer]") -> None:
-        self._assemble(settings, Registry())
+        self._assemble(settings, Registry(Home(settings.name, settings.lifespan)))
 
     def __replace__(self, /, **changes: Any) -> Self:
         """Return a server with the same handlers and other settings; `copy.replace` calls it from Python 3.13 on.
@@ -155,7 +157,7 @@ class MRTRServer(ASGIServer):
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         """Start, and stop when the web server does; see `ASGIServer`."""
         parts = self._parts
-        await parts.lifecycle.serve(receive, send, run_tasks=parts.settings.run_tasks and bool(parts.registry.tasks))
+        await parts.lifecycle.serve(receive, send, run_tasks=parts.settings.run_tasks and parts.registry.has_tasks)
 
     # Before it is deployed
 
@@ -248,7 +250,7 @@ class MRTRServer(ASGIServer):
             SetupError: there is nothing that this process could run; the message says why.
         """
         parts = self._parts
-        if not parts.registry.tasks:
+        if not parts.registry.has_tasks:
             raise SetupError(f"{self.name}: no tool has tasks; a worker needs a tool with @app.tool(task=...)")
         parts.shared.check_worker()
         return parts.lifecycle.work()
@@ -305,6 +307,7 @@ class MRTRServer(ASGIServer):
                 for them (Authorization, Step-Up Authorization Flow).
             visible: scopes without which it does not exist for a caller, as if `authorize=` had refused.
             meta: `_meta` of the tool in the list.
+            tags: what `disable` and `enable` find it by; listed as `tags` of `_meta`.
 
         Returns:
             The function; or a decorator, where only options are given.
@@ -315,7 +318,7 @@ class MRTRServer(ASGIServer):
 
         def register(function: F) -> F:
             parts = self._parts
-            tool = build_tool(function, options, ignores_unknown=self._ignores_unknown, server=self.name)
+            tool = build_tool(function, options, parts.registry.home, ignores_unknown=self._ignores_unknown)
             if tool.handler.task is not None:
                 parts.shared.runs_tasks(tool.handler.name, run_tasks=parts.settings.run_tasks)
             self._require_store(tool.handler, single_use=options.single_use)
@@ -345,6 +348,7 @@ class MRTRServer(ASGIServer):
             description: what the prompt is for. Default: the docstring.
             icons: for people to recognize it by.
             meta: `_meta` of the prompt in the list.
+            tags: what `disable` and `enable` find it by; see `tool`.
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
             authorize: decides who may get it, besides the server's own hook; see `MRTRServer`.
             scopes: which scopes its callers need to use it; see `tool`.
@@ -358,7 +362,8 @@ class MRTRServer(ASGIServer):
         """
 
         def register(function: F) -> F:
-            prompt = build_prompt(function, options, ignores_unknown=self._ignores_unknown)
+            home = self._parts.registry.home
+            prompt = build_prompt(function, options, home, ignores_unknown=self._ignores_unknown)
             self._require_store(prompt.handler)
             self._parts.registry.add_prompt(prompt)
             return function
@@ -380,6 +385,7 @@ class MRTRServer(ASGIServer):
             description: what the resource is. Default: the docstring.
             icons: for people to recognize it by.
             meta: `_meta` of the resource in the list.
+            tags: what `disable` and `enable` find it by; see `tool`.
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
             authorize: decides who may read it, besides the server's own hook; see `MRTRServer`. It gets the URI that is
                 read; in a list and for a completion, that of the template.
@@ -399,7 +405,7 @@ class MRTRServer(ASGIServer):
         """
 
         def register(function: F) -> F:
-            resource = build_resource(function, options)
+            resource = build_resource(function, options, self._parts.registry.home)
             self._require_store(resource.handler)
             self._parts.registry.add_resource(resource)
             return function
@@ -428,7 +434,8 @@ class MRTRServer(ASGIServer):
         def register(function: F) -> F:
             kind = "resource" if options.prompt is None else "prompt"
             name = options.resource if options.prompt is None else options.prompt
-            self._parts.registry.add_completer(kind, str(name), options.argument, build_completer(function))
+            registry = self._parts.registry
+            registry.add_completer(kind, str(name), options.argument, build_completer(function, registry.home))
             return function
 
         return register
@@ -485,21 +492,21 @@ class MRTRServer(ASGIServer):
 
         Any thread may call it.
         """
-        self._parts.fanout.publish(Change("tools"))
+        self._notify(Change("tools"))
 
     def notify_prompts_changed(self) -> None:
         """Notify subscribed clients that the list of prompts has changed (Subscriptions).
 
         Any thread may call it.
         """
-        self._parts.fanout.publish(Change("prompts"))
+        self._notify(Change("prompts"))
 
     def notify_resources_changed(self) -> None:
         """Notify subscribed clients that the list of resources has changed (Subscriptions).
 
         Any thread may call it.
         """
-        self._parts.fanout.publish(Change("resources"))
+        self._notify(Change("resources"))
 
     def notify_resource_updated(self, uri: str) -> None:
         """Notify the clients that subscribe to a resource that it has changed (Subscriptions).
@@ -509,4 +516,8 @@ class MRTRServer(ASGIServer):
         Args:
             uri: of the resource; of a template, with its variables filled in.
         """
-        self._parts.fanout.publish(Change("resource", uri))
+        self._notify(Change("resource", uri))
+
+    def _notify(self, change: Change) -> None:
+        self._parts.fanout.publish(change)
+        self._parts.registry.tell_including(change)

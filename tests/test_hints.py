@@ -137,7 +137,7 @@ class TestAttributes:
         assert not inspect.isabstract(app)
         assert not callable(getattr(app, "__wrapped__", None))
         assert list(inspect.signature(MRTRServer).parameters)[:3] == ["name", "version", "title"]
-        assert "tags" not in inspect.signature(app.tool).parameters
+        assert "version" not in inspect.signature(app.tool).parameters
         assert inspect.getdoc(app.tool) == inspect.getdoc(MRTRServer.tool)
 
 

@@ -93,6 +93,8 @@ ONLY_IMPORTERS = {
             for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
         ),
         "protocol.users",
+        "flow.context",
+        "flow.hooks",
         *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         "server",

@@ -11,6 +11,7 @@ from starlette.types import Receive, Send
 from ..callbacks.callback_service import Callbacks
 from ..concurrency.loop_watch import watch_loop
 from ..concurrency.threads import Threads
+from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
 from ..logs.text import plain
@@ -69,6 +70,7 @@ class Lifecycle:
         self._observe = observe
         self._lame_duck = lame_duck
         self._told_draining = False
+        self._runs = 0
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
 
@@ -101,6 +103,28 @@ class Lifecycle:
             forget_sigterm(self._admission)
             self.hears_sigterm = False
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the server has been started, and has not ended."""
+        return self._runs > 0
+
+    @asynccontextmanager
+    async def embed(self, *, run_tasks: bool) -> AsyncIterator[None]:
+        """Run the server within another application, for as long as the block lasts; see `run`.
+
+        Raises:
+            SetupError: the server can't start.
+        """
+        if refusal := self._shared.refusal or await self._shared.check():
+            raise SetupError(refusal)
+        self.hear_sigterm()
+        try:
+            async with self.run(run_tasks=run_tasks):
+                yield
+        finally:
+            forget_sigterm(self._admission)
+            self.hears_sigterm = False
+
     @asynccontextmanager
     async def run(self, *, run_tasks: bool) -> AsyncIterator[None]:
         """Run the server for as long as the block lasts: enter `lifespan=`, run tasks, and at the end drain.
@@ -109,6 +133,7 @@ class Lifecycle:
             run_tasks: whether this process runs tasks.
         """
         shutdown = self._admission.shutdown
+        self._runs += 1
         self._admission.reopen()
         self._told_draining = False
         try:
@@ -132,6 +157,7 @@ class Lifecycle:
             await shutdown.in_time(self._shared.watched.close(), f"{self._name}: the store")
             await shutdown.in_time(self._rates.close(), f"{self._name}: the storage of the rate limits")
         finally:
+            self._runs -= 1
             if busy := self._threads.busy:
                 logger.warning("%s: %d plain functions still run, and end with the process", self._name, busy)
             self._threads.close()

@@ -43,7 +43,7 @@ async def serve_stdio(
     """Serve a client at the other end of two streams, from the startup of the server to its end; see `run_stdio`."""
     if refusal := parts.shared.refusal or await parts.shared.check():
         raise SetupError(refusal)
-    async with parts.lifecycle.run(run_tasks=parts.settings.run_tasks and bool(parts.registry.tasks)):
+    async with parts.lifecycle.run(run_tasks=parts.settings.run_tasks and parts.registry.has_tasks):
         server = parts.stdio()
         with _on_signals(parts.admission.shutdown, server.end):
             await server.serve(streams, user, scopes)

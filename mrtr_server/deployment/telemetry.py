@@ -26,6 +26,17 @@ from .settings import Settings
 logger = logging.getLogger("mrtr_server")
 
 
+class _Names:
+    """The names, or URIs, in a list of what is offered, as it is at each moment."""
+
+    def __init__(self, registry: Registry, listing: str) -> None:
+        self._registry = registry
+        self._listing = listing
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._registry.records(self._listing)
+
+
 class ServerTelemetry:
     """Lets a server be observed: the one place where what runs calls is told so.
 
@@ -78,7 +89,7 @@ class ServerTelemetry:
         registry = self._registry
         self._calls = calls = ObservedCalls(
             self._tally,
-            Offered(registry.tools, registry.prompts, registry.resources),
+            Offered(_Names(registry, "tools"), _Names(registry, "prompts"), _Names(registry, "resources")),
             lambda principal: self._quotas.of(principal).caller,
             spans,
             meters,

@@ -1,6 +1,6 @@
 """The parts of a server, each given what it needs of the others."""
 
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -18,6 +18,9 @@ from ..crypto.purposes import OUTCOME
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
+from ..flow.handler import Handler
+from ..flow.home import Home, identity
+from ..flow.lifespans import Lifespans
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..flow.states import States
@@ -31,6 +34,7 @@ from ..methods.completion import Completions
 from ..methods.discovery import Discoverer
 from ..methods.dispatcher import Dispatcher
 from ..methods.failures import ErrorReporter
+from ..methods.hooked_calls import HookedCalls
 from ..methods.lists import Lists
 from ..methods.prompts import Prompts
 from ..methods.resources import Resources
@@ -40,10 +44,10 @@ from ..methods.subscriptions import Subscriptions
 from ..methods.tasks import TaskRequests
 from ..methods.tools import Tools
 from ..protocol.content import icon_entries
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
 from ..rates.rate_limiter import RateLimiter
-from ..registration.registry import Registry
+from ..registration.registry import Opening, Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from ..tally import Tally
@@ -101,6 +105,11 @@ class ServerParts:
         if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
             self.rates.turn_on()
         self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
+        home = registry.home
+        self.lifespans = Lifespans()
+        own = [] if settings.lifespan is None else [Opening(home, settings.lifespan, server)]
+        for opening in (*own, *registry.lifespans):
+            self.lifespans.add(opening.home, partial(_enter, opening, home))
         base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
         self.callbacks = Callbacks(
             registry.callbacks,
@@ -130,7 +139,9 @@ class ServerParts:
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )
-        flows = RoundService(states, self.redeemer, self.threads, limits, self.admission, self.callbacks, self.rates)
+        flows = RoundService(
+            states, self.redeemer, self.threads, limits, self.admission, self.callbacks, self.rates, self.lifespans
+        )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
         records = TaskRecords(
             self.shared.watched, ring, self.fanout, limits, audience=audience, clock=clock, tally=self.tally
@@ -172,6 +183,11 @@ class ServerParts:
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
             self.rates,
         )
+        self._hooked: HookedCalls | None = None
+        self._hook = partial(HookedCalls, registry, self.lifespans, self.threads, errors)
+        self._dispatcher, self._background = dispatcher, background
+        if self.lifespans.known or any(each.has_hooks for each in registry.homes()):
+            self.call_hooks()
         self.telemetry = ServerTelemetry(
             settings, self.tally, registry, quotas, self.admission, self.shared.watched, dispatcher, background
         )
@@ -239,7 +255,7 @@ class ServerParts:
         )
         self.lifecycle = Lifecycle(
             settings.name,
-            partial(settings.lifespan or nullcontext, server),
+            self.lifespans.run,
             self.shared,
             self.threads,
             self.admission,
@@ -250,6 +266,40 @@ class ServerParts:
             observe=self.observe,
             lame_duck=settings.lame_duck,
         )
+        registry.serving.add(self)
+
+    # What happens in the registry; see `Serving`
+
+    def tell(self, change: Change) -> None:
+        """Notify clients of a change, if the server runs."""
+        if self.lifecycle.hears_sigterm or self.lifecycle.is_running:
+            self.fanout.publish(change)
+
+    def take(self, handler: Handler, rate: object) -> None:
+        """Prepare to serve a handler. Raises `SetupError` if the server can't."""
+        if handler.task is not None:
+            self.shared.runs_tasks(handler.name, run_tasks=self.settings.run_tasks)
+        if handler.single_use or handler.declares_confirmation:
+            # One that `confirm=` made single-use has no need of a shared store.
+            self.shared.require_shared_store(handler.name, needed=handler.single_use and not handler.confirms)
+        if rate is not None:
+            self.rates.turn_on()
+
+    def enter(self, opening: Opening) -> None:
+        """Enter the `lifespan=` of an application that is included, at the next start or before the next call."""
+        self.lifespans.add(opening.home, partial(_enter, opening, self.registry.home))
+        self.call_hooks()
+
+    def leave(self, home: Home) -> None:
+        """Enter the `lifespan=` of an application anew, before the next call: a test has overridden it."""
+        self.lifespans.forget(home)
+
+    def call_hooks(self) -> None:
+        """Let calls pass hooks from now on, and what is to be entered before the first one."""
+        if self._hooked is None:
+            self._hooked = self._hook()
+            self._dispatcher.observe(self._hooked.serve)
+            self._background.surround(self._hooked.serve_task)
 
     def _shutdown_seconds(self) -> float:
         lame_duck = self.settings.lame_duck
@@ -269,6 +319,14 @@ class ServerParts:
         if self.shared.refusal:
             return "not set up"
         return "draining" if self.admission.draining else ""
+
+
+def _enter(opening: Opening, home: Home) -> AbstractAsyncContextManager[Any]:
+    """Make the context manager of a `lifespan=`, or of what a test has put into its place here or there."""
+    key = identity(opening.home.lifespan or opening.lifespan)
+    override = home.overrides.get(key) or opening.home.overrides.get(key)
+    made: AbstractAsyncContextManager[Any] = (override or opening.lifespan)(opening.server)
+    return made
 
 
 def _implementation(settings: Settings[Any]) -> JSON:

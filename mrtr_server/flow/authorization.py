@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from typing import Any
@@ -31,6 +31,8 @@ class Hook:
         is_async: whether the function runs on the loop; otherwise in a thread.
         scopes: what a caller needs to use it. A caller who lacks some sees it, and is told which.
         visible: what a caller needs to see it. For one who lacks some it does not exist.
+        local: returns the name or URI by which its application knows it; None where that is the same.
+        outer: the hooks of the servers that were included on the way, which are asked before; the outermost first.
     """
 
     function: Callable[..., Any] | None
@@ -38,6 +40,8 @@ class Hook:
     is_async: bool = False
     scopes: tuple[str, ...] = ()
     visible: frozenset[str] = frozenset()
+    local: Callable[[str], str] | None = None
+    outer: "tuple[Hook, ...]" = ()
 
 
 Asked = tuple[Hook | None, str]
@@ -64,6 +68,8 @@ def compile_hook(
     Raises:
         SetupError: the first is not a function of (caller, name), or another is not a list of scopes.
     """
+    if callable(visible):
+        raise SetupError(f"{where}: visible= takes scopes; a function that decides who sees it is authorize=")
     needed = check_scopes(f"{where}: scopes", scopes)
     shown = frozenset(check_scopes(f"{where}: visible", visible))
     where = f"{where}: authorize="
@@ -85,6 +91,34 @@ def compile_hook(
         except TypeError:
             raise SetupError(f"{where} is called with two values, (caller, name), but takes {signature}") from None
     return Hook(authorize, where, inspect.iscoroutinefunction(called), needed, shown)
+
+
+def hook_within(
+    hook: Hook | None, name: str, server: Hook | None, scopes: tuple[str, ...], within: Callable[[str], str]
+) -> Hook | None:
+    """Return the hook of something whose server is included in another.
+
+    Args:
+        hook: its own; None for none.
+        name: what it is for, in errors.
+        server: that of the server which is included; None for none.
+        scopes: what that server needs of all callers.
+        within: returns the name or URI that the included server knows it by.
+    """
+    if hook is None and server is None and not scopes:
+        return None
+    hook = hook or Hook(None, f"{name}: authorize=")
+    outer = [] if server is None else [server]
+    return replace(
+        hook,
+        scopes=tuple(dict.fromkeys((*scopes, *hook.scopes))),
+        local=_after(within, hook.local),
+        outer=tuple(replace(each, local=_after(within, each.local)) for each in (*outer, *hook.outer)),
+    )
+
+
+def _after(first: Callable[[str], str], second: Callable[[str], str] | None) -> Callable[[str], str]:
+    return first if second is None else lambda name: second(first(name))
 
 
 class Authorizer:
@@ -112,7 +146,7 @@ class Authorizer:
         """Check whether anybody need be asked for what has this hook."""
         return hook is not None or self.guards_all
 
-    async def require(self, caller: Caller, method: str, kind: str, asked: Asked) -> None:
+    async def require(self, caller: Caller, method: str, kind: str, asked: Asked, *, has_begun: bool = False) -> None:
         """Check that a caller may use something.
 
         Args:
@@ -120,6 +154,7 @@ class Authorizer:
             method: what for, for the log.
             kind: what it is, as for `UnknownTarget`.
             asked: its hook and its name.
+            has_begun: as for `UnknownTarget`: nobody may tell from it whether something is there.
 
         Raises:
             UnknownTarget: no, as if it were not there.
@@ -130,7 +165,7 @@ class Authorizer:
             raise verdict
         if verdict is not True:
             self._refusals.note("%s %.200r: refused by authorize=", method, asked[1])
-            raise UnknownTarget(kind, asked[1])
+            raise UnknownTarget(kind, asked[1], has_begun=has_begun)
 
     async def allowed(
         self, caller: Caller, method: str, asked: Sequence[Asked], *, challenges: bool = False
@@ -181,7 +216,9 @@ class Authorizer:
     async def _verdicts(self, caller: Caller, asked: Sequence[Asked]) -> list[Verdict]:
         verdicts: list[Verdict] = [hook is None or hook.visible <= caller.scopes for hook, _ in asked]
         of_server = [(self._of_server, name) for _, name in asked]
-        for each in (of_server, asked):
+        depth = max((len(hook.outer) for hook, _ in asked if hook is not None), default=0)
+        between = [[(_outer(hook, level), name) for hook, name in asked] for level in range(depth)]
+        for each in (of_server, *between, asked):
             pairs = [
                 (index, hook, name)
                 for index, (hook, name) in enumerate(each)
@@ -194,7 +231,11 @@ class Authorizer:
         return [_with_scopes(caller, hook, verdict) for (hook, _), verdict in zip(asked, verdicts, strict=True)]
 
     async def _ask(self, caller: Caller, pairs: Sequence[tuple[Hook, str]]) -> list[Verdict]:
-        calls = [partial(hook.function, caller, name) for hook, name in pairs if hook.function is not None]
+        calls = [
+            partial(hook.function, caller, name if hook.local is None else hook.local(name))
+            for hook, name in pairs
+            if hook.function is not None
+        ]
         plain = [call for call, (hook, _) in zip(calls, pairs, strict=True) if not hook.is_async]
         returned = iter(await self._threads(partial(_call_all, plain)) if plain else ())  # in one thread, for a list
         answers: list[Verdict] = []
@@ -222,6 +263,10 @@ class _Awaited:
     function: Callable[[], Any]
     name: str
     is_async: bool = True
+
+
+def _outer(hook: Hook | None, level: int) -> Hook | None:
+    return hook.outer[level] if hook is not None and level < len(hook.outer) else None
 
 
 def _with_scopes(caller: Caller, hook: Hook | None, verdict: Verdict) -> Verdict:

@@ -10,9 +10,13 @@ from ..callbacks.callback_service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
+from ..protocol.users import request_of
 from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
 from .url_asks import ElicitUrl
 from .waiting_round import WaitingRound
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -413,6 +417,25 @@ class Context:
         In rounds those of the round's own request, in a task those of the request that created it.
         """
         return self._round.call.scopes
+
+    @property
+    def lifespan(self) -> Any:
+        """What `MRTRServer(lifespan=...)` has yielded: that of the application which registered the handler.
+
+        `Annotated[Resources, Depends(lifespan)]`, with the function itself, fills a parameter with the same.
+        """
+        return self._round.lifespan()
+
+    @property
+    def request(self) -> "Request | None":
+        """The HTTP request of this round, as Starlette's `Request`; None over stdio, and in a task.
+
+        Its body has been read: use its `headers`, `url`, `client`, `cookies`, `path_params`, `state` and `app`. Each
+        round of a flow may come in a request of its own, to another replica, and a client of the handshake era answers
+        in another request than the one that is open. So what a flow is to keep does not belong into it.
+        """
+        scope = getattr(self._outlet, "scope", None)
+        return None if scope is None else request_of(scope)
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..schema.arguments import Stored
 from .asks import Confirm
+from .home import Home
 from .resolver import Asked, Declared
 
 
@@ -50,6 +51,8 @@ class Handler:
         task: how its calls become tasks; None if they never do.
         timeout: how long it may run in each round, in seconds; None for as long as it takes.
         write: writes its result while its dependencies are still there; None if that can wait.
+        homes: the applications that it belongs to: that which serves it, and, if that includes the one which registered
+            it, down to that one.
     """
 
     function: Callable[..., Any]
@@ -67,6 +70,7 @@ class Handler:
     task: TaskTerms | None = None
     timeout: float | None = None
     write: Callable[[Any], Any] | None = None
+    homes: tuple[Home, ...] = ()
     is_pure: bool = field(init=False)
     """Whether it takes its arguments, `Inputs` and `State` alone, so calling it is enough."""
     is_simple: bool = field(init=False)

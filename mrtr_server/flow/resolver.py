@@ -63,7 +63,18 @@ class Dependency:
     name: str = ""
 
 
-Node = Asked | Dependency
+@dataclass(slots=True, eq=False)
+class Lasting:
+    """What the `lifespan=` of the handler's application has yielded.
+
+    Args:
+        needs: nothing.
+    """
+
+    needs: tuple["Node", ...] = ()
+
+
+Node = Asked | Dependency | Lasting
 Sources = Mapping[str, str | Node]
 """Where parameters come from, by name: an argument of the call, or a node."""
 
@@ -80,6 +91,7 @@ class Declared:
         rest: names the parameter that takes all arguments together, if one of the nodes wants them.
         keys: the keys of the asks.
         confirms: whether one of the asks is that of `confirm=`.
+        compile_again: compiles it anew, with other functions in the place of some; see `Home.overrides`.
     """
 
     nodes: tuple[Node, ...]
@@ -88,6 +100,7 @@ class Declared:
     rest: str | None
     keys: frozenset[str]
     confirms: bool
+    compile_again: "Callable[[Mapping[Any, Callable[..., Any]]], Declared | None]"
     may_park: bool = field(init=False)
     """Whether one of the dependencies may ask or run steps."""
     has_teardown: bool = field(init=False)
@@ -125,7 +138,9 @@ class Declared:
         resolution = _Resolution(values, round_, outlet, threads, teardown)
         is_open = False
         for node in self.nodes:
-            if isinstance(node, Dependency):
+            if isinstance(node, Lasting):
+                values[node] = round_.lifespan()
+            elif isinstance(node, Dependency):
                 if is_open or round_.ending:
                     return None
                 await resolution.run(node)

@@ -29,7 +29,8 @@ from .endings import (
 )
 from .handler import Handler
 from .inputs import InputRequired
-from .journal import Journal
+from .journal import UNSET, Journal
+from .lifespans import Lifespans
 from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
@@ -58,6 +59,7 @@ class RoundService:
         admission: says what runs here and now.
         callbacks: knows what pages have reported.
         rates: counts rounds, where calls have a rate.
+        lifespans: know what `lifespan=` has yielded; None if there can be none.
     """
 
     def __init__(
@@ -69,8 +71,10 @@ class RoundService:
         admission: Admission,
         callbacks: Callbacks,
         rates: RateLimiter,
+        lifespans: Lifespans | None = None,
     ) -> None:
         self._states = states
+        self._lifespans = lifespans
         self._redeemer = redeemer
         self._threads = threads
         self._limits = limits
@@ -249,6 +253,8 @@ class RoundService:
             should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,
         )
+        if self._lifespans is not None and self._lifespans.known:
+            waiting.opened = self._lifespans.here.get(handler.homes[-1], UNSET)
         return run(handler, arguments, waiting, outlet, self._threads)
 
     def _why_yield(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> YieldReason | None:
@@ -360,6 +366,8 @@ class RoundService:
                 should_yield=should_yield,
                 task=task,
             )
+            if self._lifespans is not None and self._lifespans.known:
+                waiting.opened = self._lifespans.here.get(handler.homes[-1], UNSET)
             end = await run(handler, arguments, waiting, outlet, self._threads)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
             journal.hand_over(self._limits)

@@ -25,7 +25,7 @@ from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .background import Background
 from .endings import RoundEnd, Yielded, YieldReason
-from .journal import Journal
+from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Claim, Round
 from .steps import Planned, Steps, current_step
 
@@ -96,6 +96,8 @@ class WaitingRound(Round):
     """Why the handler runs no longer; None while it does."""
     in_teardown = False
     """Whether the dependencies of the handler are being left: that is waited for."""
+    opened: Any = UNSET
+    """What the `lifespan=` of the handler's application has yielded."""
 
     def __init__(
         self,
@@ -157,6 +159,14 @@ class WaitingRound(Round):
         """Note that the handler is over, and its dependencies are being left: that is waited for."""
         self.in_teardown = True
         self.wake()
+
+    def lifespan(self) -> Any:
+        """Return what the `lifespan=` of the handler's application has yielded."""
+        if self.opened is UNSET:
+            raise self.fail(
+                FlowError(f"{self.name!r} needs what lifespan= yields, and its MRTRServer has no lifespan=")
+            )
+        return self.opened
 
     def check_awaited(self) -> None:
         """End the flow if the handler returned without having awaited all that it called."""

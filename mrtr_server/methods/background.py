@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import assert_never
 
 from ..errors import ArgumentsMisfit, InvalidParams, UnknownTarget
@@ -23,8 +24,14 @@ from .failures import ErrorReporter, problems, refused, tool_failure
 logger = logging.getLogger("mrtr_server")
 
 
-Observe = Callable[[Call, Journal, TaskRow, Callable[[], Awaitable[TaskEnd]]], Awaitable[TaskEnd]]
+Work = Callable[[], Awaitable[TaskEnd]]
+"""Runs a round of a task."""
+
+Observe = Callable[[Call, Journal, TaskRow, Work], Awaitable[TaskEnd]]
 """Runs a round of a task that is observed: the request, the flow, the task, and what runs the round."""
+
+Surround = Callable[[Call, Journal, Work], Awaitable[TaskEnd]]
+"""Runs a round of a task between hooks: the request, the flow, and what runs the round."""
 
 
 class BackgroundTools:
@@ -43,6 +50,7 @@ class BackgroundTools:
         self._errors = errors
         self._authorizer = authorizer
         self._serve: Observe | None = None
+        self._surround: Surround | None = None
 
     def observe(self, serve: "Observe") -> None:
         """Let every round be observed from now on.
@@ -51,6 +59,14 @@ class BackgroundTools:
             serve: runs a round.
         """
         self._serve = serve
+
+    def surround(self, serve: "Surround") -> None:
+        """Let every round pass hooks from now on.
+
+        Args:
+            serve: runs a round between them.
+        """
+        self._surround = serve
 
     @property
     def terms(self) -> Mapping[str, TaskTerms]:
@@ -64,9 +80,10 @@ class BackgroundTools:
 
     async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
         """Run a round of a task; see `TaskTools.run`."""
-        if self._serve is None:
-            return await self._run(call, journal, run, should_yield)
-        return await self._serve(call, journal, run.row, lambda: self._run(call, journal, run, should_yield))
+        work: Work = partial(self._run, call, journal, run, should_yield)
+        if self._surround is not None:
+            work = partial(self._surround, call, journal, work)
+        return await (work() if self._serve is None else self._serve(call, journal, run.row, work))
 
     async def _run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
         tool = self._registry.tools.get(call.target)

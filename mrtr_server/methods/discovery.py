@@ -38,17 +38,17 @@ class Discoverer:
 
     def takes_tasks(self) -> bool:
         """Return whether calls may become tasks, now or later."""
-        return bool(self._registry.tasks) or "tasks" in self._registers_later
+        return self._registry.has_tasks or "tasks" in self._registers_later
 
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `server/discover` (Discovery, Server Capabilities)."""
         registry, later = self._registry, self._registers_later
         capabilities: JSON = {}
-        if registry.tools or "tools" in later:
+        if registry.has_any("tools") or "tools" in later:
             capabilities["tools"] = {"listChanged": True}
-        if registry.prompts or "prompts" in later:
+        if registry.has_any("prompts") or "prompts" in later:
             capabilities["prompts"] = {"listChanged": True}
-        if registry.resources or registry.templates or "resources" in later:
+        if registry.has_any("resources", "resourceTemplates") or "resources" in later:
             capabilities["resources"] = {"listChanged": True, "subscribe": True}
         if capabilities:
             capabilities["logging"] = {}

@@ -89,7 +89,7 @@ class ErrorReporter:
             return Unavailable(error.reference)
         what = "%s %.200r failed", call.method, call.target
         if isinstance(error, StoreUnavailable):  # whose message says it all; what led to it may hold values
-            reference = report_failure(*what, why=str(error))
+            reference = report_failure(*what, why=str(error), noted=StoreUnavailable(str(error)))
         else:
             reference = report_failure(*what, why=for_error(error), error=error)
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")

@@ -28,9 +28,11 @@ class Prompts:
         """Serve `prompts/get` (Prompts, Getting a Prompt). Raises `RequestError`."""
         prompt = self._registry.prompts.get(call.target)
         if prompt is None:
-            raise UnknownTarget("prompt", call.target)
+            raise UnknownTarget("prompt", call.target, has_begun=call.state is not None)
         if self._authorizer.guards(prompt.authorize):
-            await self._authorizer.require(call.caller, call.method, "prompt", (prompt.authorize, call.target))
+            await self._authorizer.require(
+                call.caller, call.method, "prompt", (prompt.authorize, call.target), has_begun=call.state is not None
+            )
 
         def complete(result: Any) -> Complete:
             return Complete(prompt_body(result, prompt.description))

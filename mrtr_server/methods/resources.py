@@ -28,10 +28,16 @@ class Resources:
         """Serve `resources/read` (Resources, Reading Resources). Raises `RequestError`."""
         found = self._registry.find_resource(call.target)
         if found is None:
-            raise UnknownTarget("resource", call.target)
+            raise UnknownTarget("resource", call.target, has_begun=call.state is not None)
         resource, values = found
         if self._authorizer.guards(resource.authorize):
-            await self._authorizer.require(call.caller, call.method, "resource", (resource.authorize, call.target))
+            await self._authorizer.require(
+                call.caller,
+                call.method,
+                "resource",
+                (resource.authorize, call.target),
+                has_begun=call.state is not None,
+            )
 
         def complete(result: Any) -> Complete:
             body = resource_body(result, call.target, resource.mime_type)

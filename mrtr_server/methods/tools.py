@@ -69,7 +69,7 @@ class Tools:
         if tool is None:
             if call.state is not None:
                 self._errors.note_gone(call.target)
-            raise UnknownTarget("tool", call.target)
+            raise UnknownTarget("tool", call.target, has_begun=call.state is not None)
         is_counted = self._rates.is_on and call.state is None
         if is_counted or tool.authorize is not None or self._authorizer.guards_all:
             return self._call_if_admitted(tool, call, outlet)
@@ -78,7 +78,9 @@ class Tools:
     async def _call_if_admitted(self, tool: Tool, call: Call, outlet: Outlet) -> Outcome:
         """Call a tool that the caller may call, unless its rate is used up."""
         if self._authorizer.guards(tool.authorize):
-            await self._authorizer.require(call.caller, call.method, "tool", (tool.authorize, call.target))
+            await self._authorizer.require(
+                call.caller, call.method, "tool", (tool.authorize, call.target), has_begun=call.state is not None
+            )
         if self._rates.is_on and call.state is None:
             await self._rates.admit_to_tool(call, tool.rate)
         return await self._call_now(tool, call, outlet)

@@ -3,9 +3,20 @@
 from typing import Any
 
 from starlette.authentication import BaseUser
+from starlette.requests import Request
+from starlette.types import Scope
 
 from ..errors import SetupError
 from .callers import NO_SCOPES, Principal
+
+
+def request_of(scope: Scope) -> Request:
+    """Return the HTTP request of a scope, without its body, which has been read.
+
+    Args:
+        scope: of the ASGI application.
+    """
+    return Request(scope)
 
 
 def principal_of(user: Any) -> Principal | None:

@@ -9,6 +9,7 @@ from typing import Any
 from ..concurrency.threads import Threads
 from ..errors import SetupError
 from ..flow.handler import Handler
+from ..flow.home import Home
 from .handlers import compile_handler
 from .signatures import names_around_decorator
 
@@ -33,16 +34,19 @@ class Completer:
         return await threads(partial(self.handler.function, *given))
 
 
-def build_completer(function: Callable[..., Any]) -> Completer:
+def build_completer(function: Callable[..., Any], home: Home) -> Completer:
     """Compile a completion.
 
     Args:
         function: what was decorated.
+        home: the application that registers it.
 
     Raises:
         SetupError: it can't take what it is given; the message says why.
     """
-    handler = compile_handler(function, getattr(function, "__name__", "completion"), names_around_decorator())
+    handler = compile_handler(
+        function, getattr(function, "__name__", "completion"), names_around_decorator(), home=home
+    )
     if handler.own_parameters or len(handler.parameters) not in (1, 2):
         raise SetupError(
             f"{handler.name}: a completion takes (value), or (value, arguments) with the arguments that are known "

@@ -2,20 +2,25 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import Parameter, iscoroutinefunction
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from ..errors import SetupError
 from ..flow.asks import Ask, Confirm, Text
+from ..flow.home import Home, identity
 from ..flow.journal import UNSET
-from ..flow.resolver import Asked, Declared, Dependency, Node, Sources
-from .declarations import Declaration, Depends, as_written, read_declaration
+from ..flow.resolver import Asked, Declared, Dependency, Lasting, Node, Sources
+from .declarations import Declaration, as_written, read_declaration
 from .declared_asks import bind_ask, refuse_braces, text_parameters
 from .foreign import refuse_foreign_types
 from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
+
+_NONE: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
 
 
 def compile_declared(
@@ -24,6 +29,8 @@ def compile_declared(
     arguments: Mapping[str, Parameter],
     namespace: Mapping[str, Any],
     confirm: Text | None,
+    home: Home | None = None,
+    overrides: Mapping[Any, Callable[..., Any]] = _NONE,
 ) -> Declared | None:
     """Compile what a handler declares.
 
@@ -33,6 +40,8 @@ def compile_declared(
         arguments: the parameters that the client fills.
         namespace: the local names where it was defined, for annotations that are strings.
         confirm: what the person must have agreed to before the function runs; None for nothing.
+        home: the application that registers it, whose `lifespan=` may be a dependency.
+        overrides: what takes the place of a dependency, by the identity of its function.
 
     Returns:
         What fills them; None if there is nothing to fill.
@@ -42,7 +51,7 @@ def compile_declared(
     """
     if not declarations and confirm is None:
         return None
-    plan = _Plan(handler, _Scope({**dict.fromkeys(arguments), **declarations}), namespace)
+    plan = _Plan(handler, _Scope({**dict.fromkeys(arguments), **declarations}), namespace, home, overrides)
     parameters = {name: plan.node(declaration, plan.scope) for name, declaration in declarations.items()}
     confirmation = None
     if confirm is not None:
@@ -57,7 +66,8 @@ def compile_declared(
     defaults = {name: arguments[name].default for name in plan.wanted if _has_default(arguments[name])}
     rest = next((name for name in plan.wanted if arguments[name].kind is Parameter.VAR_KEYWORD), None)
     keys = frozenset(asked.key for asked in asks)
-    return Declared(tuple(plan.nodes), parameters, defaults, rest, keys, confirmation is not None)
+    again = partial(compile_declared, handler, declarations, arguments, namespace, confirm, home)
+    return Declared(tuple(plan.nodes), parameters, defaults, rest, keys, confirmation is not None, again)
 
 
 @dataclass(slots=True)
@@ -83,6 +93,8 @@ class _Plan:
     handler: str
     scope: _Scope
     namespace: Mapping[str, Any]
+    home: Home | None
+    overrides: Mapping[Any, Callable[..., Any]]
     nodes: list[Node] = field(default_factory=list)
     wanted: set[str] = field(default_factory=set)
     default_keys: dict[Node, str] = field(default_factory=dict)
@@ -92,7 +104,7 @@ class _Plan:
     def node(self, declaration: Declaration, scope: _Scope) -> Node:
         """Return the node of a declaration. Raises `SetupError` where one needs itself."""
         mark = declaration.mark
-        this: Any = declaration if isinstance(mark, Ask) else _identity(mark.function)
+        this: Any = declaration if isinstance(mark, Ask) else identity(mark.function)
         label = declaration.name if isinstance(mark, Ask) else f"{declaration.name} ({as_written(mark.function)})"
         if this in self._made:
             return self._made[this]
@@ -101,7 +113,13 @@ class _Plan:
             circle = [label for _, label in self._path[open_.index(this) :]]
             raise SetupError(f"{declaration.where} depends on itself: {' -> '.join([*circle, circle[0]])}")
         self._path.append((this, label))
-        made = self._ask(declaration, mark, scope) if isinstance(mark, Ask) else self._dependency(declaration, mark)
+        made: Node
+        if isinstance(mark, Ask):
+            made = self._ask(declaration, mark, scope)
+        elif self.home is not None and mark.function == self.home.lifespan:
+            made = Lasting()
+        else:
+            made = self._dependency(declaration, mark.function, self.overrides.get(this, mark.function))
         self._path.pop()
         self._made[this] = made
         if made not in self.nodes:
@@ -133,9 +151,9 @@ class _Plan:
         self._made[this] = node
         return node
 
-    def _dependency(self, declaration: Declaration, mark: Depends) -> Node:
-        where = f"{declaration.where}: {as_written(mark.function)}()"
-        signature = read_signature(mark.function, where, self.namespace, may_yield=True)
+    def _dependency(self, declaration: Declaration, named: Callable[..., Any], function: Callable[..., Any]) -> Node:
+        where = f"{declaration.where}: {as_written(function)}()"
+        signature = read_signature(function, where, self.namespace, may_yield=True)
         context: str | None = None
         own: dict[str, Declaration] = {}
         plain: dict[str, Parameter] = {}
@@ -168,8 +186,9 @@ class _Plan:
             elif name in plain:
                 sources |= self._sources(where, {name: plain[name]}, self.scope)
         needs = _nodes_of(sources.values())
-        node = Dependency(mark.function, signature.is_async, signature.yields, context, sources, needs)
-        node.name = _free(f"Depends({as_written(mark.function)})", {getattr(other, "name", "") for other in self.nodes})
+        node = Dependency(function, signature.is_async, signature.yields, context, sources, needs)
+        # Named after what it takes the place of, so that its steps are the same.
+        node.name = _free(f"Depends({as_written(named)})", {getattr(other, "name", "") for other in self.nodes})
         return node
 
     def _sources(self, where: str, parameters: Mapping[str, Parameter], scope: _Scope) -> Sources:
@@ -223,11 +242,3 @@ def _nodes_of(sources: Any) -> tuple[Node, ...]:
 def _has_default(parameter: Parameter) -> bool:
     # Those of a FieldInfo are filled in when the arguments are validated.
     return parameter.default is not Parameter.empty and not isinstance(parameter.default, FieldInfo)
-
-
-def _identity(function: Callable[..., Any]) -> Any:
-    try:
-        hash(function)
-    except TypeError:
-        return id(function)
-    return function

@@ -23,7 +23,7 @@ _FRAMEWORKS = {
 
 _DEPENDS = "Annotated[..., Depends(...)] with Depends of mrtr_server"
 _FIELD = "Annotated[..., Field(...)] with Field of pydantic, or the type alone"
-_REQUEST = "ctx: Context, and read ctx.headers, ctx.principal or ctx.user"
+_REQUEST = "ctx: Context, and read ctx.request, ctx.principal or ctx.user"
 
 _MARKS = {
     "Depends": _DEPENDS,

@@ -9,6 +9,7 @@ from typing import Any, Union, get_args
 from ..errors import SetupError
 from ..flow.asks import Text
 from ..flow.handler import Handler
+from ..flow.home import Home
 from ..flow.idempotency import IdempotencyKey
 from ..flow.inputs import InputRequired
 from ..schema.annotations import union_members
@@ -26,6 +27,7 @@ def compile_handler(
     answer_within: float | None = None,
     confirm: Text | None = None,
     single_use: bool = False,
+    home: Home | None = None,
 ) -> Handler:
     """Read a function's signature.
 
@@ -36,6 +38,7 @@ def compile_handler(
         answer_within: how long an answer may take, in seconds; None for the server's own limit.
         single_use: whether each of its states is redeemed once.
         confirm: what the person must have agreed to before the function runs; None for nothing.
+        home: the application that registers it.
 
     Raises:
         SetupError: an annotation can't be resolved, one of our own parameters is there twice, or what is declared
@@ -82,8 +85,9 @@ def compile_handler(
         parameters=parameters,
         returns=_without_asks(signature.returns),
         answer_within=answer_within,
-        declared=compile_declared(name, declarations, parameters, namespace, confirm),
+        declared=compile_declared(name, declarations, parameters, namespace, confirm, home),
         single_use=single_use,
+        homes=() if home is None else (home,),
     )
 
 

@@ -48,7 +48,7 @@ def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: A
         "title": options.title,
         "description": description_of(function, options),
         "icons": icon_entries(options.icons),
-        "_meta": dict(options.meta) if options.meta else None,
+        "_meta": {**(options.meta or {}), **({"tags": sorted(set(options.tags))} if options.tags else {})} or None,
         **fields,
     }
     return {name: value for name, value in all_fields.items() if value is not None}

@@ -1,6 +1,6 @@
 """The options of the decorators; `MRTRServer` documents them where they are given."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ class ListedOptions:
     description: str | None = None
     icons: Icons = ()
     meta: Mapping[str, Any] | None = None
+    tags: Collection[str] = ()
     answer_within: float | None = None
     authorize: Authorize | None = None
     scopes: Sequence[str] = ()
@@ -33,6 +34,11 @@ class ListedOptions:
     def __post_init__(self) -> None:
         check_types(self, LISTED)
         check_seconds(answer_within=self.answer_within)
+        tags: Any = self.tags
+        if isinstance(tags, str) or not all(isinstance(tag, str) and tag for tag in tags):
+            raise SetupError('tags= takes a list of texts, such as ["billing"]')
+        if self.tags and "tags" in (self.meta or ()):
+            raise SetupError("tags= are listed as `tags` of `_meta`, which meta= has, too; keep one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler
+from ..flow.home import Home
 from ..protocol.messages import JSON
 from ..schema.arguments import Arguments, SignatureArguments
 from ..schema.unknown_arguments import ArgumentNames
@@ -19,7 +20,7 @@ from .signatures import names_around_decorator
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt, ready to be got and listed; `names` and `authorize` are as for a `Tool`."""
+    """A prompt, ready to be got and listed; `names`, `authorize` and `tags` are as for a `Tool`."""
 
     handler: Handler
     arguments: Arguments
@@ -27,21 +28,25 @@ class Prompt:
     entry: JSON
     names: ArgumentNames | None = None
     authorize: Hook | None = None
+    tags: frozenset[str] = frozenset()
 
 
-def build_prompt(function: Callable[..., Any], options: PromptOptions, *, ignores_unknown: bool = False) -> Prompt:
+def build_prompt(
+    function: Callable[..., Any], options: PromptOptions, home: Home, *, ignores_unknown: bool = False
+) -> Prompt:
     """Compile a prompt.
 
     Args:
         function: what was decorated.
         options: of its decorator.
+        home: the application that registers it.
         ignores_unknown: whether arguments that it does not take are dropped; otherwise a request with some is refused.
 
     Raises:
         SetupError: it can't be served; the message says why.
     """
     name = name_of(function, options)
-    handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within)
+    handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within, home=home)
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
     refuse_foreign_types(name, handler.parameters.values())
     arguments = SignatureArguments(name, handler.parameters, handler.own_parameters)
@@ -55,4 +60,6 @@ def build_prompt(function: Callable[..., Any], options: PromptOptions, *, ignore
         listed.append({k: v for k, v in entry.items() if v is not None} | {"required": argument in required})
     names = None if ignores_unknown else ArgumentNames(arguments, handler.own_parameters)
     entry = list_entry(function, options, arguments=listed or None)
-    return Prompt(handler, arguments, description_of(function, options), entry, names, hook)
+    return Prompt(
+        handler, arguments, description_of(function, options), entry, names, hook, tags=frozenset(options.tags)
+    )

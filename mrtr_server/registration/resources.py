@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler
+from ..flow.home import Home
 from ..protocol.messages import JSON
 from ..schema.arguments import Arguments, SignatureArguments
 from ..schema.uri_templates import UriTemplate
@@ -26,7 +27,7 @@ class Resource:
         template: what its URI is matched against; None for a fixed one.
         ttl: how long a client may keep what was read, in seconds.
         scope: who may share what was kept.
-        authorize: as for a `Tool`.
+        authorize, tags: as for a `Tool`.
     """
 
     handler: Handler
@@ -37,20 +38,22 @@ class Resource:
     scope: Literal["public", "private"]
     entry: JSON
     authorize: Hook | None = None
+    tags: frozenset[str] = frozenset()
 
 
-def build_resource(function: Callable[..., Any], options: ResourceOptions) -> Resource:
+def build_resource(function: Callable[..., Any], options: ResourceOptions, home: Home) -> Resource:
     """Compile a resource, or a template of resources if the URI has variables.
 
     Args:
         function: what was decorated.
         options: of its decorator.
+        home: the application that registers it.
 
     Raises:
         SetupError: it can't be served; the message says why.
     """
     name, uri = name_of(function, options), options.uri
-    handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within)
+    handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within, home=home)
     if ":" not in uri:
         raise SetupError(f"{uri!r} is not a URI: it has no scheme, such as file:")
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
@@ -75,4 +78,14 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions) -> Re
         size=options.size,
         annotations=dict(options.annotations) if options.annotations else None,
     )
-    return Resource(handler, arguments, template, options.mime_type, options.ttl, options.scope, entry, hook)
+    return Resource(
+        handler,
+        arguments,
+        template,
+        options.mime_type,
+        options.ttl,
+        options.scope,
+        entry,
+        hook,
+        tags=frozenset(options.tags),
+    )

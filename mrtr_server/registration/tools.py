@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler, TaskTerms
+from ..flow.home import Home
 from ..protocol.content import ToolAnnotations
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
@@ -36,6 +37,7 @@ class Tool:
         names: the arguments that a new call may have; None where its schema says so, or unknown ones are ignored.
         authorize: says who may call it; None for everyone whom the server lets in.
         rate: how often each caller may call it; None for as often as they like.
+        tags: what it can be disabled by.
     """
 
     handler: Handler
@@ -46,25 +48,26 @@ class Tool:
     names: ArgumentNames | None = None
     authorize: Hook | None = None
     rate: "Rate | None" = None
+    tags: frozenset[str] = frozenset()
 
 
 def build_tool(
-    function: Callable[..., Any], options: ToolOptions, *, ignores_unknown: bool = False, server: str = ""
+    function: Callable[..., Any], options: ToolOptions, home: Home, *, ignores_unknown: bool = False
 ) -> Tool:
     """Compile a tool.
 
     Args:
         function: what was decorated.
         options: of its decorator.
+        home: the application that registers it.
         ignores_unknown: whether arguments that it does not take are dropped; otherwise a call with some is refused.
-        server: the server's name, for the log.
 
     Raises:
         SetupError: it can't be served; the message says why.
     """
     name = name_of(function, options)
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
-    handler = _compile(function, name, options, server)
+    handler = _compile(function, name, options, home)
     refuse_foreign_types(name, handler.parameters.values())
     arguments: Arguments
     names = None
@@ -85,13 +88,26 @@ def build_tool(
                 "rename the parameter"
             )
     output_schema, write = tool_results(name, handler.returns)
-    if handler.has_teardown:  # what a result is made from may be gone afterwards
-        handler, write = replace(handler, write=write), lambda written: written
+    handler, write = write_in_time(handler, write)
     headers = header_parameters(name, arguments.schema)
     entry = list_entry(
         function, options, inputSchema=arguments.schema, outputSchema=output_schema, annotations=_annotations(options)
     )
-    return Tool(handler, arguments, write, headers, entry, names, hook, _rate(name, options))
+    return Tool(
+        handler, arguments, write, headers, entry, names, hook, _rate(name, options), tags=frozenset(options.tags)
+    )
+
+
+def write_in_time(handler: Handler, write: Write) -> tuple[Handler, Write]:
+    """Return a handler and what writes its result after it: nothing, where a teardown takes what that is made from.
+
+    Args:
+        handler: of a tool.
+        write: writes its results.
+    """
+    if handler.has_teardown:
+        return replace(handler, write=write), lambda written: written
+    return replace(handler, write=None), write
 
 
 def _rate(name: str, options: ToolOptions) -> "Rate | None":
@@ -102,7 +118,7 @@ def _rate(name: str, options: ToolOptions) -> "Rate | None":
     return read_rate(f"{name}: rate_limit", options.rate_limit)
 
 
-def _compile(function: Callable[..., Any], name: str, options: ToolOptions, server: str) -> Handler:
+def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home: Home) -> Handler:
     handler = compile_handler(
         function,
         name,
@@ -110,6 +126,7 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, serv
         answer_within=options.answer_within,
         confirm=options.confirm,
         single_use=options.single_use or options.confirm is not None,
+        home=home,
     )
     handler = replace(handler, timeout=options.timeout)
     goes_on = calls_background(handler)
@@ -123,7 +140,7 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, serv
         logger.warning(
             "%s: %r calls ctx.background() but has no tasks, so the call does nothing; give it "
             'task="optional" or "required"',
-            server,
+            home.name,
             name,
         )
     return handler

@@ -169,7 +169,7 @@ class Client(Calls[Reply, list[Reply]]):
     """A client for tests that are plain functions: it returns replies.
 
     As a context manager it starts its applications, with their `lifespan=`, and shuts them down. Otherwise nothing
-    needs to be closed.
+    needs to be closed: `lifespan=` is entered before the first call.
 
     All clients of a thread share one event loop, which runs while one of them waits for a reply. So whatever an
     application has bound to its loop stays valid from test to test. In an `async def` test a loop is running already:

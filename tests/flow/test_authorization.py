@@ -20,6 +20,7 @@ from ..support.direct import Exchange, headers_for, scope_of
 from ..support.models import Login
 from ..support.wire import JSON, TASKS, Listener, Reply, Wire, accept, modern, request
 
+GONE = "Unknown tool: ask; what has begun can't continue, since this tool is not offered any more"
 ALICE, BOB = {"Authorization": "Bearer alice-token"}, {"Authorization": "Bearer bob-token"}
 TOKENS = BearerTokens({"alice-token": "alice", "bob-token": "bob"})
 ABLE: JSON = {"elicitation": {}, **TASKS}
@@ -200,7 +201,7 @@ class TestEachRound:
         state = wire.post(modern("tools/call", {"name": "ask"}), ALICE).state
         retry = {"name": "ask", "requestState": state, "inputResponses": {"login": accept(name="octocat")}}
         allowed.clear()
-        assert wire.post(modern("tools/call", retry), ALICE).error.message == "Unknown tool: ask"
+        assert wire.post(modern("tools/call", retry), ALICE).error.message == GONE
         allowed.add("alice")
         assert wire.post(modern("tools/call", retry), ALICE).text == "octocat"
 
@@ -599,5 +600,5 @@ def test_an_ask_of_a_refused_call_is_never_sent(serve: Serve) -> None:
     assert wire.post(modern("tools/call", {"name": "declared"}), BOB).code == -32602
     state = wire.post(modern("tools/call", {"name": "declared"}), ALICE).state
     retry = {"name": "declared", "requestState": state, "inputResponses": {"login": accept(name="x")}}
-    assert wire.post(modern("tools/call", retry), BOB).error.message == "Unknown tool: declared"
+    assert wire.post(modern("tools/call", retry), BOB).error.message == GONE.replace("ask;", "declared;")
     assert ran == []

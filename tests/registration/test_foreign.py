@@ -181,7 +181,7 @@ class TestTypes:
             (mcp.server.context.ServerRequestContext, "has ServerRequestContext of the official SDK"),
             (OlderContext, "has Context of the official SDK"),
             (FastMCPContext, "has Context of FastMCP"),
-            (starlette.requests.Request, "has Request of Starlette, .*write ctx: Context, and read ctx.headers"),
+            (starlette.requests.Request, "has Request of Starlette, .*write ctx: Context, and read ctx.request"),
             (fastapi.WebSocket, "has WebSocket of Starlette"),
             (fastapi.Response, "has Response of Starlette"),
             (fastapi.BackgroundTasks, r"has BackgroundTasks of FastAPI, .*await ctx.background\(\)"),

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from mrtr_server import Completion, Context, Header, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
 from mrtr_server.concurrency.threads import Threads
+from mrtr_server.flow.home import Home
 from mrtr_server.registration.completions import Completer, build_completer
 from mrtr_server.registration.options import ResourceOptions, ToolOptions
 from mrtr_server.registration.registry import LISTINGS, Registry
@@ -165,7 +166,7 @@ class TestLists:
         assert [entry["name"] for entry in listed(app, "tools/list")] == ["zebra", "apple", "mango"]
 
     def test_there_is_a_list_for_every_listing(self) -> None:
-        registry = Registry()
+        registry = Registry(Home("x"))
         assert [dict(registry.records(listing)) for listing in LISTINGS] == [{}, {}, {}, {}]
 
 
@@ -297,14 +298,14 @@ class TestResources:
             app.resource("weather://{?city}", name="it")(lambda city: None)
 
     def test_fixed_uris_are_found_before_templates_and_those_in_their_order(self) -> None:
-        registry = Registry()
+        registry = Registry(Home("x"))
         functions: dict[str, Callable[..., int]] = {
             "x://{a}/{b}": lambda a, b: 1,
             "x://{+all}": lambda all: 2,
             "x://fixed/it": lambda: 3,
         }
         for uri, function in functions.items():
-            registry.add_resource(build_resource(function, ResourceOptions(uri, name=f"n{len(uri)}")))
+            registry.add_resource(build_resource(function, ResourceOptions(uri, name=f"n{len(uri)}"), Home("x")))
 
         def found(uri: str) -> tuple[int, dict[str, str]] | None:
             match = registry.find_resource(uri)
@@ -318,7 +319,7 @@ class TestResources:
 
 class TestCompletions:
     def completer(self, function: Callable[..., Any]) -> Completer:
-        return build_completer(function)
+        return build_completer(function, Home("x"))
 
     def suggest(self, function: Callable[..., Any], known: dict[str, str]) -> Any:
         threads = Threads(1)
@@ -363,7 +364,7 @@ class TestHeaderParameters:
     def test_a_gateway_s_headers_are_known_by_tool(self) -> None:
         def get_weather(region: Annotated[str, Header("Region")]) -> None: ...
 
-        registry = Registry()
-        registry.add_tool(build_tool(get_weather, ToolOptions()))
+        registry = Registry(Home("x"))
+        registry.add_tool(build_tool(get_weather, ToolOptions(), Home("x")))
         assert [parameter.header for parameter in registry.header_parameters("get_weather")] == ["mcp-param-region"]
         assert registry.header_parameters("unknown") == ()

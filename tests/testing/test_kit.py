@@ -737,8 +737,10 @@ class TestLifespan:
         asyncio.run(story())
         assert events == ["up", "down"]
 
-    def test_without_a_context_there_is_none(self) -> None:
-        assert Client(self.served([])).call("state").text == ""
+    def test_without_a_context_it_is_entered_at_the_first_call(self) -> None:
+        events: list[str] = []
+        assert Client(self.served(events)).call("state").text == "up"
+        assert events == ["up"]
 
     def test_a_startup_that_fails_fails_the_test_and_ends_what_had_started(self) -> None:
         events: list[str] = []

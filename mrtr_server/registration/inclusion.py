@@ -1,0 +1,124 @@
+"""How what one application has registered is called in another that includes it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import SetupError
+from ..flow.authorization import Hook, hook_within
+from ..flow.home import Home
+from ..protocol.messages import Change
+from ..schema.uri_templates import UriTemplate
+from .listed import NAME_CHARACTERS
+from .prompts import Prompt
+from .resources import Resource
+from .tools import Tool
+
+if TYPE_CHECKING:
+    from ..rates.counters import Rate
+
+Listing = Literal["tools", "prompts", "resources", "resourceTemplates"]
+LISTINGS: tuple[Listing, ...] = ("tools", "prompts", "resources", "resourceTemplates")
+
+Record = Tool | Prompt | Resource
+"""What is listed."""
+
+_LONGEST_NAME = 128
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//)?")
+
+
+@dataclass(frozen=True)
+class Inclusion:
+    """How names, URIs and records change on the way into an application that includes another.
+
+    Args:
+        into: the application that includes.
+        prefix: what goes before names, and into URIs; empty for nothing.
+        server: the `authorize=` of the server that is included; None for none.
+        scopes: what its `scopes=` need.
+        rates: its `RateLimits(per_tool=...)`.
+        before: the inclusions that came before this one, the nearest first; of keys alone.
+
+    Raises:
+        SetupError: the prefix can't be part of a name.
+    """
+
+    into: Home
+    prefix: str = ""
+    server: Hook | None = None
+    scopes: tuple[str, ...] = ()
+    rates: "Mapping[str, Rate]" = field(default_factory=dict)
+    before: "tuple[Inclusion, ...]" = ()
+
+    def __post_init__(self) -> None:
+        if not NAME_CHARACTERS.issuperset(self.prefix):
+            raise SetupError(f"prefix={self.prefix!r} can't be part of a name: use A-Z, a-z, 0-9, '_', '-' and '.'")
+
+    def of(self, nearer: "Inclusion") -> "Inclusion":
+        """Return the way through a nearer inclusion first, and then through this one; for keys alone."""
+        return replace(self, before=(nearer, *self.before))
+
+    # Keys
+
+    def name(self, name: str) -> str:
+        """Return what a tool or a prompt is called."""
+        for nearer in self.before:
+            name = nearer.name(name)
+        return f"{self.prefix}_{name}" if self.prefix else name
+
+    def uri(self, uri: str) -> str:
+        """Return the URI, or the template, of a resource: `weather://oslo` is `weather://prefix/oslo`."""
+        for nearer in self.before:
+            uri = nearer.uri(uri)
+        scheme = _SCHEME.match(uri)
+        if not self.prefix or scheme is None:
+            return uri
+        return f"{scheme[0]}{self.prefix}/{uri[scheme.end() :]}"
+
+    def key(self, listing: Listing, key: str) -> str:
+        """Return the name or URI of an entry."""
+        return self.name(key) if listing in ("tools", "prompts") else self.uri(key)
+
+    def completion(self, kind: str, name: str, argument: str) -> tuple[str, str, str]:
+        """Return the key of a completion."""
+        return kind, self.name(name) if kind == "prompt" else self.uri(name), argument
+
+    def change(self, change: Change) -> Change:
+        """Return a change as the clients of the including server hear of it."""
+        return Change("resource", self.uri(change.uri)) if change.kind == "resource" else change
+
+    def _name_within(self, name: str) -> str:
+        return name.removeprefix(f"{self.prefix}_") if self.prefix else name
+
+    def _uri_within(self, uri: str) -> str:
+        scheme = _SCHEME.match(uri)
+        if not self.prefix or scheme is None:
+            return uri
+        return scheme[0] + uri[scheme.end() :].removeprefix(f"{self.prefix}/")
+
+    # Records
+
+    def record(self, listing: Listing, record: Record) -> Record:
+        """Return a record as the including server offers it.
+
+        Raises:
+            SetupError: its name is too long.
+        """
+        within = self._name_within if listing in ("tools", "prompts") else self._uri_within
+        handler = replace(record.handler, homes=(self.into, *record.handler.homes))
+        hook = hook_within(record.authorize, handler.name, self.server, self.scopes, within)
+        if isinstance(record, Resource):
+            at = "uri" if record.template is None else "uriTemplate"
+            uri = self.uri(record.entry[at])
+            template = None if record.template is None else UriTemplate(uri)
+            entry = {**record.entry, at: uri}
+            return replace(record, handler=handler, template=template, entry=entry, authorize=hook)
+        name = self.name(handler.name)
+        if len(name) > _LONGEST_NAME:
+            raise SetupError(f"{name!r} is longer than the {_LONGEST_NAME} characters that a name may have")
+        handler, entry = replace(handler, name=name), {**record.entry, "name": name}
+        if isinstance(record, Prompt):
+            return replace(record, handler=handler, entry=entry, authorize=hook)
+        rate = self.rates.get(record.handler.name, record.rate)
+        return replace(record, handler=handler, entry=entry, authorize=hook, rate=rate)

@@ -1,0 +1,463 @@
+"""Hooks run around each round of a call and are told of each failure, and see no values unless they say so."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Annotated, Any
+
+import pytest
+
+from mrtr_server import (
+    CallInfo,
+    CallNext,
+    Context,
+    Depends,
+    Ended,
+    Failure,
+    KeyRing,
+    MRTRServer,
+    ProtocolError,
+    SetupError,
+    ToolError,
+)
+from mrtr_server.testing import AsyncClient, Clock, decline, no, replica, yes
+
+pytestmark = pytest.mark.anyio
+
+ARGUMENT = "a secret argument"
+CONFIRMED = {"action": "accept", "content": {"confirm": True}}
+
+
+@pytest.fixture
+def app() -> MRTRServer:
+    app = MRTRServer("hooked", keys=KeyRing.generate())
+
+    @app.tool
+    async def ask(text: str, ctx: Context) -> str:
+        await ctx.confirm("Sure?")
+        return text
+
+    @app.tool
+    def fail(text: str) -> str:
+        raise ValueError("it broke")
+
+    @app.tool
+    def refuse() -> str:
+        raise ToolError("No.")
+
+    @app.tool(task="optional")
+    async def work(ctx: Context) -> str:
+        await ctx.background()
+        raise LookupError("in the background")
+
+    @app.prompt
+    def prompted() -> str:
+        raise ValueError("a prompt broke")
+
+    @app.resource("books://{isbn}")
+    def book(isbn: str) -> str:
+        raise ValueError("a resource broke")
+
+    return app
+
+
+@pytest.fixture
+def ended(app: MRTRServer) -> list[tuple[CallInfo, Ended | BaseException]]:
+    """How each round ended."""
+    ended: list[tuple[CallInfo, Ended | BaseException]] = []
+
+    @app.around
+    async def audit(call: CallInfo, call_next: CallNext) -> None:
+        try:
+            ended.append((call, await call_next(call)))
+        except BaseException as error:
+            ended.append((call, error))
+            raise
+
+    return ended
+
+
+@pytest.fixture
+def failures(app: MRTRServer) -> list[Failure]:
+    failures: list[Failure] = []
+    app.on_error(failures.append)
+    return failures
+
+
+def values_of(thing: Any, seen: set[int] | None = None) -> Iterator[str]:
+    """All that can be found in an exception: its text, and every local variable of its tracebacks."""
+    seen = set() if seen is None else seen
+    if not isinstance(thing, BaseException) or id(thing) in seen:
+        return
+    seen.add(id(thing))
+    yield str(thing)
+    traceback: TracebackType | None = thing.__traceback__
+    while traceback is not None:
+        frame: Any = traceback.tb_frame
+        while frame is not None:
+            yield from (repr(value) for value in frame.f_locals.values())
+            frame = frame.f_back
+        traceback = traceback.tb_next
+    for linked in (thing.__cause__, thing.__context__, *getattr(thing, "exceptions", ())):
+        yield from values_of(linked, seen)
+
+
+Rounds = list[tuple[CallInfo, Ended | BaseException]]
+
+
+class TestAround:
+    async def test_it_runs_around_each_round(self, app: MRTRServer, ended: Rounds) -> None:
+        await AsyncClient(app).call("ask", text="x", answers={"confirm": yes})
+        (first, asked), (second, done) = ended
+        assert isinstance(asked, Ended)
+        assert isinstance(done, Ended)
+        assert (first.method, first.name, first.is_retry, first.is_task) == ("tools/call", "ask", False, False)
+        assert (second.name, second.is_retry) == ("ask", True)
+        assert (asked.outcome, asked.round, done.outcome, done.round) == ("asked", 1, "completed", 2)
+        assert asked.flow == done.flow != ""
+        assert first.request is not None
+        assert first.client.name == "mrtr_server.testing"
+
+    async def test_it_sees_how_rounds_end(self, app: MRTRServer, ended: Rounds) -> None:
+        client = AsyncClient(app, tasks=True)
+        await client.call("ask", text="x", answers={"confirm": no})
+        await client.flow("refuse").start()
+        await client.flow("fail", text="x").start()
+        await client.call("work")
+        words = [(call.name, call.is_task, each.outcome) for call, each in ended if isinstance(each, Ended)]
+        assert words == [
+            ("ask", False, "asked"),
+            ("ask", False, "declined"),
+            ("refuse", False, "failed"),
+            ("fail", False, "failed"),
+            ("work", False, "task"),
+            ("work", True, "failed"),
+        ]
+
+    async def test_what_there_is_not_has_no_name_and_raises(self, app: MRTRServer, ended: Rounds) -> None:
+        await AsyncClient(app).flow("nothing\n at all").start()
+        ((call, error),) = ended
+        assert call.name == ""
+        assert "Unknown tool" in str(error)
+
+    async def test_a_resource_is_named_by_its_template(self, app: MRTRServer, ended: Rounds) -> None:
+        await AsyncClient(app).resource_flow(f"books://{ARGUMENT.replace(' ', '')}").start()
+        ((call, _),) = ended
+        assert call.name == "books://{isbn}"
+        assert ARGUMENT.replace(" ", "") not in repr(call)
+
+    async def test_several_nest_in_the_order_of_their_registration(self, app: MRTRServer) -> None:
+        happened: list[str] = []
+
+        def hook(name: str) -> Any:
+            async def around(call: CallInfo, call_next: CallNext) -> Ended:
+                happened.append(f"{name} in")
+                ended = await call_next(call)
+                happened.append(f"{name} out")
+                return ended
+
+            return around
+
+        app.around(hook("outer"))
+        app.around(hook("inner"))
+        await AsyncClient(app).flow("refuse").start()
+        assert happened == ["outer in", "inner in", "inner out", "outer out"]
+
+    @pytest.mark.parametrize("sees", [{}, {"sees_arguments": True}, {"sees_answers": True}])
+    async def test_it_sees_only_what_it_says(self, app: MRTRServer, sees: dict[str, bool]) -> None:
+        calls: list[CallInfo] = []
+
+        @app.around(**sees)
+        async def around(call: CallInfo, call_next: CallNext) -> None:
+            calls.append(call)
+            await call_next(call)
+
+        await AsyncClient(app).call("ask", text=ARGUMENT, answers={"confirm": yes})
+        assert [call.arguments for call in calls] == [{"text": ARGUMENT} if "sees_arguments" in sees else None] * 2
+        answered = [call.answers for call in calls]
+        assert answered == [None, {"confirm": CONFIRMED} if "sees_answers" in sees else None]
+        assert ARGUMENT not in repr(calls)
+
+    async def test_context_variables_reach_the_handler(self, app: MRTRServer) -> None:
+        request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+        @app.around
+        async def around(call: CallInfo, call_next: CallNext) -> None:
+            request_id.set("r1")
+            await call_next(call)
+
+        @app.tool
+        async def read() -> str:
+            return request_id.get()
+
+        assert (await AsyncClient(app).call("read")).text == "r1"
+
+    async def test_it_may_refuse_a_call_before_it_runs(self, app: MRTRServer) -> None:
+        @app.around
+        async def around(call: CallInfo, call_next: CallNext) -> None:
+            if call.name == "fail":
+                raise ToolError("Not today.")
+            if call.method == "prompts/get":
+                raise ProtocolError("No prompts.")
+            await call_next(call)
+
+        client = AsyncClient(app)
+        assert "Not today." in str((await client.flow("fail", text="x").start()).result)
+        assert (await client.prompt_flow("prompted").start()).error.message == "No prompts."
+
+    async def test_one_that_fails_fails_the_call_under_a_reference(
+        self, app: MRTRServer, failures: list[Failure]
+    ) -> None:
+        @app.around
+        async def around(call: CallInfo, call_next: CallNext) -> None:
+            raise ZeroDivisionError
+
+        reply = await AsyncClient(app).flow("refuse").start()
+        assert [type(failure.error) for failure in failures] == [ZeroDivisionError]
+        assert failures[0].reference in str(reply.result)
+
+    async def test_one_that_does_not_go_on_is_named(self, app: MRTRServer) -> None:
+        @app.around
+        async def forgets(call: CallInfo, call_next: CallNext) -> None:
+            pass
+
+        reply = await AsyncClient(app).flow("refuse").start()
+        assert reply.result["isError"]
+        assert "forgets of app.around returned without `await call_next(call)`" in reply.log
+
+    async def test_one_that_goes_on_twice_runs_the_call_once(self, app: MRTRServer) -> None:
+        @app.around
+        async def twice(call: CallInfo, call_next: CallNext) -> None:
+            await call_next(call)
+            await call_next(call)
+
+        reply = await AsyncClient(app).flow("refuse").start()
+        assert "call_next was awaited twice" in reply.log
+
+    async def test_one_can_not_swallow_an_error(self, app: MRTRServer) -> None:
+        @app.around
+        async def swallows(call: CallInfo, call_next: CallNext) -> None:
+            try:
+                await call_next(call)
+            except Exception:
+                return
+
+        assert "Unknown tool" in (await AsyncClient(app).flow("nothing").start()).error.message
+
+    async def test_a_client_that_leaves_cancels_it(self, app: MRTRServer) -> None:
+        begun, cancelled = asyncio.Event(), asyncio.Event()
+
+        @app.around
+        async def watch(call: CallInfo, call_next: CallNext) -> None:
+            try:
+                await call_next(call)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+        @app.tool
+        async def slow() -> str:
+            begun.set()
+            await asyncio.sleep(60)
+            return ""
+
+        task = asyncio.ensure_future(AsyncClient(app).flow("slow").start())
+        await begun.wait()
+        task.cancel()
+        async with asyncio.timeout(30):
+            await cancelled.wait()
+
+    def test_wrong_ones_are_refused(self, app: MRTRServer) -> None:
+        with pytest.raises(SetupError, match=re.escape("app.around takes an `async def` of (call, call_next)")):
+            app.around(time.time)
+        with pytest.raises(SetupError, match=re.escape("it got one that takes (call)")):
+
+            @app.around
+            async def one(call): ...  # type: ignore[no-untyped-def]
+
+        with pytest.raises(SetupError, match=re.escape("app.on_error takes a function of (failure)")):
+            app.on_error(lambda: None)
+
+
+class TestOnError:
+    async def test_it_is_told_once_of_each_failure(self, app: MRTRServer, failures: list[Failure]) -> None:
+        client = AsyncClient(app)
+        reply = await client.flow("fail", text=ARGUMENT).start()
+        (failure,) = failures
+        assert type(failure.error) is ValueError
+        assert (failure.call.method, failure.call.name) == ("tools/call", "fail")
+        assert f"reference {failure.reference}" in str(reply.result)
+        assert f"reference {failure.reference}" in reply.log
+        await client.prompt_flow("prompted").start()
+        await client.resource_flow("books://1").start()
+        assert [each.call.name for each in failures[1:]] == ["prompted", "books://{isbn}"]
+
+    async def test_what_is_no_failure_of_the_server_is_none(self, app: MRTRServer, failures: list[Failure]) -> None:
+        client = AsyncClient(app)
+        await client.flow("refuse").start()
+        await client.call("ask", text="x", answers={"confirm": decline})
+        await client.flow("ask", wrong=1).start()
+        await client.flow("nothing").start()
+        assert failures == []
+
+    async def test_failures_of_dependencies_of_authorize_and_in_tasks_are(
+        self, app: MRTRServer, failures: list[Failure]
+    ) -> None:
+        def broken() -> str:
+            raise KeyError("a dependency")
+
+        @app.tool
+        def needs(it: Annotated[str, Depends(broken)]) -> str:
+            return it
+
+        def allows(caller: object, name: str) -> bool:
+            raise OSError("authorize")
+
+        @app.tool(authorize=allows)
+        def guarded() -> str:
+            return ""
+
+        client = AsyncClient(app, tasks=True)
+        await client.flow("needs").start()
+        await client.flow("guarded").start()
+        await client.call("work")
+        assert [type(failure.error) for failure in failures] == [KeyError, OSError, LookupError]
+        assert [failure.call.is_task for failure in failures] == [False, False, True]
+
+    async def test_an_async_one_runs_on_the_loop_and_all_of_them_before_the_reply(self, app: MRTRServer) -> None:
+        seen: list[object] = []
+
+        @app.on_error
+        async def report(failure: Failure) -> None:
+            await asyncio.sleep(0)
+            seen.append(asyncio.get_running_loop())
+
+        @app.on_error
+        def count(failure: Failure) -> None:
+            with pytest.raises(RuntimeError):
+                asyncio.get_running_loop()
+            seen.append("in a thread")
+
+        await AsyncClient(app).flow("fail", text="x").start()
+        assert seen == [asyncio.get_running_loop(), "in a thread"]
+
+    async def test_one_that_fails_itself_is_logged_and_changes_nothing(
+        self, app: MRTRServer, failures: list[Failure]
+    ) -> None:
+        @app.on_error
+        def broken(failure: Failure) -> None:
+            raise OSError("no network")
+
+        reply = await AsyncClient(app).flow("fail", text="x").start()
+        assert len(failures) == 1
+        assert "broken of app.on_error failed" in reply.log
+        assert failures[0].reference in str(reply.result)
+
+    async def test_an_exception_shows_no_local_variables(self, app: MRTRServer, failures: list[Failure]) -> None:
+        @app.tool
+        async def linked(text: str, ctx: Context) -> str:
+            def inner(value: str) -> None:
+                raise ExceptionGroup("several", [KeyError("one")])
+
+            try:
+                inner(text)
+            except ExceptionGroup as error:
+                raise LookupError("outer") from error
+            return ""
+
+        await AsyncClient(app).flow("linked", text=ARGUMENT).start()
+        await AsyncClient(app).flow("fail", text=ARGUMENT).start()
+        for failure in failures:
+            assert not [value for value in values_of(failure.error) if ARGUMENT in value]
+        tracebacks = failures[0].error.__traceback__
+        lines = []
+        while tracebacks is not None:
+            lines.append((tracebacks.tb_frame.f_code.co_name, tracebacks.tb_frame.f_code.co_filename == __file__))
+            tracebacks = tracebacks.tb_next
+        assert lines[-1] == ("linked", True)
+
+    async def test_it_shows_them_to_one_that_sees_arguments_and_answers(self, app: MRTRServer) -> None:
+        seen: list[Failure] = []
+        found: list[bool] = []
+
+        @app.on_error(sees_arguments=True, sees_answers=True)
+        def see(failure: Failure) -> None:
+            seen.append(failure)
+            found.append(any(ARGUMENT in value for value in values_of(failure.error)))
+
+        blind: list[Failure] = []
+        app.on_error(blind.append)
+        await AsyncClient(app).flow("fail", text=ARGUMENT).start()
+        assert seen[0].call.arguments == {"text": ARGUMENT}
+        assert found == [True]
+        assert blind[0].call.arguments is None
+        assert not [value for value in values_of(blind[0].error) if ARGUMENT in value]
+
+
+class TestOff:
+    async def test_nothing_is_in_the_way_of_calls_without_hooks(self, app: MRTRServer) -> None:
+        dispatcher = app._parts._dispatcher
+        before = dict(dispatcher._methods)
+        assert app._parts._hooked is None
+        app.around(_go_on)
+        assert dispatcher._methods.keys() == before.keys()
+        assert dispatcher._methods["tools/call"] is not before["tools/call"]
+
+    async def test_a_replica_calls_those_that_are_registered_before_and_after(self, app: MRTRServer) -> None:
+        failures: list[Failure] = []
+        early = replica(app, clock=Clock())
+        app.on_error(failures.append)
+        late = replica(app)
+        for server in (early, late):
+            await AsyncClient(server).flow("fail", text="x").start()
+        assert len(failures) == 2
+
+
+SENTRY = """
+import sentry_sdk
+from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.transport import Transport
+from mrtr_server import Failure, MRTRServer
+from mrtr_server.testing import Client
+
+events = []
+
+class Kept(Transport):
+    def capture_envelope(self, envelope):
+        events.append(envelope.get_event())
+
+app = MRTRServer("shop")
+sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=Kept)  # which shows local variables, unless they are gone
+ignore_logger("mrtr_server")
+
+@app.on_error
+def report(failure: Failure) -> None:
+    sentry_sdk.capture_exception(failure.error, tags={"tool": failure.call.name, "reference": failure.reference})
+
+@app.tool
+def fail(text: str) -> str:
+    raise ValueError("it broke")
+
+reply = Client(app).flow("fail", text="a " + "secret argument").start()
+(event,) = events
+(shown,) = event["exception"]["values"]
+assert (shown["type"], shown["value"]) == ("ValueError", "it broke")
+assert shown["stacktrace"]["frames"][-1]["function"] == "fail"
+assert event["tags"]["tool"] == "fail" and event["tags"]["reference"] in str(reply.result)
+assert "a secret argument" not in str(event), event
+print("reported")
+"""
+
+
+def test_sentry_gets_one_event_with_the_tool_and_the_reference_and_no_values() -> None:
+    done = subprocess.run([sys.executable, "-c", SENTRY], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "reported", done.stderr
+
+
+async def _go_on(call: CallInfo, call_next: CallNext) -> None:
+    await call_next(call)

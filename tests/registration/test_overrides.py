@@ -1,0 +1,200 @@
+"""A test may put another function into the place of a dependency, and take it away again."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import pytest
+from pydantic import BaseModel
+
+from mrtr_server import Context, Depends, Elicit, KeyRing, MRTRServer, SetupError
+from mrtr_server.testing import AsyncClient, accept, replica
+
+pytestmark = pytest.mark.anyio
+
+
+class Named(BaseModel):
+    name: str
+
+
+def settings() -> str:
+    return "production"
+
+
+async def connect(settings: Annotated[str, Depends(settings)]) -> AsyncIterator[str]:
+    yield f"connected to {settings}"
+
+
+def unused() -> str:
+    return ""
+
+
+happened: list[str] = []
+
+
+@pytest.fixture
+def app() -> MRTRServer:
+    happened.clear()
+    app = MRTRServer("overridden", keys=KeyRing.generate())
+
+    @app.tool
+    async def query(text: str, connection: Annotated[str, Depends(connect)]) -> str:
+        return f"{text} {connection}"
+
+    return app
+
+
+async def query(app: MRTRServer) -> str:
+    return (await AsyncClient(app).flow("query", text="x").start()).text
+
+
+class TestOverrides:
+    async def test_one_takes_the_place_of_a_dependency_until_it_is_deleted(self, app: MRTRServer) -> None:
+        @app.prompt
+        def prompted(connection: Annotated[str, Depends(connect)]) -> str:
+            return connection
+
+        app.overrides[connect] = lambda: "a fake"
+        assert await query(app) == "x a fake"
+        assert "a fake" in str((await AsyncClient(app).get_prompt("prompted")).result)
+        assert list(app.overrides) == [connect]
+        del app.overrides[connect]
+        assert await query(app) == "x connected to production"
+        assert len(app.overrides) == 0
+
+    async def test_one_of_a_dependency_of_a_dependency(self, app: MRTRServer) -> None:
+        app.overrides[settings] = lambda: "test"
+        assert await query(app) == "x connected to test"
+        app.overrides.clear()
+        assert await query(app) == "x connected to production"
+
+    async def test_one_may_have_dependencies_arguments_asks_and_a_clean_up_of_its_own(self, app: MRTRServer) -> None:
+        async def fake(
+            text: str,
+            settings: Annotated[str, Depends(settings)],
+            who: Annotated[Named, Elicit("Who?")],
+            ctx: Context,
+        ) -> AsyncIterator[str]:
+            yield f"{text} {settings} {who.name} {ctx.round}"
+            happened.append("left")
+
+        with app.override(connect, fake):
+            reply = await AsyncClient(app).call("query", text="x", answers={"named": accept(name="Ann")})
+        assert reply.text == "x x production Ann 2"
+        assert happened == ["left"]  # the first round had not entered it
+
+    async def test_a_plain_generator_as_well(self, app: MRTRServer) -> None:
+        def fake() -> Iterator[str]:
+            yield "plain"
+            happened.append("left")
+
+        app.overrides[connect] = fake
+        assert await query(app) == "x plain"
+        assert happened == ["left"]
+
+    async def test_the_context_manager_puts_back_what_was_there_whatever_happens(self, app: MRTRServer) -> None:
+        app.overrides[connect] = lambda: "first"
+
+        async def fail() -> None:
+            with app.override(connect, lambda: "second"):
+                assert await query(app) == "x second"
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert await query(app) == "x first"
+
+    async def test_what_is_registered_later_has_it_too(self, app: MRTRServer) -> None:
+        app.overrides[connect] = lambda: "a fake"
+
+        @app.tool
+        def later(connection: Annotated[str, Depends(connect)]) -> str:
+            return connection
+
+        assert (await AsyncClient(app).call("later")).text == "a fake"
+
+    async def test_the_schema_never_shows_what_one_takes(self, app: MRTRServer) -> None:
+        def fake(text: str, other: str = "default") -> str:
+            return other
+
+        app.overrides[connect] = fake
+        (tool,) = (await AsyncClient(app).request("tools/list")).result["tools"]
+        assert list(tool["inputSchema"]["properties"]) == ["text"]
+
+    async def test_steps_have_the_names_that_they_had(self, app: MRTRServer) -> None:
+        def count() -> int:
+            happened.append("step")
+            return 7
+
+        async def numbered(ctx: Context) -> int:
+            return await ctx.step(count)
+
+        @app.tool
+        async def ask(number: Annotated[int, Depends(numbered)], ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            return str(number)
+
+        async def other(ctx: Context) -> int:
+            return await ctx.step(count)
+
+        flow = AsyncClient(app).flow("ask")
+        await flow.start()
+        with app.override(numbered, other):
+            assert (await flow.answer({"confirm": accept(confirm=True)})).text == "7"
+        assert happened == ["step"]
+
+    def test_one_for_what_nothing_depends_on_is_refused(self, app: MRTRServer) -> None:
+        with pytest.raises(SetupError, match="overridden: nothing depends on unused; an override is for the very"):
+            app.overrides[unused] = settings
+
+    @pytest.mark.parametrize("value", ["text", None, 3])
+    def test_one_that_is_no_function_is_refused(self, app: MRTRServer, value: object) -> None:
+        with pytest.raises(SetupError, match="overrides are functions"):
+            app.overrides[connect] = value  # type: ignore[assignment]
+
+    async def test_one_that_can_not_take_the_place_changes_nothing(self, app: MRTRServer) -> None:
+        def wrong(nothing: str) -> str:
+            return nothing
+
+        with pytest.raises(SetupError, match="needs 'nothing', which is neither an argument nor"):
+            app.overrides[connect] = wrong
+        assert await query(app) == "x connected to production"
+
+    async def test_replicas_share_them_as_they_share_handlers(self, app: MRTRServer) -> None:
+        other = replica(app)
+        with app.override(connect, lambda: "a fake"):
+            assert await query(other) == "x a fake"
+
+
+class TestOfLifespans:
+    def make(self) -> MRTRServer:
+        app = MRTRServer("living", keys=KeyRing.generate(), lifespan=real)
+
+        @app.tool
+        async def use(database: Annotated[str, Depends(real)], ctx: Context) -> str:
+            return f"{database} {ctx.lifespan}"
+
+        return app
+
+    async def test_the_real_one_is_not_entered(self) -> None:
+        happened.clear()
+        app = self.make()
+        with app.override(real, fake):
+            async with AsyncClient(app) as client:
+                assert (await client.call("use")).text == "fake fake"
+            assert (await AsyncClient(app).call("use")).text == "fake fake"
+        assert happened == ["enter fake", "leave fake", "enter fake"]
+        assert (await AsyncClient(app).call("use")).text == "real real"
+
+
+@asynccontextmanager
+async def real(app: MRTRServer) -> AsyncIterator[str]:
+    happened.append("enter real")
+    yield "real"
+
+
+@asynccontextmanager
+async def fake(app: MRTRServer) -> AsyncIterator[str]:
+    happened.append("enter fake")
+    yield "fake"
+    happened.append("leave fake")
