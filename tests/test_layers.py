@@ -19,6 +19,7 @@ PACKAGES = {
     "testing": "the test kit",
     "__main__": "the commands, as `python -m mrtr_server`",
     "cli": "the commands",
+    "dev": "what an author sees while writing a server",
     "server": "the decorators, and the ASGI application",
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI; and standard input and output",
@@ -63,7 +64,7 @@ ONLY_IMPORTERS = {
     "itsdangerous": {"crypto.signing"},
     "click": {
         "cli",
-        *(f"cli.{each}" for each in ("check", "database", "keys", "loading", "log_options", "run", "states")),
+        *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
         *(f"cli.{each}" for each in ("stdio", "tasks", "worker")),
     },
     "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
@@ -90,13 +91,14 @@ ONLY_IMPORTERS = {
             f"auth.{each}"
             for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
         ),
+        "dev.refused_requests",
         "protocol.users",
         *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         "server",
         "testing.transports",
     },
-    "uvicorn": {"transport.one_write", "transport.whole_responses", "cli.web_servers"},
+    "uvicorn": {"transport.one_write", "transport.whole_responses", "cli.web_servers", "dev.process", "dev.reloading"},
     "httptools": {"transport.whole_responses"},
     "granian": {"cli.web_servers"},
     "pydantic_settings": {"deployment.environment"},

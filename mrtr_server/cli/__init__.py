@@ -5,6 +5,7 @@ import click
 from .._version import __version__
 from .check import check
 from .database import db
+from .dev import dev
 from .keys import keygen
 from .run import run
 from .states import open_state
@@ -19,5 +20,5 @@ def main() -> None:
     """Tools for authors and operators of MCP servers built with mrtr_server."""
 
 
-for command in (run, stdio, worker, check, keygen, db, tasks, open_state):
+for command in (dev, run, stdio, worker, check, keygen, db, tasks, open_state):
     main.add_command(command)

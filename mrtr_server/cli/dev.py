@@ -1,0 +1,133 @@
+"""`mrtr-server dev`: serve an application for the one who writes it."""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
+from ..crypto.keys import ENVIRONMENT as KEYS
+from ..crypto.keys import KEY_BYTES
+from ..deployment.environment import APPLICATION, variables
+from ..storage.factory import ENVIRONMENT as DATABASE
+from .loading import find
+from .log_options import LEVELS
+
+SHUTDOWN = "3"
+"""How long a process may take to make way for the next, in seconds, unless the environment says so."""
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)
+@click.option("--app-dir", default="", metavar="PATH", help="The folder in which to look for MODULE.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any that is free.")
+@click.option("--reload/--no-reload", default=True, show_default=True, help="Start anew when a file changes.")
+@click.option(
+    "--watch",
+    multiple=True,
+    metavar="PATH",
+    help="A folder to watch; give it again for more. The folder of the application by default.",
+)
+@click.option("--include", multiple=True, metavar="GLOB", help="Further files to watch, besides *.py.")
+@click.option("--full-tracebacks", is_flag=True, help="Show all calls of a traceback, not only those of your own code.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="What is shown at least of your own loggers.",
+)
+def dev(
+    app: str,
+    app_dir: str,
+    host: str,
+    port: int,
+    reload: bool,
+    watch: tuple[str, ...],
+    include: tuple[str, ...],
+    full_tracebacks: bool,
+    log_level: str,
+) -> None:
+    """Serve MODULE:APP while you write it.
+
+    It is an MRTRServer, or an ASGI application in which one is mounted. It starts anew when a file changes, and shows a
+    line for each round: what was answered, which steps ran or were replayed, what is asked, the result, and how long it
+    took. What a handler does outside of ctx.step, and so again in each round, is pointed out with its file and line.
+
+    Where MRTR_KEYS and MRTR_DATABASE_URL are not set, it makes keys and a database for this run, so flows and tasks
+    continue after a change.
+
+    It is for your own machine. Serve others with mrtr-server run.
+    """
+    from ..dev.process import DevProcess, is_loopback
+    from ..dev.reloading import listen, watch_and_serve
+    from ..dev.terminal import Terminal
+
+    folders = watch or (app_dir or ".",)
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise click.ClickException(f"--watch {folder}: there is no such folder")
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        raise click.ClickException(
+            f"{host}:{port} can't be listened on: {error.strerror or error}. End what uses it, or choose another --port"
+        ) from None
+    terminal = Terminal()
+    if not is_loopback(host):
+        terminal.write(
+            f"{terminal.head('unsafe', 'red')} whoever reaches {host}:{listening.getsockname()[1]} can call every tool "
+            "that asks for no token, and what people are asked is shown here. Use mrtr-server run to serve others"
+        )
+    with listening, _environment() as made_keys:
+        process = DevProcess(
+            find=_find,
+            app=app,
+            app_dir=app_dir,
+            host=host,
+            level=log_level,
+            full_tracebacks=full_tracebacks,
+            made_keys=made_keys,
+            watched=", ".join(["*.py", *include]) + f" below {', '.join(folders)}" if reload else "",
+        )
+        if reload:
+            watch_and_serve(process, folders, include, listening)
+        else:
+            process([listening])
+
+
+def _find(app: str, app_dir: str) -> Any:
+    """Import an application. Raises `NotFound`, or what its code raises."""
+    from ..dev.process import NotFound
+
+    try:
+        return find(app, app_dir)
+    except click.ClickException as error:
+        inner = error.__context__
+        if isinstance(inner, ValueError) and inner.__traceback__ is not None and ":" in app:
+            raise inner from None  # of its own code, so it is shown with its lines
+        raise NotFound(error.message) from None
+
+
+@contextmanager
+def _environment() -> Iterator[bool]:
+    """Set what a server needs and the environment does not say; return whether keys had to be made.
+
+    The processes that follow each other have it in common, so flows and tasks go on in the next.
+    """
+    made_keys = not os.environ.get(KEYS, "").strip()
+    if made_keys:
+        os.environ[KEYS] = secrets.token_hex(KEY_BYTES)
+    os.environ.setdefault(SHUTDOWN_SECONDS, SHUTDOWN)
+    for each in variables():
+        if each.name == "MRTR_DOCS":
+            os.environ.setdefault(each.name, "true")
+    with tempfile.TemporaryDirectory(prefix="mrtr-dev-") as folder:
+        if not os.environ.get(DATABASE, "").strip():
+            os.environ[DATABASE] = f"sqlite:///{folder}/dev.db"
+        yield made_keys
