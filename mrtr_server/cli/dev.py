@@ -84,7 +84,7 @@ def dev(
             f"{terminal.head('unsafe', 'red')} whoever reaches {host}:{listening.getsockname()[1]} can call every tool "
             "that asks for no token, and what people are asked is shown here. Use mrtr-server run to serve others"
         )
-    with listening, _environment() as made_keys:
+    with listening, _environment(is_local=is_loopback(host)) as made_keys:
         process = DevProcess(
             find=_find,
             app=app,
@@ -115,18 +115,21 @@ def _find(app: str, app_dir: str) -> Any:
 
 
 @contextmanager
-def _environment() -> Iterator[bool]:
+def _environment(*, is_local: bool) -> Iterator[bool]:
     """Set what a server needs and the environment does not say; return whether keys had to be made.
 
-    The processes that follow each other have it in common, so flows and tasks go on in the next.
+    The processes that follow each other have it in common, so flows and tasks continue in the next.
+
+    Args:
+        is_local: whether only programs of this machine reach the server, so that they may see what went wrong inside.
     """
     made_keys = not os.environ.get(KEYS, "").strip()
     if made_keys:
         os.environ[KEYS] = secrets.token_hex(KEY_BYTES)
     os.environ.setdefault(SHUTDOWN_SECONDS, SHUTDOWN)
-    for each in variables():
-        if each.name == "MRTR_DOCS":
-            os.environ.setdefault(each.name, "true")
+    known = {each.name for each in variables()}
+    for name in known.intersection(["MRTR_DOCS", *(["MRTR_DEBUG"] if is_local else [])]):
+        os.environ.setdefault(name, "true")
     with tempfile.TemporaryDirectory(prefix="mrtr-dev-") as folder:
         if not os.environ.get(DATABASE, "").strip():
             os.environ[DATABASE] = f"sqlite:///{folder}/dev.db"

@@ -148,7 +148,8 @@ class DevProcess:
 
 def docs_page(server: MRTRServer) -> str | None:
     """Return the path of the page to try a server, below where it is mounted; None where it has none."""
-    return getattr(server, "docs_path", None)
+    settings = server._parts.settings  # noqa: SLF001  the setting is nobody else's concern
+    return f"{server.path.rpartition('/')[0]}/docs" if getattr(settings, "docs", False) else None
 
 
 def servers_in(app: Any, path: str = "") -> Iterator[tuple[str, MRTRServer]]:
