@@ -20,6 +20,7 @@ PACKAGES = {
     "__main__": "the commands, as `python -m mrtr_server`",
     "cli": "the commands",
     "dev": "what an author sees while writing a server",
+    "new": "a project to begin with",
     "server": "the decorators, and the ASGI application",
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI; and standard input and output",
@@ -65,7 +66,7 @@ ONLY_IMPORTERS = {
     "click": {
         "cli",
         *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
-        *(f"cli.{each}" for each in ("stdio", "tasks", "worker")),
+        *(f"cli.{each}" for each in ("new", "stdio", "tasks", "worker")),
     },
     "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},

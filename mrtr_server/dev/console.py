@@ -84,7 +84,7 @@ class _Formatter(logging.Formatter):
 
 
 class _Reasons(logging.Filter):
-    """Tells the round in which an exception is logged what it was."""
+    """Notes in the round in which an exception is logged what it was."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Note the exception of a record. Every record passes."""

@@ -106,7 +106,7 @@ def round_observer() -> RoundObserver | None:
 
 
 class SeenRounds:
-    """Tells an observer of requests, and of rounds of tasks.
+    """Shows requests, and rounds of tasks, to an observer.
 
     Args:
         observer: is told of them.
@@ -118,7 +118,7 @@ class SeenRounds:
         """The answers that the journal of each task had after its last round here, by the task's reference."""
 
     async def serve(self, method: Callable[[Call, Outlet], Awaitable[T]], call: Call, outlet: Outlet) -> T:
-        """Serve a call, and tell of it; see `Dispatcher.observe`."""
+        """Serve a call, and show it; see `Dispatcher.observe`."""
         call.facts = CallFacts()
         seen = SeenRound(call.method, call.target)
 
@@ -139,7 +139,7 @@ class SeenRounds:
         return await self._see(seen, lambda: method(call, outlet), finish)
 
     async def serve_task(self, call: Call, journal: Journal, row: TaskRow, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a round of a task, and tell of it; see `BackgroundTools.observe`."""
+        """Run a round of a task, and show it; see `BackgroundTools.observe`."""
         seen = SeenRound(call.method, call.target, row.reference)
         known = self._known.pop(row.reference, None)
         if known is None:
