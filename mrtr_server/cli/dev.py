@@ -2,9 +2,11 @@
 
 import os
 import secrets
+import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import click
@@ -98,7 +100,13 @@ def dev(
         if reload:
             watch_and_serve(process, folders, include, listening)
         else:
-            process([listening])
+            signal.signal(signal.SIGTERM, _end)  # which the web server calls when it has ended
+            with suppress(KeyboardInterrupt):
+                process([listening])
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def _find(app: str, app_dir: str) -> Any:

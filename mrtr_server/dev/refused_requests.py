@@ -56,8 +56,9 @@ class RefusedRequests:
 
 
 def _reason(body: bytes) -> str:
-    """Return what a response says of an error: the message of JSON-RPC, or its text."""
+    """Return what a response says of an error: in JSON, as JSON-RPC has it or not, or as text."""
     try:
-        return str(from_json(body)["error"]["message"])
+        error = from_json(body)["error"]
     except (ValueError, KeyError, TypeError):
         return body.decode(errors="replace")
+    return str(error.get("message", "")) if isinstance(error, dict) else str(error)

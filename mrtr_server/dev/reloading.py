@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,15 @@ def watch_and_serve(process: DevProcess, folders: Sequence[str], patterns: Seque
     from uvicorn.supervisors import ChangeReload
 
     terminal = Terminal()
+    chooses = find_spec("watchfiles") is not None  # else uvicorn looks at the times of *.py files
+    if patterns and not chooses:
+        terminal.write(f"{terminal.head('warning', 'yellow')} --include needs watchfiles: pip install watchfiles")
     config = uvicorn.Config(
         process.app,
         reload=True,
         reload_dirs=list(folders),
-        reload_includes=["*.py", *patterns],
-        reload_excludes=[*_left_out(folders)],
+        reload_includes=["*.py", *patterns] if chooses else None,
+        reload_excludes=[*_left_out(folders)] if chooses else None,
         log_config=None,
     )
     reloader = ChangeReload(config, target=process, sockets=[listening])

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from ..logs.text import plain
 
@@ -50,8 +51,9 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Write a line, or several, at once, so that lines of others do not come between."""
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        with suppress(OSError, ValueError):  # the terminal is gone, and requests are served all the same
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
 
 def short(text: str, longest: int = _LONGEST) -> str:

@@ -189,8 +189,11 @@ def test_a_mounted_server_in_one_process_with_whole_tracebacks(project: Path) ->
         assert "mrtr_server/" in said
         assert 'mounted.py", line 9, in divide' in said
         httpx.post(terminal.url.replace("/mcp", "/mcq"), trust_env=False)
-        assert "refused   POST /tools/mcq: 404" in terminal.wait("refused")
+        assert "refused   POST /tools/mcq: 404 Not found: the MCP endpoint is /tools/mcp" in terminal.wait("refused")
         assert "\x1b" not in terminal.text
+        terminal.process.terminate()
+        assert terminal.process.wait(TIMEOUT) == 0
+    assert not list(project.parent.glob("mrtr-dev-*"))
 
 
 class TestWhatItRefuses:
