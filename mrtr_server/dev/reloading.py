@@ -37,7 +37,7 @@ def watch_and_serve(process: DevProcess, folders: Sequence[str], patterns: Seque
         reload=True,
         reload_dirs=list(folders),
         reload_includes=["*.py", *patterns] if chooses else None,
-        reload_excludes=[*_left_out(folders)] if chooses else None,
+        reload_excludes=[*left_out(folders)] if chooses else None,
         log_config=None,
     )
     reloader = ChangeReload(config, target=process, sockets=[listening])
@@ -45,7 +45,7 @@ def watch_and_serve(process: DevProcess, folders: Sequence[str], patterns: Seque
     told_end = False
     for changes in reloader:
         if changes:
-            terminal.write(f"{terminal.head('changed', 'yellow')} {_names(changes)}")
+            terminal.write(f"{terminal.head('changed', 'yellow')} {changed_names(changes)}")
             reloader.target, told_end = replace(process, changed=time.time()), False
             reloader.restart()
         elif not told_end and _has_broken_off(reloader):
@@ -82,7 +82,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _left_out(folders: Iterable[str]) -> Iterator[str]:
+def left_out(folders: Iterable[str]) -> Iterator[str]:
     """Return the folders of what is installed or built, in which nobody writes code."""
     for folder in map(Path, folders):
         for each in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -90,7 +90,8 @@ def _left_out(folders: Iterable[str]) -> Iterator[str]:
                 yield str(each.resolve())
 
 
-def _names(changes: Sequence[Path]) -> str:
+def changed_names(changes: Iterable[Path]) -> str:
+    """Return the names of some of the files that have changed."""
     names = sorted(shown_path(str(path)) for path in changes)
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more

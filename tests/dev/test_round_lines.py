@@ -133,6 +133,22 @@ def test_a_task_has_lines_of_its_worker(lines: Lines) -> None:
     ]
 
 
+def test_a_task_that_its_client_cancels(lines: Lines) -> None:
+    flow = Client(server(), tasks=True).flow("deploy")
+    flow.start()
+    flow.wait()
+    flow.cancel()
+    assert lines()[-1].endswith("cancelled by its client")
+
+
+def test_a_call_that_stays_open_has_a_line_for_each_question(lines: Lines) -> None:
+    Client(server(), era="2025-11-25").call("pure", answers={"confirm": yes})
+    assert lines() == [
+        'tool      pure         round 1  asked confirm "Sure?"',
+        'tool      pure         round 2  answered confirm: yes · result "done"',
+    ]
+
+
 def test_failures_in_one_line_with_their_reason(lines: Lines) -> None:
     configure_log(Terminal(colour=False), "error", full_tracebacks=False)
     client = Client(server())
