@@ -86,7 +86,7 @@ def dev(
             f"{terminal.head('unsafe', 'red')} whoever reaches {host}:{listening.getsockname()[1]} can call every tool "
             "that asks for no token, and what people are asked is shown here. Use mrtr-server run to serve others"
         )
-    with listening, _environment(is_local=is_loopback(host)) as made_keys:
+    with listening, _environment(is_local=is_loopback(host)) as keys:
         process = DevProcess(
             find=_find,
             app=app,
@@ -94,7 +94,7 @@ def dev(
             host=host,
             level=log_level,
             full_tracebacks=full_tracebacks,
-            made_keys=made_keys,
+            keys=keys,
             watched=", ".join(["*.py", *include]) + f" below {', '.join(folders)}" if reload else "",
         )
         if reload:
@@ -123,22 +123,25 @@ def _find(app: str, app_dir: str) -> Any:
 
 
 @contextmanager
-def _environment(*, is_local: bool) -> Iterator[bool]:
-    """Set what a server needs and the environment does not say; return whether keys had to be made.
+def _environment(*, is_local: bool) -> Iterator[str]:
+    """Set what a server needs and the environment does not say; return what is to be said of the keys.
 
     The processes that follow each other have it in common, so flows and tasks continue in the next.
 
     Args:
         is_local: whether only programs of this machine reach the server, so that they may see what went wrong inside.
     """
-    made_keys = not os.environ.get(KEYS, "").strip()
-    if made_keys:
+    keys = ""
+    has_database = bool(os.environ.get(DATABASE, "").strip())
+    if not os.environ.get(KEYS, "").strip():
         os.environ[KEYS] = secrets.token_hex(KEY_BYTES)
+        keys = f"{KEYS} is not set, so this run has keys of its own"
+        keys += f". What other runs have put into {DATABASE} does not open" if has_database else ""
     os.environ.setdefault(SHUTDOWN_SECONDS, SHUTDOWN)
     known = {each.name for each in variables()}
     for name in known.intersection(["MRTR_DOCS", *(["MRTR_DEBUG"] if is_local else [])]):
         os.environ.setdefault(name, "true")
     with tempfile.TemporaryDirectory(prefix="mrtr-dev-") as folder:
-        if not os.environ.get(DATABASE, "").strip():
+        if not has_database:
             os.environ[DATABASE] = f"sqlite:///{folder}/dev.db"
-        yield made_keys
+        yield keys

@@ -8,7 +8,12 @@ from typing import Any
 from .terminal import short
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_NO_FILES = ("/dev/", "/proc/")
+_NO_FILES = ("/dev/", "/proc/", os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), ""))
+"""Where no effect is: devices, and what libraries keep to be faster the next time."""
+
+_NAMES = 53
+"""The port of name servers."""
+
 _SAFE = (b"GET ", b"HEAD ", b"OPTIONS ")
 _LONGEST_NAME = 60
 
@@ -19,16 +24,19 @@ Describe = Callable[..., str]
 def _open(path: Any, _mode: Any, flags: Any) -> str:
     if isinstance(path, int) or not flags & _WRITES:
         return ""
-    name = os.fsdecode(path)
-    return "" if name.startswith(_NO_FILES) else f"opens {_named(name)} for writing"
+    return "" if _is_nobodys(path) else f"opens {_named(path)} for writing"
 
 
 def _one(verb: str) -> Describe:
-    return lambda path, *_: f"{verb} {_named(path)}"
+    return lambda path, *_: "" if _is_nobodys(path) else f"{verb} {_named(path)}"
 
 
 def _two(verb: str) -> Describe:
-    return lambda source, target, *_: f"{verb} {_named(source)} to {_named(target)}"
+    return lambda source, target, *_: "" if _is_nobodys(target) else f"{verb} {_named(source)} to {_named(target)}"
+
+
+def _is_nobodys(path: Any) -> bool:
+    return isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(_NO_FILES)
 
 
 def _start(command: Any, *_: Any) -> str:
@@ -44,7 +52,9 @@ def _connect(connection: Any, address: Any) -> str:
 
 
 def _send(_connection: Any, address: Any, *_: Any) -> str:
-    return f"sends to {_address(address)}" if address else ""
+    if not address or (isinstance(address, tuple) and address[1] == _NAMES):
+        return ""
+    return f"sends to {_address(address)}"
 
 
 def _request(connection: Any, data: Any) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -100,25 +101,27 @@ class EffectWatch:
 
     def hear(self, event: str, args: tuple[Any, ...]) -> None:
         """Take an audit event. It never raises, since that would forbid what the event announces."""
+        # An event of another shape, a stack that changes meanwhile, or the end of the interpreter.
+        with suppress(Exception):
+            self._hear(event, args)
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         describe = DESCRIBED.get(event)
         if describe is None:
             return
         seen = current_round.get()
         if seen is None or EFFECTS not in seen.notes or current_step.get() or current_dependency.get():
             return
-        try:
-            what = describe(*args)
-            place = self._place(seen) if what else None
-            if what and place is not None:
-                seen.notes[EFFECTS].setdefault(place, what)
-        except Exception:  # noqa: S110  an event of another shape, or a stack that has changed meanwhile
-            pass
+        what = describe(*args)
+        place = self._place(seen) if what else None
+        if place is not None:
+            seen.notes[EFFECTS].setdefault(place, what)
 
     # Where
 
     def _place(self, seen: SeenRound) -> Place | None:
         """Return the author's line that an effect belongs to; None if it is nobody's, or can't be told."""
-        stack = self._read(sys._getframe(2))
+        stack = self._read(sys._getframe(3))
         if stack.place is not None or not stack.is_theirs:
             return stack.place
         return _spawned_at.get() or self._awaiting(seen)

@@ -12,7 +12,6 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..concurrency.shutdown import read_seconds
-from ..crypto.keys import ENVIRONMENT as KEYS
 from ..logs.tracebacks import format_failure, origin_of
 from ..server import MRTRServer
 from ..telemetry.seen_rounds import set_round_observer
@@ -46,7 +45,7 @@ class DevProcess:
         host: the address that the socket is bound to.
         level: the least that is logged of the author's own loggers.
         full_tracebacks: whether tracebacks have all of their calls.
-        made_keys: whether the keys in the environment were made for this run.
+        keys: what is to be said of the keys, in words; empty for nothing.
         watched: what a change of which starts it anew, in words; empty where nothing does.
         changed: when the change came that made it take over, in seconds since the epoch; 0 for the first process.
     """
@@ -57,7 +56,7 @@ class DevProcess:
     host: str
     level: str
     full_tracebacks: bool
-    made_keys: bool
+    keys: str
     watched: str
     changed: float = 0.0
 
@@ -140,8 +139,8 @@ class DevProcess:
                 terminal.write(f"{terminal.head('page', 'green')} {root}{path}{page}")
         if not servers:
             terminal.write(f"{terminal.head('serving', 'green')} {self.app} at {root}")
-        if self.made_keys:
-            terminal.write(f"{terminal.head('keys', 'dim')} {KEYS} is not set, so this run has keys of its own")
+        if self.keys:
+            terminal.write(f"{terminal.head('keys', 'dim')} {self.keys}")
         if self.watched:
             terminal.write(f"{terminal.head('watching', 'dim')} {self.watched}")
 
