@@ -15,6 +15,8 @@ from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KEY_BYTES
 from ..deployment.environment import APPLICATION, variables
+from ..errors import SetupError
+from ..logs.tracebacks import is_raised_by_author
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .loading import find
 from .log_options import LEVELS
@@ -110,16 +112,19 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 def _find(app: str, app_dir: str) -> Any:
-    """Import an application. Raises `NotFound`, or what its code raises."""
-    from ..dev.process import NotFound
+    """Import an application.
 
+    Raises:
+        SetupError: there is none.
+        Exception: what its code raises.
+    """
     try:
         return find(app, app_dir)
     except click.ClickException as error:
         inner = error.__context__
-        if isinstance(inner, ValueError) and inner.__traceback__ is not None and ":" in app:
-            raise inner from None  # of its own code, so it is shown with its lines
-        raise NotFound(error.message) from None
+        if isinstance(inner, SetupError | ValueError) and is_raised_by_author(inner):
+            raise inner from None
+        raise SetupError(error.message) from None
 
 
 @contextmanager

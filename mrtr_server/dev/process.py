@@ -12,7 +12,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..concurrency.shutdown import read_seconds
-from ..logs.tracebacks import format_failure, origin_of
+from ..errors import SetupError
+from ..logs.tracebacks import format_failure, is_raised_by_author, origin_of
 from ..server import MRTRServer
 from ..telemetry.seen_rounds import set_round_observer
 from .console import Console, configure_log, list_counts
@@ -26,12 +27,8 @@ NOT_LOADED = 3
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 
 
-class NotFound(Exception):
-    """There is no such application; the message says why."""
-
-
 Find = Callable[[str, str], Any]
-"""Imports an application by its name, from a folder. Raises `NotFound`, or whatever its code raises."""
+"""Imports an application by its name, from a folder. Raises `SetupError` for none, or whatever its code raises."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,8 @@ class DevProcess:
         effects.install()
         try:
             found = self.find(self.app, self.app_dir)
-        except NotFound as error:
-            self._give_up(terminal, str(error))
         except Exception as error:
-            self._give_up(terminal, f"{self.app} can't be imported:\n{self._format(error)}")
+            self._give_up(terminal, self._why_not(error))
         if not callable(found):
             self._give_up(terminal, f"{self.app} is a {type(found).__name__}, not an MRTRServer or an ASGI application")
         self._serve(found, sockets or [], terminal)
@@ -82,6 +77,11 @@ class DevProcess:
         if self.watched:
             terminal.write(f"{terminal.head('waiting', 'yellow')} for a change of the code")
         raise SystemExit(NOT_LOADED)
+
+    def _why_not(self, error: Exception) -> str:
+        if isinstance(error, SetupError) and not is_raised_by_author(error):
+            return str(error)
+        return f"{self.app} can't be imported:\n{self._format(error)}"
 
     def _format(self, error: Exception) -> str:
         if self.full_tracebacks:

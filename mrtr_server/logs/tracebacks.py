@@ -88,6 +88,11 @@ def format_failure(error: BaseException) -> str:
     return "".join(failure.format()).rstrip("\n")
 
 
+def is_raised_by_author(error: BaseException) -> bool:
+    """Return whether a line of the author's led to a failure."""
+    return any(origin_of(call.filename) is None for call in traceback.extract_tb(error.__traceback__))
+
+
 class AuthorsFirst(logging.Filter):
     """Formats the failures of a logger's records with `format_failure`, whatever its handlers are."""
 

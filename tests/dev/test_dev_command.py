@@ -160,8 +160,13 @@ def test_a_session_of_an_author(project: Path) -> None:
         assert "mrtr_server/" not in broken
         assert "Traceback" not in broken
 
+        (project / "prices.py").write_text("import shop\n\n@shop.MRTRServer('x').tool\ndef price(*titles): ...\n")
+        mistaken = terminal.wait("waiting   for a change", 2)
+        assert 'prices.py", line 3, in <module>' in mistaken
+        assert "SetupError: " in mistaken
+
         (project / "prices.py").write_text("price = 1 / 0\n")
-        raised = terminal.wait("waiting   for a change", 2)
+        raised = terminal.wait("waiting   for a change", 3)
         assert 'shop.py", line 3, in <module>' in raised
         assert re.search(r"\(\d+ calls in mrtr_server, .* left out\)\nZeroDivisionError", raised)
 
