@@ -19,6 +19,8 @@ PACKAGES = {
     "testing": "the test kit",
     "__main__": "the commands, as `python -m mrtr_server`",
     "cli": "the commands",
+    "dev": "what an author sees while writing a server",
+    "new": "a project to begin with",
     "server": "the decorators, and the ASGI application",
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "transport": "HTTP over ASGI; and standard input and output",
@@ -63,8 +65,8 @@ ONLY_IMPORTERS = {
     "itsdangerous": {"crypto.signing"},
     "click": {
         "cli",
-        *(f"cli.{each}" for each in ("check", "database", "keys", "loading", "log_options", "run", "states")),
-        *(f"cli.{each}" for each in ("stdio", "tasks", "worker")),
+        *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
+        *(f"cli.{each}" for each in ("new", "stdio", "tasks", "worker")),
     },
     "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
@@ -92,6 +94,7 @@ ONLY_IMPORTERS = {
             f"auth.{each}"
             for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
         ),
+        "dev.refused_requests",
         "protocol.users",
         "flow.context",
         "flow.hooks",
@@ -100,7 +103,11 @@ ONLY_IMPORTERS = {
         "server",
         "testing.transports",
     },
-    "uvicorn": {"transport.one_write", "transport.whole_responses", "transport.repeated_heads", "cli.web_servers"},
+    "uvicorn": {
+        *(f"transport.{each}" for each in ("one_write", "whole_responses", "repeated_heads")),
+        "cli.web_servers",
+        *(f"dev.{each}" for each in ("process", "reloading")),
+    },
     "httptools": {"transport.whole_responses"},
     "granian": {"cli.web_servers"},
     "pydantic_settings": {"deployment.environment"},

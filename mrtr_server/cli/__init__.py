@@ -5,7 +5,9 @@ import click
 from .._version import __version__
 from .check import check
 from .database import db
+from .dev import dev
 from .keys import keygen
+from .new import new
 from .run import run
 from .states import open_state
 from .stdio import stdio
@@ -19,5 +21,5 @@ def main() -> None:
     """Tools for authors and operators of MCP servers built with mrtr_server."""
 
 
-for command in (run, stdio, worker, check, keygen, db, tasks, open_state):
+for command in (new, dev, run, stdio, worker, check, keygen, db, tasks, open_state):
     main.add_command(command)

@@ -18,6 +18,7 @@ from ..telemetry.lag import measure_lag
 from ..telemetry.meters import Gauges, Histogram, Meters
 from ..telemetry.names import DRAINING, IN_FLIGHT, LAG, QUEUE, STORE_AWAY
 from ..telemetry.observed_calls import ObservedCalls
+from ..telemetry.seen_rounds import SeenRounds, round_observer
 from ..telemetry.store_measures import StoreMeasures
 from ..transport.metrics_page import MetricsPage
 from ..transport.routing import Metadata
@@ -72,6 +73,7 @@ class ServerTelemetry:
         self._dispatcher = dispatcher
         self._background = background
         self._calls: ObservedCalls | None = None
+        self._has_started = False
         self._meters: Sequence[Meters] = ()
         self._gauges = Gauges(tally, self._read)
 
@@ -80,12 +82,22 @@ class ServerTelemetry:
 
         The log does where lines of the level INFO are not dropped.
         """
-        if self._calls is not None:
+        if self._has_started:
             self._measure_lag()
             return
+        self._observe_calls()
+        observer = round_observer()
+        if observer is not None:
+            self._has_started = True
+            seen = SeenRounds(observer)
+            self._dispatcher.observe(seen.serve)
+            self._background.observe(seen.serve_task)
+
+    def _observe_calls(self) -> None:
         spans, meters = choose(self._settings.telemetry, self._settings.metrics)
         if spans is None and not meters and not logger.isEnabledFor(logging.INFO):
             return
+        self._has_started = True
         registry = self._registry
         self._calls = calls = ObservedCalls(
             self._tally,

@@ -47,7 +47,7 @@ def format_call_site(site: CallSite) -> str:
 
 def format_stack() -> str:
     """Return the author's calls that led here, up to the event loop or the thread; empty if there are none."""
-    calls = [frame for frame in _stack() if _origin(frame.f_code.co_filename) is None]
+    calls = [frame for frame in _stack() if origin_of(frame.f_code.co_filename) is None]
     return "".join(traceback.format_list([_summary(frame) for frame in reversed(calls)]))
 
 
@@ -60,7 +60,7 @@ def format_innermost(frame: FrameType) -> str:
     code, line = frame.f_code, frame.f_lineno
     at: FrameType | None = frame
     while at is not None:
-        if _origin(at.f_code.co_filename) is None:
+        if origin_of(at.f_code.co_filename) is None:
             code, line = at.f_code, at.f_lineno
             break
         at = at.f_back
@@ -88,6 +88,11 @@ def format_failure(error: BaseException) -> str:
     return "".join(failure.format()).rstrip("\n")
 
 
+def is_raised_by_author(error: BaseException) -> bool:
+    """Return whether a line of the author's led to a failure."""
+    return any(origin_of(call.filename) is None for call in traceback.extract_tb(error.__traceback__))
+
+
 class AuthorsFirst(logging.Filter):
     """Formats the failures of a logger's records with `format_failure`, whatever its handlers are."""
 
@@ -107,7 +112,7 @@ class _Cut(traceback.StackSummary):
     """
 
     def __init__(self, calls: traceback.StackSummary, own: set[str | None]) -> None:
-        origins = [(call, _origin(call.filename)) for call in calls]
+        origins = [(call, origin_of(call.filename)) for call in calls]
         super().__init__(call for call, origin in origins if origin is None or origin in own)
         left_out = [origin for _, origin in origins if origin is not None and origin not in own]
         self._rest = ""
@@ -118,7 +123,7 @@ class _Cut(traceback.StackSummary):
             self._rest = f"  ({calls_of} in {listed} left out{self._where(calls[-1], own)})\n"
 
     def _where(self, last: traceback.FrameSummary, own: set[str | None]) -> str:
-        origin = _origin(last.filename)
+        origin = origin_of(last.filename)
         if origin in (None, "mrtr_server") or origin in own:
             return ""  # what we raise says itself what is wrong
         parts = Path(last.filename).parts
@@ -149,7 +154,7 @@ def _called(calls: Iterable[traceback.FrameSummary]) -> Iterator[str]:
         caller = call.filename
 
 
-def _origin(file: str) -> str | None:
+def origin_of(file: str) -> str | None:
     """Return the package that a file belongs to; None for the author's own code."""
     if file.startswith(_OURS):
         return "mrtr_server"
@@ -173,7 +178,7 @@ def _installed(file: str) -> str | None:
 
 def _stack() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _origin(frame.f_code.co_filename) not in ("asyncio", "threading"):
+    while frame is not None and origin_of(frame.f_code.co_filename) not in ("asyncio", "threading"):
         yield frame
         frame = frame.f_back
 

@@ -59,6 +59,19 @@ def test_it_has_no_driver_and_no_extra(python: Path) -> None:
     assert run(python, "-I", "-c", code) == "[]\n"
 
 
+def test_it_makes_a_project(python: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "book-shop"
+    run(python, "-I", "-m", "mrtr_server", "new", folder)
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from book_shop.server import app
+from mrtr_server.testing import Client, yes
+print(Client(app).call("order", title="Dune", answers={"amount": {"copies": 2}, "confirm": yes}).text)
+"""
+    assert run(python, "-I", "-c", code, folder) == "2 × Dune ordered\n"
+
+
 def test_two_processes_share_a_file(python: Path, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/store.db"}

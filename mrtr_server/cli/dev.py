@@ -1,0 +1,152 @@
+"""`mrtr-server dev`: serve an application for the one who writes it."""
+
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import click
+
+from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
+from ..crypto.keys import ENVIRONMENT as KEYS
+from ..crypto.keys import KEY_BYTES
+from ..deployment.environment import APPLICATION, variables
+from ..errors import SetupError
+from ..logs.tracebacks import is_raised_by_author
+from ..storage.factory import ENVIRONMENT as DATABASE
+from .loading import find
+from .log_options import LEVELS
+
+SHUTDOWN = "3"
+"""How long a process may take to make way for the next, in seconds, unless the environment says so."""
+
+
+@click.command()
+@click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)
+@click.option("--app-dir", default="", metavar="PATH", help="The folder in which to look for MODULE.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any that is free.")
+@click.option("--reload/--no-reload", default=True, show_default=True, help="Start anew when a file changes.")
+@click.option(
+    "--watch",
+    multiple=True,
+    metavar="PATH",
+    help="A folder to watch; give it again for more. The folder of the application by default.",
+)
+@click.option("--include", multiple=True, metavar="GLOB", help="Further files to watch, besides *.py.")
+@click.option("--full-tracebacks", is_flag=True, help="Show all calls of a traceback, not only those of your own code.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="What is shown at least of your own loggers.",
+)
+def dev(
+    app: str,
+    app_dir: str,
+    host: str,
+    port: int,
+    reload: bool,
+    watch: tuple[str, ...],
+    include: tuple[str, ...],
+    full_tracebacks: bool,
+    log_level: str,
+) -> None:
+    """Serve MODULE:APP while you write it.
+
+    It is an MRTRServer, or an ASGI application in which one is mounted. It starts anew when a file changes, and shows a
+    line for each round: what was answered, which steps ran or were replayed, what is asked, the result, and how long it
+    took. What a handler does outside of ctx.step, and so again in each round, is pointed out with its file and line.
+
+    Where MRTR_KEYS and MRTR_DATABASE_URL are not set, it makes keys and a database for this run, so flows and tasks
+    continue after a change.
+
+    It is for your own machine. Serve others with mrtr-server run.
+    """
+    from ..dev.process import DevProcess, is_loopback
+    from ..dev.reloading import listen, watch_and_serve
+    from ..dev.terminal import Terminal
+
+    folders = watch or (app_dir or ".",)
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise click.ClickException(f"--watch {folder}: there is no such folder")
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        raise click.ClickException(
+            f"{host}:{port} can't be listened on: {error.strerror or error}. End what uses it, or choose another --port"
+        ) from None
+    terminal = Terminal()
+    if not is_loopback(host):
+        terminal.write(
+            f"{terminal.head('unsafe', 'red')} whoever reaches {host}:{listening.getsockname()[1]} can call every tool "
+            "that asks for no token, and what people are asked is shown here. Use mrtr-server run to serve others"
+        )
+    with listening, _environment(is_local=is_loopback(host)) as keys:
+        process = DevProcess(
+            find=_find,
+            app=app,
+            app_dir=app_dir,
+            host=host,
+            level=log_level,
+            full_tracebacks=full_tracebacks,
+            keys=keys,
+            watched=", ".join(["*.py", *include]) + f" below {', '.join(folders)}" if reload else "",
+        )
+        if reload:
+            watch_and_serve(process, folders, include, listening)
+        else:
+            signal.signal(signal.SIGTERM, _end)  # which the web server calls when it has ended
+            with suppress(KeyboardInterrupt):
+                process([listening])
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _find(app: str, app_dir: str) -> Any:
+    """Import an application.
+
+    Raises:
+        SetupError: there is none.
+        Exception: what its code raises.
+    """
+    try:
+        return find(app, app_dir)
+    except click.ClickException as error:
+        inner = error.__context__
+        if isinstance(inner, SetupError | ValueError) and is_raised_by_author(inner):
+            raise inner from None
+        raise SetupError(error.message) from None
+
+
+@contextmanager
+def _environment(*, is_local: bool) -> Iterator[str]:
+    """Set what a server needs and the environment does not say; return what is to be said of the keys.
+
+    The processes that follow each other have it in common, so flows and tasks continue in the next.
+
+    Args:
+        is_local: whether only programs of this machine reach the server, so that they may see what went wrong inside.
+    """
+    keys = ""
+    has_database = bool(os.environ.get(DATABASE, "").strip())
+    if not os.environ.get(KEYS, "").strip():
+        os.environ[KEYS] = secrets.token_hex(KEY_BYTES)
+        keys = f"{KEYS} is not set, so this run has keys of its own"
+        keys += f". What other runs have put into {DATABASE} does not open" if has_database else ""
+    os.environ.setdefault(SHUTDOWN_SECONDS, SHUTDOWN)
+    known = {each.name for each in variables()}
+    for name in known.intersection(["MRTR_DOCS", *(["MRTR_DEBUG"] if is_local else [])]):
+        os.environ.setdefault(name, "true")
+    with tempfile.TemporaryDirectory(prefix="mrtr-dev-") as folder:
+        if not has_database:
+            os.environ[DATABASE] = f"sqlite:///{folder}/dev.db"
+        yield keys

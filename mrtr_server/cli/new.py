@@ -1,0 +1,29 @@
+"""`mrtr-server new`: make a project."""
+
+from pathlib import Path
+
+import click
+
+from ..errors import SetupError
+
+
+@click.command()
+@click.argument("folder", metavar="NAME", type=click.Path(path_type=Path))
+def new(folder: Path) -> None:
+    """Make a project in the folder NAME.
+
+    It has a server with a tool, its tests, a Dockerfile and a CI workflow. The folder must be empty, or not there. Its
+    name is that of the project: lower-case letters, digits, - and _.
+    """
+    from ..new.project import make_project
+
+    try:
+        package = make_project(folder)
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or folder} can't be written: {error.strerror}") from None
+    click.echo(f"Made {folder}. Next:\n")
+    if folder.resolve() != Path.cwd():
+        click.echo(f"  cd {folder}")
+    click.echo(f"  pip install -e '.[dev]'\n  pytest\n  mrtr-server dev {package}.server:app")

@@ -1,0 +1,192 @@
+"""Effects outside of steps: what the operating system is asked for in the name of a line of the author's code.
+
+Python announces such requests to its audit hooks (PEP 578). A handler that asks runs again from the top in each round,
+so what it does outside of `ctx.step` happens again. What cannot be seen is in docs/dev.md.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from ..flow.steps import current_dependency, current_step
+from ..logs.tracebacks import origin_of
+from ..telemetry.seen_rounds import SeenRound, current_round
+from .audit_events import DESCRIBED
+
+EFFECTS = "effects"
+"""The note of a round that has its effects outside of steps: what each is, by its place."""
+
+_TASKS = "tasks"
+
+_QUIET = frozenset(
+    {
+        *("logging", "warnings", "traceback", "linecache", "tempfile", "pdb", "bdb", "cProfile", "faulthandler"),
+        *("loguru", "structlog", "logfire", "sentry_sdk", "opentelemetry", "prometheus_client"),
+        *("coverage", "debugpy", "pydevd"),
+    }
+)
+"""Libraries that watch, or whose effects are nobody's concern."""
+
+_OURS = "mrtr_server"
+_PACKAGE = Path(__file__).parent.parent
+_NO_HANDLERS = frozenset(str(_PACKAGE / "flow" / f"{each}.py") for each in ("authorization", "teardown"))
+"""What calls functions of the author's that may do in every round what they do."""
+
+
+class Place(NamedTuple):
+    """A line of the author's code."""
+
+    file: str
+    line: int
+
+
+class _Stack(NamedTuple):
+    """What a stack says of an effect.
+
+    Args:
+        place: the author's line that led to it; None if there is none.
+        is_theirs: whether it is the effect of a handler at all, as far as can be seen.
+    """
+
+    place: Place | None
+    is_theirs: bool = True
+
+
+_origin_of = cache(origin_of)
+
+_spawned_at: ContextVar[Place | None] = ContextVar("mrtr_server_spawned_at", default=None)
+"""The author's line that started the asyncio task in which the code runs, as a client library does to connect."""
+
+
+class EffectWatch:
+    """Collects the effects outside of steps of each round, and says which of them will be repeated.
+
+    Args:
+        own: names of installed packages that are the author's.
+    """
+
+    def __init__(self, own: Container[str] = ()) -> None:
+        self._own = own
+        self._told: set[Place] = set()
+
+    def install(self) -> None:
+        """Begin to listen. An audit hook stays for as long as the process lives."""
+        sys.addaudithook(self.hear)
+
+    def begin(self, seen: SeenRound) -> None:
+        """Note that a round begins, in the asyncio task that serves it."""
+        seen.notes[EFFECTS] = {}
+        seen.notes[_TASKS] = tasks = WeakSet[asyncio.Task[Any]]()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        if task is not None:
+            tasks.add(task)
+        if loop.get_task_factory() is None:  # else it is the author's own
+            loop.set_task_factory(self._make_task)
+
+    def repeated(self, seen: SeenRound) -> dict[Place, str]:
+        """Return the effects of a round that has ended which its flow will repeat; each place is told once."""
+        if not seen.runs_again:
+            return {}
+        found = {place: what for place, what in seen.notes.get(EFFECTS, {}).items() if place not in self._told}
+        self._told.update(found)
+        return found
+
+    def hear(self, event: str, args: tuple[Any, ...]) -> None:
+        """Take an audit event. It never raises, since that would forbid what the event announces."""
+        # An event of another shape, a stack that changes meanwhile, or the end of the interpreter.
+        with suppress(Exception):
+            self._hear(event, args)
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        describe = DESCRIBED.get(event)
+        if describe is None:
+            return
+        seen = current_round.get()
+        if seen is None or EFFECTS not in seen.notes or current_step.get() or current_dependency.get():
+            return
+        what = describe(*args)
+        place = self._place(seen) if what else None
+        if place is not None:
+            seen.notes[EFFECTS].setdefault(place, what)
+
+    # Where
+
+    def _place(self, seen: SeenRound) -> Place | None:
+        """Return the author's line that an effect belongs to; None if it is nobody's, or can't be told."""
+        stack = self._read(sys._getframe(3))
+        if stack.place is not None or not stack.is_theirs:
+            return stack.place
+        return _spawned_at.get() or self._awaiting(seen)
+
+    def _read(self, frame: FrameType | None) -> _Stack:
+        place: Place | None = None
+        in_loop = False
+        while frame is not None:
+            file = frame.f_code.co_filename
+            origin = _origin_of(file)
+            if file.startswith("<frozen importlib"):  # it happens once in the process
+                return _Stack(None, is_theirs=False)
+            if origin == _OURS:
+                if file in _NO_HANDLERS:
+                    return _Stack(None, is_theirs=False)
+                if place is None:
+                    return _Stack(None, is_theirs=in_loop)
+            elif place is None and self._is_own(file, origin):
+                place = Place(file, frame.f_lineno)
+            elif place is None and origin in _QUIET:
+                return _Stack(None, is_theirs=False)
+            in_loop = in_loop or (origin == "asyncio" and frame.f_code.co_name == "_run")
+            frame = frame.f_back
+        return _Stack(place)
+
+    def _is_own(self, file: str, origin: str | None) -> bool:
+        return origin in self._own if origin is not None else not file.startswith("<")
+
+    def _awaiting(self, seen: SeenRound) -> Place | None:
+        """Return the line at which the handler waits, as for a thread that it started; None if there are several."""
+        places = {place for task in tuple(seen.notes[_TASKS]) if (place := self._waits_at(task)) is not None}
+        return places.pop() if len(places) == 1 else None
+
+    def _waits_at(self, task: "asyncio.Task[Any]") -> Place | None:
+        place = None
+        for frame in _awaited(task.get_coro()):
+            file = frame.f_code.co_filename
+            if self._is_own(file, _origin_of(file)):
+                place = Place(file, frame.f_lineno)
+        return place
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any) -> "asyncio.Task[Any]":
+        """Make an asyncio task that knows which line of the author's started it; see `loop.set_task_factory`."""
+        seen = current_round.get()
+        if seen is None or _TASKS not in seen.notes:
+            return asyncio.Task(coroutine, loop=loop, **options)
+        place = self._read(sys._getframe(1)).place
+        token = None if place is None else _spawned_at.set(place)
+        try:
+            task = asyncio.Task(coroutine, loop=loop, **options)
+        finally:
+            if token is not None:
+                _spawned_at.reset(token)
+        seen.notes[_TASKS].add(task)
+        return task
+
+
+def _awaited(coroutine: Any) -> Iterator[FrameType]:
+    """Return the frames of a coroutine that is suspended, and of those that it awaits, the innermost last."""
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        yield frame
+        coroutine = coroutine.cr_await
+
+
+def shown_path(file: str) -> str:
+    """Return the path of a file from the working directory, where it is below that; otherwise as it is."""
+    relative = os.path.relpath(file)
+    return file if relative.startswith(os.pardir) else relative

@@ -1,0 +1,196 @@
+"""The process that serves an application while its author looks on; a new one takes over when the code has changed."""
+
+import importlib.util
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from ..concurrency.shutdown import read_seconds
+from ..errors import SetupError
+from ..logs.tracebacks import format_failure, is_raised_by_author, origin_of
+from ..server import MRTRServer
+from ..telemetry.seen_rounds import set_round_observer
+from .console import Console, configure_log, list_counts
+from .effects import EffectWatch
+from .refused_requests import RefusedRequests
+from .terminal import Terminal
+
+NOT_LOADED = 3
+"""The exit code of a process whose application can't be imported, or can't start: it has said why."""
+
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
+
+
+Find = Callable[[str, str], Any]
+"""Imports an application by its name, from a folder. Raises `SetupError` for none, or whatever its code raises."""
+
+
+@dataclass(frozen=True)
+class DevProcess:
+    """Serves an application on a socket; it goes to a new process as it is.
+
+    Args:
+        find: imports the application.
+        app: its name, `module:attribute`.
+        app_dir: the folder in which to look for the module; empty for the working directory.
+        host: the address that the socket is bound to.
+        level: the least that is logged of the author's own loggers.
+        full_tracebacks: whether tracebacks have all of their calls.
+        keys: what is to be said of the keys, in words; empty for nothing.
+        watched: what a change of which starts it anew, in words; empty where nothing does.
+        changed: when the change came that made it take over, in seconds since the epoch; 0 for the first process.
+    """
+
+    find: Find
+    app: str
+    app_dir: str
+    host: str
+    level: str
+    full_tracebacks: bool
+    keys: str
+    watched: str
+    changed: float = 0.0
+
+    def __call__(self, sockets: list[socket.socket] | None) -> None:
+        """Serve until a signal ends it. Exits with `NOT_LOADED` if the application can't be served."""
+        terminal = Terminal()
+        configure_log(terminal, self.level, full_tracebacks=self.full_tracebacks)
+        effects = EffectWatch(_packages_of(self.app))
+        set_round_observer(Console(terminal, effects))
+        effects.install()
+        try:
+            found = self.find(self.app, self.app_dir)
+        except Exception as error:
+            self._give_up(terminal, self._why_not(error))
+        if not callable(found):
+            self._give_up(terminal, f"{self.app} is a {type(found).__name__}, not an MRTRServer or an ASGI application")
+        self._serve(found, sockets or [], terminal)
+
+    def _give_up(self, terminal: Terminal, why: str) -> None:
+        terminal.write(f"{terminal.head('error', 'red')} {why}")
+        if self.watched:
+            terminal.write(f"{terminal.head('waiting', 'yellow')} for a change of the code")
+        raise SystemExit(NOT_LOADED)
+
+    def _why_not(self, error: Exception) -> str:
+        if isinstance(error, SetupError) and not is_raised_by_author(error):
+            return str(error)
+        return f"{self.app} can't be imported:\n{self._format(error)}"
+
+    def _format(self, error: Exception) -> str:
+        if self.full_tracebacks:
+            return "".join(traceback.format_exception(error)).rstrip()
+        if isinstance(error, SyntaxError):  # it names the line itself; the calls are those of an import
+            return "".join(traceback.format_exception_only(error)).rstrip()
+        return format_failure(error)
+
+    def _serve(self, found: Any, sockets: list[socket.socket], terminal: Terminal) -> None:
+        import uvicorn
+
+        say = self._banner
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets=sockets)
+                if self.started and not self.should_exit:
+                    say(found, sockets or [], terminal)
+
+        config = uvicorn.Config(
+            RefusedRequests(found, terminal),
+            loop="asyncio",  # uvloop connects in C, which no audit hook sees
+            http="mrtr_server.transport.bounded_protocol:BoundedProtocol",
+            ws="none",
+            reload=bool(self.watched),
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, int(read_seconds(None))),
+        )
+        server = Server(config)
+        server.run(sockets=sockets)
+        if not server.started:
+            if self.watched:
+                terminal.write(f"{terminal.head('waiting', 'yellow')} for a change of the code")
+            raise SystemExit(NOT_LOADED)
+
+    def _banner(self, found: Any, sockets: list[socket.socket], terminal: Terminal) -> None:
+        if self.changed:
+            terminal.write(f"{terminal.head('reloaded', 'green')} in {time.time() - self.changed:.1f} s")
+            return
+        root = root_url(self.host, sockets[0].getsockname()[1])
+        servers = list(servers_in(found))
+        for path, server in servers:
+            offered = server.registry
+            counts: dict[str, Collection[Any]] = {
+                "tool": offered.tools,
+                "prompt": offered.prompts,
+                "resource": [*offered.resources, *offered.templates],
+            }
+            style = terminal.style
+            terminal.write(f"{terminal.head('serving', 'green')} {style(server.name, 'bold')}: {list_counts(counts)}")
+            terminal.write(f"{terminal.head('endpoint', 'green')} {root}{path}{server.path}")
+            if (page := docs_page(server)) is not None:
+                terminal.write(f"{terminal.head('page', 'green')} {root}{path}{page}")
+        if not servers:
+            terminal.write(f"{terminal.head('serving', 'green')} {self.app} at {root}")
+        if self.keys:
+            terminal.write(f"{terminal.head('keys', 'dim')} {self.keys}")
+        if self.watched:
+            terminal.write(f"{terminal.head('watching', 'dim')} {self.watched}")
+
+
+def docs_page(server: MRTRServer) -> str | None:
+    """Return the path of the page to try a server, below where it is mounted; None where it has none."""
+    settings = server._parts.settings  # noqa: SLF001  the setting is nobody else's concern
+    return f"{server.path.rpartition('/')[0]}/docs" if getattr(settings, "docs", False) else None
+
+
+def servers_in(app: Any, path: str = "") -> Iterator[tuple[str, MRTRServer]]:
+    """Return the servers in an application, each with the path at which it is mounted.
+
+    Args:
+        app: a server, or an application with routes.
+        path: where that is mounted.
+    """
+    if isinstance(app, MRTRServer):
+        yield path, app
+        return
+    for route in getattr(app, "routes", None) or ():
+        inner = getattr(route, "app", None)
+        if inner is not None:
+            yield from servers_in(inner, f"{path}{getattr(route, 'path', '')}".rstrip("/"))
+
+
+def root_url(host: str, port: int) -> str:
+    """Return the URL at which an author reaches what listens on an address."""
+    shown = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs of this machine reach what listens on an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _packages_of(app: str) -> frozenset[str]:
+    """Return the installed package that an application is in, if it is in one: that is the author's, too."""
+    name = app.partition(":")[0].partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return frozenset()
+    file = "" if spec is None else spec.origin or os.devnull
+    return (
+        frozenset([name]) if file and origin_of(file) == name and name not in sys.builtin_module_names else frozenset()
+    )

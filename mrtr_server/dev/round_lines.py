@@ -1,0 +1,158 @@
+"""A line for each round: what it is of, its time, and what happened in it."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic_core import to_json
+
+from ..errors import Declined, RequestError
+from ..flow.endings import Asking, Backgrounded, Yielded
+from ..protocol.messages import Acknowledged, Complete, NeedsInput, Question, TaskCreated
+from ..telemetry.seen_rounds import SeenRound
+from .terminal import Terminal, quoted, short
+
+REASON = "reason"
+"""The note of a round that says why its handler failed."""
+
+_KINDS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
+_WIDEST = 24
+_BETWEEN = " · "
+_NOES = frozenset({"decline", "cancel", "no"})
+_LONGEST_REASON = 160
+
+
+class RoundLines:
+    """Writes the line of each round that has ended.
+
+    Args:
+        terminal: where to.
+    """
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._width = 12
+
+    def show(self, seen: SeenRound) -> None:
+        """Write the line of a round, or of a request that was refused. Other requests have none."""
+        if seen.is_round:
+            self._write(self._kind(seen), seen.target, self._number(seen), seen, self._events(seen))
+        elif isinstance(seen.error, Exception):
+            self._write("refused", seen.method, "", seen, [self._failure(_reason(seen))], "red")
+        elif seen.method == "tasks/cancel" and isinstance(seen.outcome, Acknowledged):
+            task = seen.outcome.task
+            reference = "" if task is None else task.reference
+            self._write("task", "" if task is None else task.tool, reference, seen, ["cancelled by its client"])
+
+    def _write(self, kind: str, name: str, number: str, seen: SeenRound, events: list[str], *styles: str) -> None:
+        shown = short(name, _WIDEST)
+        self._width = max(self._width, len(shown))
+        style = self._terminal.style
+        columns = (
+            self._terminal.head(kind, *(styles or ("cyan",))),
+            style(f"{shown:{self._width}}", "bold"),
+            f"{number:8}",
+            style(f"{seen.seconds * 1000:8.1f} ms", "dim"),
+        )
+        self._terminal.write(f"{' '.join(columns)}  {_BETWEEN.join(events)}".rstrip())
+
+    def _kind(self, seen: SeenRound) -> str:
+        return "task" if seen.task else _KINDS[seen.method]
+
+    def _number(self, seen: SeenRound) -> str:
+        return seen.task[:8] if seen.task else f"round {seen.number}"
+
+    # What happened
+
+    def _events(self, seen: SeenRound) -> list[str]:
+        return [*self._answers(seen), *self._steps(seen), self._end(seen)]
+
+    def _answers(self, seen: SeenRound) -> Iterator[str]:
+        style = self._terminal.style
+        if seen.answered:
+            given = ", ".join(f"{short(key, _WIDEST)}: {action}" for key, action in seen.answered.items())
+            yield f"{style('answered', 'cyan')} {given}"
+
+    def _steps(self, seen: SeenRound) -> Iterator[str]:
+        style = self._terminal.style
+        replayed = [name for name, ran in seen.steps if not ran]
+        ran = [name for name, ran in seen.steps if ran]
+        if replayed:
+            yield style(f"replayed {_counted(replayed)}", "dim")
+        if ran:
+            yield f"{style('ran', 'green')} {_counted(ran)}"
+
+    def _end(self, seen: SeenRound) -> str:
+        style, outcome = self._terminal.style, seen.outcome
+        if seen.asked:
+            asked = ", ".join(_asked(key, question) for key, question in seen.asked.items())
+            return f"{style('asked', 'yellow')} {asked}"
+        if isinstance(seen.error, asyncio.CancelledError):
+            return style("cancelled", "yellow")
+        if _is_no(seen):
+            return style("the person said no", "yellow")
+        if isinstance(outcome, Complete) and not outcome.body.get("isError"):
+            return f"{style('result', 'green')} {_summary(outcome.body)}"
+        if isinstance(outcome, TaskCreated):
+            return f"{style('becomes task', 'cyan')} {outcome.task.reference[:8]}"
+        if isinstance(outcome, NeedsInput | Asking | Yielded | Backgrounded):
+            return style("handed over to the next round", "yellow")
+        return self._failure(_reason(seen))
+
+    def _failure(self, reason: str) -> str:
+        return f"{self._terminal.style('failed', 'red')} {short(reason, _LONGEST_REASON)}"
+
+
+def _counted(names: list[str]) -> str:
+    """Return names once each, in their order, with how often they come."""
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(short(name, _WIDEST) + (f" ×{count}" if count > 1 else "") for name, count in counts.items())
+
+
+def _asked(key: str, question: Question) -> str:
+    message = question.params.get("message")
+    what = quoted(message) if isinstance(message, str) else question.method
+    return f"{key} {what}"
+
+
+def _is_no(seen: SeenRound) -> bool:
+    if isinstance(seen.error, Declined):
+        return True
+    failed = isinstance(seen.outcome, Complete) and bool(seen.outcome.body.get("isError"))
+    return failed and REASON not in seen.notes and not _NOES.isdisjoint(seen.answered.values())
+
+
+def _reason(seen: SeenRound) -> str:
+    if REASON in seen.notes:
+        return str(seen.notes[REASON])
+    error = seen.outcome if isinstance(seen.outcome, RequestError) else seen.error
+    if isinstance(error, RequestError):
+        return error.message
+    if error is not None:
+        return f"{type(error).__name__}: {error}"
+    return _text(seen.outcome.body) if isinstance(seen.outcome, Complete) else ""
+
+
+def _summary(body: dict[str, Any]) -> str:
+    """Return what a result is, in a few words."""
+    if "messages" in body:
+        return _number_of(body["messages"], "message")
+    if "contents" in body:
+        return _number_of(body["contents"], "content")
+    text = _text(body)
+    if text:
+        return quoted(text)
+    if "structuredContent" in body:
+        return short(to_json(body["structuredContent"], fallback=str).decode())
+    return _number_of(body.get("content", ()), "content")
+
+
+def _text(body: dict[str, Any]) -> str:
+    texts = [part["text"] for part in body.get("content", ()) if isinstance(part, dict) and part.get("type") == "text"]
+    return str(texts[0]) if texts else ""
+
+
+def _number_of(items: Any, what: str) -> str:
+    return f"1 {what}" if len(items) == 1 else f"{len(items)} {what}s"

@@ -1,0 +1,1 @@
+"""`mrtr-server new`: a project to begin with."""

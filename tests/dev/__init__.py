@@ -1,0 +1,1 @@
+"""What an author sees while writing a server."""

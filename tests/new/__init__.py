@@ -1,0 +1,1 @@
+"""A project to begin with."""

@@ -1,0 +1,145 @@
+"""`mrtr-server new` makes a project whose tests and checks pass at once, and refuses what would go wrong."""
+
+import json
+import shlex
+import subprocess
+import sys
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from jsonschema import Draft7Validator
+
+from mrtr_server import __version__
+from mrtr_server.cli import main
+from mrtr_server.cli.run import run as run_command
+from mrtr_server.errors import SetupError
+from mrtr_server.new.project import make_project, package_of
+
+from ..support.serving import ROOT, without_settings
+
+MYPY = ["--disable-error-code=empty-body", f"--cache-dir={ROOT / '.mypy_cache' / 'of-users'}"]
+"""Options that share what tests/test_typing.py has found of the package, which takes longest."""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of the command's."""
+    folder = tmp_path_factory.mktemp("projects") / "book-shop"
+    done = CliRunner().invoke(main, ["new", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "mrtr-server dev book_shop.server:app" in done.output
+    return folder
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pytest", "-p", "no:cacheprovider", "-W", "error"],
+        ["ruff", "check", "--no-cache"],
+        ["ruff", "format", "--no-cache", "--check"],
+        ["mypy", *MYPY],
+        ["mrtr_server", "check", "book_shop.server:app"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_its_checks_pass_at_once(project: Path, command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=project,
+        env=without_settings(PYTHONDONTWRITEBYTECODE="1"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_name_is_left_to_fill_in(project: Path) -> None:
+    written = [path for path in project.rglob("*") if path.is_file() and not path.name.endswith(".pyc")]
+    assert len(written) >= 9
+    for path in written:
+        text = path.read_text()
+        assert not any(mark in text for mark in ("@name@", "@package@", "@version@")), path
+
+
+def test_it_needs_this_release_and_names_its_package(project: Path) -> None:
+    made = tomllib.loads((project / "pyproject.toml").read_text())
+    assert made["project"]["name"] == "book-shop"
+    assert made["project"]["dependencies"] == [f"mrtr_server[fast]>={__version__}"]
+    assert made["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["book_shop"]
+    assert (project / "book_shop" / "server.py").is_file()
+
+
+def test_its_workflow_is_one_and_runs_all_checks(project: Path) -> None:
+    schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "github-workflows.json"
+    workflow = yaml.safe_load((project / ".github" / "workflows" / "ci.yml").read_text())
+    as_json = {"on" if key is True else key: value for key, value in workflow.items()}  # YAML 1.1 reads a flag
+    Draft7Validator(json.loads(schema.read_text())).validate(as_json)
+    ran = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+    assert {"pytest", "mypy", "ruff check", "ruff format --check", "docker build -t book-shop ."} <= set(ran)
+
+
+def test_its_image_runs_a_command_that_there_is(project: Path) -> None:
+    text = (project / "Dockerfile").read_text()
+    command = json.loads(text.rpartition("\nCMD ")[2])
+    assert command[:2] == ["mrtr-server", "run"]
+    context = run_command.make_context("run", [*command[2:], "book_shop.server:app"])
+    assert (context.params["host"], context.params["port"]) == ("0.0.0.0", 8000)
+    copied = [
+        shlex.split(line)[1:-1] for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
+    ]
+    assert all((project / path).exists() for paths in copied for path in paths)
+    assert "MRTR_APP=book_shop.server:app" in text
+
+
+class TestWhatItRefuses:
+    @pytest.mark.parametrize("name", ["Shop", "1shop", "book shop", "shop-", "-shop", "book--shop", "s" * 41, "büch"])
+    def test_names_that_are_no_names(self, name: str) -> None:
+        with pytest.raises(SetupError, match="lower-case letters, digits, - and _"):
+            package_of(name)
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("class", "is a word of Python's own"),
+            ("match", "is a word of Python's own"),
+            ("json", "There is a module 'json' already"),
+            ("pydantic", "There is a module 'pydantic' already"),
+            ("mrtr-server", "There is a module 'mrtr_server' already"),
+            ("tests", "There is a module 'tests' already"),
+        ],
+    )
+    def test_names_of_something_else(self, name: str, said: str) -> None:
+        with pytest.raises(SetupError, match=said):
+            package_of(name)
+
+    def test_a_folder_that_is_not_empty(self, tmp_path: Path) -> None:
+        (tmp_path / "shop").mkdir()
+        (tmp_path / "shop" / "kept.txt").write_text("kept")
+        done = CliRunner().invoke(main, ["new", str(tmp_path / "shop")])
+        assert done.exit_code == 1
+        assert "is not empty; choose another name, or an empty folder" in done.output
+        assert [path.name for path in (tmp_path / "shop").iterdir()] == ["kept.txt"]
+
+    def test_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "shop").write_text("")
+        done = CliRunner().invoke(main, ["new", str(tmp_path / "shop")])
+        assert done.exit_code == 1
+        assert "is a file; choose another name" in done.output
+
+    def test_a_place_that_can_not_be_written_to(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        done = CliRunner().invoke(main, ["new", str(tmp_path / "file" / "shop")])
+        assert done.exit_code == 1
+        assert "can't be written: " in done.output
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    assert make_project(tmp_path / "shop") == "shop"
+    assert (tmp_path / "shop" / "tests" / "test_server.py").is_file()

@@ -1,0 +1,144 @@
+"""An observer of rounds sees what was answered, which steps ran, what was asked, and how each round ended."""
+
+from collections.abc import Iterator
+
+import pytest
+from pydantic import BaseModel
+
+from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer, ToolError
+from mrtr_server.protocol.messages import Complete
+from mrtr_server.telemetry.seen_rounds import SeenRound, current_round, set_round_observer
+from mrtr_server.testing import Client, no, yes
+
+
+class Amount(BaseModel):
+    copies: int
+
+
+class Recorder:
+    """Keeps the rounds that have ended."""
+
+    def __init__(self) -> None:
+        self.begun: list[SeenRound] = []
+        self.rounds: list[SeenRound] = []
+        self.others: list[SeenRound] = []
+
+    def begin(self, seen: SeenRound) -> None:
+        self.begun.append(seen)
+
+    def end(self, seen: SeenRound) -> None:
+        (self.rounds if seen.is_round else self.others).append(seen)
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    made = Recorder()
+    set_round_observer(made)
+    yield made
+    set_round_observer(None)
+
+
+def server() -> MRTRServer:
+    app = MRTRServer("seen", keys=[bytes(32)])
+
+    def place(title: str) -> str:
+        return f"{title} ordered"
+
+    def price(title: str) -> int:
+        return len(title)
+
+    @app.tool
+    async def order(title: str, ctx: Context) -> str:
+        cost = await ctx.step(price, title)
+        amount = await ctx.elicit(f"How many of {title}?", Amount)
+        await ctx.confirm(f"{amount.copies} for {cost}?")
+        return await ctx.step(place, title)
+
+    @app.tool
+    def pure(inputs: Inputs) -> str | InputRequired:
+        amount = inputs.get("amount", Amount)
+        return InputRequired(amount=Elicit("How many?", Amount)) if amount is None else str(amount.copies)
+
+    @app.tool(task="required")
+    async def deploy(ctx: Context) -> str:
+        await ctx.step(price, "x")
+        await ctx.confirm("Deploy?")
+        return await ctx.step(place, "x")
+
+    @app.tool
+    def fails() -> str:
+        raise ToolError("no such thing")
+
+    @app.tool
+    def plain() -> str:
+        seen = current_round.get()
+        return "" if seen is None else seen.target
+
+    @app.prompt
+    async def letter(ctx: Context) -> str:
+        await ctx.confirm("Write?")
+        return "Dear"
+
+    return app
+
+
+def test_each_round_of_a_call(recorder: Recorder) -> None:
+    Client(server()).call("order", title="Dune", answers={"amount": {"copies": 2}, "confirm": yes})
+    first, second, third = recorder.rounds
+    assert [each.number for each in recorder.rounds] == [1, 2, 3]
+    assert first.steps == [("price", True)]
+    assert {key: asked.params["message"] for key, asked in first.asked.items()} == {"amount": "How many of Dune?"}
+    assert first.runs_again
+    assert second.answered == {"amount": "accept"}
+    assert second.steps == [("price", False)]
+    assert list(second.asked) == ["confirm"]
+    assert third.answered == {"confirm": "yes"}
+    assert third.steps == [("price", False), ("place", True)]
+    assert isinstance(third.outcome, Complete)
+    assert not third.runs_again
+    assert all(each.seconds > 0 and each.target == "order" for each in recorder.rounds)
+
+
+def test_a_no_is_seen_as_one(recorder: Recorder) -> None:
+    Client(server()).call("order", title="Dune", answers={"amount": {"copies": 2}, "confirm": no})
+    assert recorder.rounds[-1].answered == {"confirm": "no"}
+    assert not recorder.rounds[-1].runs_again
+
+
+def test_a_pure_function_and_a_prompt_have_rounds_too(recorder: Recorder) -> None:
+    client = Client(server())
+    client.call("pure", answers={"amount": {"copies": 2}})
+    client.get_prompt("letter", answers={"confirm": yes})
+    assert [(each.target, each.number, list(each.asked)) for each in recorder.rounds] == [
+        ("pure", 1, ["amount"]),
+        ("pure", 2, []),
+        ("letter", 1, ["confirm"]),
+        ("letter", 2, []),
+    ]
+
+
+def test_a_task_has_the_rounds_of_its_worker(recorder: Recorder) -> None:
+    Client(server(), tasks=True).call("deploy", answers={"confirm": yes})
+    first, second = (each for each in recorder.rounds if each.task)
+    assert first.task == second.task != ""
+    assert (first.steps, list(first.asked)) == ([("price", True)], ["confirm"])
+    assert (second.steps, second.answered) == ([("price", False), ("place", True)], {"confirm": "yes"})
+
+
+def test_what_failed_and_what_has_no_rounds(recorder: Recorder) -> None:
+    client = Client(server())
+    client.call("fails")
+    client.call("nothing")
+    client.request("tools/list")
+    failed, unknown = recorder.rounds
+    assert isinstance(failed.outcome, Complete)
+    assert failed.outcome.body["isError"]
+    assert unknown.error is not None
+    assert "tools/list" in [each.method for each in recorder.others]
+
+
+def test_code_knows_the_round_that_it_runs_in_only_while_that_is_observed(recorder: Recorder) -> None:
+    assert Client(server()).call("plain").text == "plain"
+    set_round_observer(None)
+    assert Client(server()).call("plain").text == ""
+    assert current_round.get() is None
