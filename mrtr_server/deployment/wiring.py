@@ -14,6 +14,7 @@ from ..concurrency.threads import Threads
 from ..crypto.bound_codec import BoundCodec
 from ..crypto.codec import SealedCodec
 from ..crypto.cursors import Cursors
+from ..crypto.keys import KeyRing
 from ..crypto.purposes import OUTCOME
 from ..errors import SetupError
 from ..flow.admission import Admission
@@ -217,6 +218,9 @@ class ServerParts:
         )
         auth, middleware = settings.auth, settings.middleware
         served: ASGIApp = endpoint
+        docs = None
+        if settings.docs:
+            served, docs = _with_page(settings, path, ring, served, refusals)
         if auth is not None or settings.scopes:
             served = Authentication(served, auth, challenges, refusals)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
@@ -237,6 +241,7 @@ class ServerParts:
             metadata=public,
             probes=probes,
             metrics=self.telemetry.page(refusals),
+            docs=docs,
         )
         self.lifecycle = Lifecycle(
             settings.name,
@@ -299,6 +304,18 @@ def _resource_metadata(settings: Settings[Any], path: str) -> ResourceMetadata |
         name=settings.title or settings.name,
         documentation=settings.website_url,
     )
+
+
+def _with_page(
+    settings: Settings[Any], path: str, ring: KeyRing, endpoint: ASGIApp, refusals: RefusalLog
+) -> tuple[ASGIApp, Metadata]:
+    """Return the endpoint as the page for people needs it, and the page."""
+    from ..playground.observed_rounds import ObservedRounds  # only where there is one
+    from ..playground.page import Page
+
+    page = Page(path, ring, shows_inside=settings.debug, own_codec=settings.codec is not None)
+    around = build_middleware_stack(page, settings.middleware, refusals)
+    return ObservedRounds(endpoint) if settings.debug else endpoint, Metadata(page.claims, around)
 
 
 def _list_scope(settings: Settings[Any]) -> Literal["public", "private"]:
