@@ -1,6 +1,6 @@
 // The page: what the server offers, the form of one entry, and the calls.
 import { Client } from "./client.js";
-import { button, el, link, newId, prose } from "./dom.js";
+import { el, newId, prose } from "./dom.js";
 import { dialects, modern } from "./dialects.js";
 import { Flow } from "./flow.js";
 import { formFor } from "./forms.js";
@@ -96,6 +96,7 @@ function showSettings() {
     box.checked = true;
     return el("label", { class: "choice" }, box, ` ${title}`);
   });
+  place("settings-panel").addEventListener("submit", (event) => event.preventDefault());
   place("settings-panel").append(
     el("div", { class: "field" }, el("label", { for: user.id }, "Call as"), user, list,
       el("p", { class: "hint" }, client.inside ? `Other users and journals are off. ${client.inside}` : "A user that this page makes up, on this machine alone.")),
@@ -145,9 +146,8 @@ function showEntry({ focus }) {
   const taskChoice = each.kind === "tool" && client.dialect !== modern ? el("label", { class: "choice" }, asTask, " as a task, if the tool has tasks") : null;
   const heading = el("h2", { tabindex: "-1" }, listed.title ?? listed.name ?? each.name);
   section.replaceChildren(
-    el("div", { class: "entry-head" }, heading, el("code", { class: "key" }, each.name), hints(listed)),
+    el("div", { class: "entry-head" }, heading, heading.textContent === each.name ? null : el("code", { class: "key" }, each.name), hints(listed)),
     listed.description ? prose(listed.description) : el("p", { class: "hint" }, "It has no description. Its docstring would be shown here."),
-    listed.websiteUrl ? el("p", {}, link(listed.websiteUrl)) : null ?? "",
     el("form", { class: "entry-form", novalidate: true, on: { submit(event) {
       event.preventDefault();
       const value = form.read();

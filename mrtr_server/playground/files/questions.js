@@ -26,6 +26,7 @@ function questionView(key, request, onAnswer) {
   const send = (answer, words) => {
     for (const control of form.querySelectorAll("button, input, select, textarea")) control.disabled = true;
     decided.textContent = words;
+    form.classList.add("answered");
     onAnswer(answer);
   };
   const actions = kind.actions(inner, send);

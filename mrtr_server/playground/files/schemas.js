@@ -78,5 +78,6 @@ export function kindOf(given, root, depth = 0) {
 export function branchTitle(branch, root, at) {
   const schema = resolve(branch, root) ?? {};
   const kind = schema.properties?.kind ?? schema.properties?.type;
-  return schema.title ?? (kind && Object.hasOwn(kind, "const") ? String(kind.const) : null) ?? schema.type ?? `Form ${at + 1}`;
+  const named = typeof branch?.$ref === "string" ? branch.$ref.split("/").pop() : null;
+  return schema.title ?? named ?? (kind && Object.hasOwn(kind, "const") ? String(kind.const) : null) ?? schema.type ?? `Form ${at + 1}`;
 }
