@@ -16,10 +16,8 @@ from mrtr_server import (
     Context,
     Depends,
     Elicit,
-    ElicitUrl,
     Header,
     ImageContent,
-    ListRoots,
     MRTRServer,
     Sample,
     TextContent,
@@ -129,24 +127,24 @@ def plan_route(
 @app.tool
 async def introduce(ctx: Context) -> str:
     """Ask the person and the model at once."""
-    traveller, fact = await ctx.ask(
+    budget, fact = await ctx.ask(
         Elicit("Who is there?", Budget, key="budget"),
         Sample("What is the capital of Norway?", max_tokens=50, system_prompt="Be brief.", key="capital"),
     )
-    return f"{traveller.limit:g} {traveller.currency}. {fact.text}"
+    return f"{budget.limit:g} {budget.currency}. {fact.text}"
 
 
 @app.tool
 async def folders(ctx: Context) -> str:
     """List the folders of the client."""
-    roots = await ctx.ask(ListRoots())
+    roots = await ctx.list_roots()
     return ", ".join(str(root.uri) for root in roots)
 
 
 @app.tool
 async def sign_in(ctx: Context) -> str:
     """Send the person to a page."""
-    await ctx.ask(ElicitUrl("Sign in at the airline", url="https://airline.example/login"))
+    await ctx.elicit_url("Sign in at the airline", "https://airline.example/login")
     return "signed in"
 
 
@@ -188,7 +186,7 @@ async def forever(ctx: Context) -> str:
 
 @app.tool(task="optional", poll=0.3)
 async def charter(ctx: Context, seats: int = 20) -> str:
-    """Charter a bus in the background: asks for a yes first, and for a colour in the middle."""
+    """Charter a bus in the background, and ask what it may cost."""
     await ctx.background()
     for done in range(1, 4):
         await ctx.step(search, f"stop {done}")
@@ -201,9 +199,9 @@ async def charter(ctx: Context, seats: int = 20) -> str:
 def postcard() -> list[TextContent | ImageContent | AudioContent]:
     """Return text that looks like markup, and an image."""
     return [
-        TextContent('<img src=x onerror="document.title=1"><b>not bold</b>'),
-        ImageContent(PIXEL, "image/png"),
-        ImageContent(b"<svg onload='alert(1)' xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml"),
+        TextContent(text='<img src=x onerror="document.title=1"><b>not bold</b>'),
+        ImageContent(data=PIXEL),
+        ImageContent(data=b"<svg onload='alert(1)' xmlns='http://www.w3.org/2000/svg'/>", mime_type="image/svg+xml"),
     ]
 
 

@@ -75,6 +75,7 @@ export class Flow {
     const had = { hadState: this.state !== undefined, redeemedOnce: this.redeemedOnce };
     const write = (user = this.user) => this.client.write(this.entry.method, offered, { dialect: this.dialect, user, schema: this.entry.schema });
     this.setStatus("running");
+    this.focusBefore = document.activeElement;
     this.abort = new AbortController();
     this.stop.hidden = false;
     const notes = el("ul", { class: "notes", "aria-label": "Progress and log" });
@@ -149,9 +150,14 @@ export class Flow {
     this.takeFocus(card, questions);
   }
 
-  takeFocus(card, questions) {
+  /** Whether the person is still here, and has not begun something else. */
+  mayTakeFocus() {
     const at = document.activeElement;
-    if (at === null || at === document.body || at.disabled || this.element.contains(at) || at.classList.contains("call")) questions.focus();
+    return at === null || at === document.body || at === this.focusBefore || this.element.contains(at);
+  }
+
+  takeFocus(card, questions) {
+    if (this.mayTakeFocus()) questions.focus();
     card.element.scrollIntoView({ block: "nearest" });
   }
 
@@ -168,7 +174,7 @@ export class Flow {
   follow(card, task) {
     this.setStatus("a task", "asks");
     this.delivery.element.hidden = true;
-    this.task = new TaskView(this.client, this.dialect, this.user, task, (reply) => {
+    this.task = new TaskView(this.client, this.dialect, this.user, task, () => this.mayTakeFocus(), (reply) => {
       const failed = isBad(reply) || reply.kind === "cancelled";
       this.setStatus(reply.kind === "cancelled" ? "cancelled" : failed ? "failed" : "done", failed ? "bad" : "good");
       announce(failed ? "The task has ended without a result." : "The task has its result.");

@@ -150,7 +150,7 @@ const roots = {
     required: ["roots"],
     properties: {
       roots: {
-        type: "array", title: "Folders", default: [{ uri: "file:///home/me/project", name: "project" }],
+        type: "array", title: "Folders", default: [{ uri: "file:///project", name: "project" }],
         items: { type: "object", title: "Folder", required: ["uri"], properties: { uri: { type: "string", title: "Address, file://…" }, name: { type: "string", title: "Name" } } },
       },
     },

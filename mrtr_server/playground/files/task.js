@@ -10,8 +10,9 @@ const FASTEST = 200;
 const MOST_FAILURES = 5;
 
 export class TaskView {
-  /** @param onEnd gets what the task came to. */
-  constructor(client, dialect, user, task, onEnd) {
+  /** @param mayTakeFocus says whether a question may; onEnd gets what the task came to. */
+  constructor(client, dialect, user, task, mayTakeFocus, onEnd) {
+    this.mayTakeFocus = mayTakeFocus;
     this.client = client;
     this.dialect = dialect;
     this.user = user;
@@ -19,6 +20,8 @@ export class TaskView {
     this.onEnd = onEnd;
     this.ended = false;
     this.asked = "";
+    /** The keys that were answered: what comes late does not ask them again. */
+    this.answered = new Set();
     this.pause = task.pollIntervalMs ?? task.pollInterval ?? 1000;
     this.abort = new AbortController();
     this.status = chip(task.status, "status");
@@ -108,12 +111,13 @@ export class TaskView {
       const exchange = await this.request(this.dialect.askedOf(this.id));
       requests = exchange.reply?.result?.inputRequests;
     }
-    const keys = Object.keys(requests ?? {}).sort().join("\n");
-    if (!keys || keys === this.asked) return;
+    const open = Object.entries(requests ?? {}).filter(([key]) => !this.answered.has(key));
+    const keys = open.map(([key]) => key).sort().join("\n");
+    if (this.ended || !keys || keys === this.asked) return;
     this.asked = keys;
-    const questions = questionsView(requests, (answers) => this.answer(answers));
+    const questions = questionsView(Object.fromEntries(open), (answers) => this.answer(answers));
     this.place.replaceChildren(el("p", { class: "says" }, "The task asks. It waits in the store, and uses no worker and no memory meanwhile."), questions.element);
-    questions.focus();
+    if (this.mayTakeFocus()) questions.focus();
   }
 
   clear() {
@@ -122,10 +126,17 @@ export class TaskView {
   }
 
   async answer(answers) {
+    const { asked } = this;
+    for (const key of Object.keys(answers)) this.answered.add(key);
     const exchange = await this.request(this.dialect.answerTask(this.id, answers));
     this.wire.replaceChildren(el("p", { class: "hint" }, "The answer to the task:"), facts(exchange), wireView(exchange));
-    if (exchange.error) this.message.textContent = exchange.error.message;
-    else this.clear();
+    if (exchange.error || exchange.problem) {
+      this.message.textContent = exchange.error?.message ?? exchange.problem;
+      for (const key of Object.keys(answers)) this.answered.delete(key);
+      if (this.asked === asked) this.asked = "";
+    } else if (!this.ended && this.asked === asked) {
+      this.clear();
+    }
     this.wake?.();
   }
 
