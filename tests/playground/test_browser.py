@@ -170,7 +170,15 @@ class TestAForm:
         form.get_by_label("extra").fill('{"pets": ["dog"]}')
         form.locator("button.call").click()
         shown = page.locator("article.flow").first
-        for part in ('"town": "Voss"', '"limit": 120.5', '"kind": "tent"', '"people": 2', '"busy"', '"region": "süd"', '"dog"'):
+        for part in (
+            '"town": "Voss"',
+            '"limit": 120.5',
+            '"kind": "tent"',
+            '"people": 2',
+            '"busy"',
+            '"region": "süd"',
+            '"dog"',
+        ):
             expect(shown.locator(".result")).to_contain_text(part)
         expect(shown.locator(".wire dl").first).to_contain_text("=?base64?")
 
@@ -272,7 +280,9 @@ class TestAFailure:
 
     def test_text_of_a_tool_is_never_markup(self, page: Page) -> None:
         flow = call(page, "postcard")
-        expect(result(flow).locator(".prose").first).to_have_text('<img src=x onerror="document.title=1"><b>not bold</b>')
+        expect(result(flow).locator(".prose").first).to_have_text(
+            '<img src=x onerror="document.title=1"><b>not bold</b>'
+        )
         expect(result(flow).locator("img")).to_have_count(1)  # a PNG; an SVG is shown as JSON
         expect(result(flow)).to_contain_text("image/svg+xml")
         assert page.title() == "Travel desk"
@@ -396,5 +406,9 @@ class TestItsLook:
 
 def test_no_text_of_a_file_names_another_host() -> None:
     folder = Path(__file__).parents[2] / "mrtr_server" / "playground" / "files"
-    found = {match for file in folder.iterdir() for match in re.findall(r"""https?://[^:"\]]+|["'(]//\w+""", file.read_text())}
+    found = {
+        match
+        for file in folder.iterdir()
+        for match in re.findall(r"""https?://[^:"\]]+|["'(]//\w+""", file.read_text())
+    }
     assert found == set()

@@ -289,7 +289,7 @@ function unionField(schema, branches, root, given, depth, about) {
     inner = null;
     if (select.value !== "") {
       const branch = branches[Number(select.value)];
-      inner = field("value", branch, true, root, select.value === String(fits) ? given : undefined, depth);
+      inner = field(branchTitle(branch, root, Number(select.value)), branch, true, root, select.value === String(fits) ? given : undefined, depth);
     }
     place.replaceChildren(...(inner ? [inner.element] : []));
   }

@@ -28,7 +28,7 @@ export class TaskView {
     this.message = el("span", { class: "hint" });
     this.cancel = button("Cancel the task", () => this.cancelTask(), { class: "small" });
     this.history = el("ol", { class: "history", "aria-label": "What the task did" });
-    this.place = el("div", {});
+    this.place = el("div", { class: "talk" });
     this.how = el("p", { class: "hint" });
     this.element = el("section", { class: "task", "aria-label": "Task" },
       el("div", { class: "task-head" }, el("b", {}, "Task"), this.status, this.message, this.cancel), this.how, this.history, this.place);
