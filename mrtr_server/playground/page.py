@@ -122,7 +122,7 @@ async def _read(receive: Receive) -> bytes:
     body = b""
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if message["type"] != "http.request" or len(body) > LONGEST_BODY:
             return b""
         if not message.get("more_body"):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect
@@ -176,7 +177,7 @@ class TestAForm:
             '"kind": "tent"',
             '"people": 2',
             '"busy"',
-            '"region": "süd"',
+            '"süd"',
             '"dog"',
         ):
             expect(shown.locator(".result")).to_contain_text(part)
@@ -280,9 +281,8 @@ class TestAFailure:
 
     def test_text_of_a_tool_is_never_markup(self, page: Page) -> None:
         flow = call(page, "postcard")
-        expect(result(flow).locator(".prose").first).to_have_text(
-            '<img src=x onerror="document.title=1"><b>not bold</b>'
-        )
+        text = '<img src=x onerror="document.title=1"><b>not bold</b>'
+        expect(result(flow).locator(".prose").first).to_have_text(text)
         expect(result(flow).locator("img")).to_have_count(1)  # a PNG; an SVG is shown as JSON
         expect(result(flow)).to_contain_text("image/svg+xml")
         assert page.title() == "Travel desk"
@@ -381,8 +381,9 @@ class TestItsLook:
 
     def test_it_follows_the_colours_of_the_system(self, page: Page) -> None:
         seen = set()
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+        for scheme in schemes:
+            page.emulate_media(color_scheme=scheme)
             seen.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         assert len(seen) == 2
 
@@ -406,9 +407,5 @@ class TestItsLook:
 
 def test_no_text_of_a_file_names_another_host() -> None:
     folder = Path(__file__).parents[2] / "mrtr_server" / "playground" / "files"
-    found = {
-        match
-        for file in folder.iterdir()
-        for match in re.findall(r"""https?://[^:"\]]+|["'(]//\w+""", file.read_text())
-    }
-    assert found == set()
+    address = re.compile(r"""https?://[^:"\]]+|["'(]//\w+""")
+    assert [address.findall(file.read_text()) for file in folder.iterdir()] == [[] for _ in folder.iterdir()]

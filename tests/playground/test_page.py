@@ -61,8 +61,10 @@ class TestItIsOff:
         for path in ("/docs", "/docs/main.js", "/docs/about", "/docs/state"):
             assert (await get(desk(), path)).status == 404
 
-    async def test_and_then_nothing_asks_for_it_and_nothing_of_it_is_loaded(self) -> None:
+    async def test_and_then_no_round_is_reported(self) -> None:
         assert "mrtr-round" not in (await call(desk(), "whoami", [*HERE, (b"mrtr-page", b"1")])).headers
+
+    def test_and_then_nothing_of_it_is_loaded(self) -> None:
         code = (
             "import sys; from mrtr_server import MRTRServer; MRTRServer('x', keys=[bytes(32)]); "
             "print([name for name in sys.modules if 'playground' in name])"
@@ -127,7 +129,7 @@ class TestItsPlace:
             desk(docs=True, **settings)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Headers, dict[str, Any]]] = {
     "another machine": ([*HERE], {"client": ("192.0.2.7", 5)}),
     "a socket without an address": ([*HERE], {"client": None}),
     "a name that points here": ([(b"host", b"evil.example"), (b"origin", b"http://evil.example")], {}),

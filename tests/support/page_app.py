@@ -1,4 +1,4 @@
-"""What the page shows in its tests and its pictures: a tool for each kind of ask, tasks, failures, and other things to read.
+"""What the page shows in its tests and pictures: a tool for each kind of ask, tasks, failures, and things to read.
 
 Run it with `uvicorn tests.support.page_app:app`.
 """
