@@ -25,7 +25,7 @@ def chromium() -> Iterator[Browser]:
     """Run a browser."""
     executable = find_chromium()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable)
+        browser = playwright.chromium.launch(executable_path=executable, args=["--disable-lcd-text"])
         try:
             yield browser
         finally:

@@ -39,6 +39,10 @@ export function explainAgain(first, second, { hadState, redeemedOnce, asOther, f
   if (asOther) return `A first request has no state, so this began a call of ${asOther}'s own.`;
   if (!hadState) return `This was a first request. The server keeps nothing of those, so the function began again.${againWords(second)}`;
   const same = JSON.stringify(firstReply) === JSON.stringify(secondReply);
+  if (redeemedOnce === null) {
+    const reply = same ? "The reply is the same." : "The reply is another one.";
+    return `${reply} After a confirmation, and with single_use=True, the server returns the outcome that it has recorded. Otherwise the function runs again, and recorded steps are replayed.`;
+  }
   if (redeemedOnce) {
     return same
       ? "This state is redeemed once in the whole fleet. The server recognized the second request, ran nothing, and returned the outcome that it had recorded."

@@ -131,7 +131,7 @@ export class Flow {
     this.state = reply.state ?? this.state;
     if (reply.state !== undefined) {
       const opened = await this.client.open(reply.state);
-      this.redeemedOnce = opened.held?.["redeemed once"] === true;
+      this.redeemedOnce = opened.held ? opened.held["redeemed once"] === true : null;
       card.wire.append(journalView(opened));
     }
     if (!Object.keys(reply.requests).length) {
