@@ -8,8 +8,10 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect
 
+from mrtr_server import BearerTokens, Context, MRTRServer
+
 from ..support.browser import chromium
-from ..support.serving import KEYS, in_process
+from ..support.serving import KEYS, in_process, in_thread
 
 pytestmark = pytest.mark.processes
 
@@ -242,6 +244,15 @@ class TestAQuestion:
         press(question(flow), "I have done it")
         expect(result(flow)).to_have_text("signed in")
 
+    def test_may_be_a_page_that_reports_back(self, page: Page) -> None:
+        flow = call(page, "check_in")
+        with page.context.expect_page() as opened:
+            question(flow).get_by_role("link").click()
+        opened.value.wait_for_load_state()
+        opened.value.close()
+        press(question(flow), "I have done it")
+        expect(result(flow)).to_have_text("14A")
+
     @pytest.mark.parametrize(("answer", "words"), [("No", "You declined."), ("Cancel", "You cancelled.")])
     def test_may_be_declined_and_cancelled(self, page: Page, answer: str, words: str) -> None:
         flow = call(page, "refund")
@@ -273,7 +284,7 @@ class TestAFailure:
         expect(result(call(page, "broken"))).to_contain_text("the conveyor stands still")
 
     def test_names_a_capability_that_was_switched_off(self, page: Page) -> None:
-        page.get_by_text("Client settings").click()
+        page.locator("#settings > summary").click()
         page.get_by_label("Folders").uncheck()
         page.keyboard.press("Escape")
         flow = call(page, "folders")
@@ -285,6 +296,7 @@ class TestAFailure:
         expect(result(flow).locator(".prose").first).to_have_text(text)
         expect(result(flow).locator("img")).to_have_count(1)  # a PNG; an SVG is shown as JSON
         expect(result(flow)).to_contain_text("image/svg+xml")
+        expect(result(flow).get_by_role("link")).to_have_count(1)  # an address of the web; any other is text
         assert page.title() == "Travel desk"
 
 
@@ -319,7 +331,7 @@ class TestTrouble:
 
 class TestAnotherUser:
     def test_can_not_continue_what_belongs_to_somebody_else(self, page: Page) -> None:
-        page.get_by_text("Client settings").click()
+        page.locator("#settings > summary").click()
         page.get_by_label("Call as").fill("alice")
         page.keyboard.press("Enter")
         page.keyboard.press("Escape")
@@ -336,10 +348,31 @@ class TestAnotherUser:
 
     def test_is_whom_the_tool_sees(self, page: Page) -> None:
         expect(result(call(page, "whoami"))).to_have_text("nobody")
-        page.get_by_text("Client settings").click()
+        page.locator("#settings > summary").click()
         page.get_by_label("Call as").fill("carol")
         page.keyboard.press("Tab")
         expect(result(call(page, "whoami"))).to_have_text("carol")
+
+    def test_has_a_token_where_the_server_wants_one(self, window: Page) -> None:
+        app = MRTRServer("vault", keys=[bytes(32)], docs=True, debug=True, auth=BearerTokens({"token-of-dora": "dora"}))
+
+        @app.tool
+        async def whoami(ctx: Context) -> str:
+            return ctx.principal.subject if ctx.principal else "nobody"
+
+        with in_thread(app, wait=False) as port:
+            window.goto(f"http://127.0.0.1:{port}/docs")
+            expect(window.locator("#welcome")).to_contain_text("If the server wants a token")
+            window.locator("#settings > summary").click()
+            window.get_by_label("Bearer token").fill("token-of-dora")
+            window.keyboard.press("Tab")
+            flow = call(window, "whoami")
+            expect(result(flow)).to_have_text("dora")
+            expect(flow.locator(".wire").first).to_contain_text("Bearer …")
+            expect(flow.locator(".wire").first).not_to_contain_text("token-of-dora")
+            press(flow, "… as bob")
+            expect(flow.locator(".second")).to_contain_text("This server authenticates its callers")
+            window.goto("about:blank")
 
 
 class TestATask:
@@ -361,7 +394,7 @@ class TestATask:
         expect(status(flow)).to_have_text("cancelled")
 
     def test_of_the_drafts_is_followed_as_well(self, page: Page) -> None:
-        page.get_by_text("Client settings").click()
+        page.locator("#settings > summary").click()
         page.get_by_label("Form of the protocol").select_option(label="The drafts (SEP)")
         page.keyboard.press("Escape")
         flow = call(page, "charter")

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
+from starlette.requests import Request
 
 from mrtr_server import (
-    AudioContent,
     Confirm,
     Context,
     Depends,
@@ -19,6 +19,7 @@ from mrtr_server import (
     Header,
     ImageContent,
     MRTRServer,
+    ResourceLink,
     Sample,
     TextContent,
     ToolError,
@@ -146,6 +147,18 @@ async def sign_in(ctx: Context) -> str:
     return "signed in"
 
 
+@app.callback("airline")
+def airline(request: Request) -> str:
+    """Take what the airline sends the person back with."""
+    return request.query_params.get("seat", "12C")
+
+
+@app.tool
+async def check_in(ctx: Context) -> str:
+    """Send the person to a page that reports what they chose."""
+    return await ctx.elicit_url("Choose your seat", lambda back: f"{back.url}?state={back.state}&seat=14A", callback=airline)
+
+
 @app.tool(single_use=True)
 async def refund(ctx: Context, ticket: str = "A1") -> str:
     """Pay a ticket back, once."""
@@ -194,11 +207,13 @@ async def charter(ctx: Context, seats: int = 20) -> str:
 
 
 @app.tool
-def postcard() -> list[TextContent | ImageContent | AudioContent]:
+def postcard() -> list[TextContent | ImageContent | ResourceLink]:
     """Return text that looks like markup, and an image."""
     return [
         TextContent(text='<img src=x onerror="document.title=1"><b>not bold</b>'),
         ImageContent(data=PIXEL),
+        ResourceLink(uri="javascript:alert(1)", name="Not a link"),
+        ResourceLink(uri="https://airline.example/map", name="A link"),
         ImageContent(data=b"<svg onload='alert(1)' xmlns='http://www.w3.org/2000/svg'/>", mime_type="image/svg+xml"),
     ]
 
