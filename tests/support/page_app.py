@@ -156,7 +156,7 @@ def airline(request: Request) -> str:
 @app.tool
 async def check_in(ctx: Context) -> str:
     """Send the person to a page that reports what they chose."""
-    return await ctx.elicit_url("Choose your seat", lambda back: f"{back.url}?state={back.state}&seat=14A", callback=airline)
+    return await ctx.elicit_url("Choose your seat", lambda back: f"{back.link}&seat=14A", callback=airline)
 
 
 @app.tool(single_use=True)
