@@ -220,7 +220,7 @@ class ServerParts:
         served: ASGIApp = endpoint
         docs = None
         if settings.docs:
-            served, docs = _with_page(settings, path, ring, served, refusals)
+            served, docs = _with_page(settings, path, ring, served, background, refusals)
         if auth is not None or settings.scopes:
             served = Authentication(served, auth, challenges, refusals)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
@@ -307,15 +307,25 @@ def _resource_metadata(settings: Settings[Any], path: str) -> ResourceMetadata |
 
 
 def _with_page(
-    settings: Settings[Any], path: str, ring: KeyRing, endpoint: ASGIApp, refusals: RefusalLog
+    settings: Settings[Any],
+    path: str,
+    ring: KeyRing,
+    endpoint: ASGIApp,
+    background: BackgroundTools,
+    refusals: RefusalLog,
 ) -> tuple[ASGIApp, Metadata]:
     """Return the endpoint as the page for people needs it, and the page."""
     from ..playground.observed_rounds import ObservedRounds  # only where there is one
+    from ..playground.observed_tasks import ObservedTasks
     from ..playground.page import Page
 
-    page = Page(path, ring, shows_inside=settings.debug, own_codec=settings.codec is not None)
-    around = build_middleware_stack(page, settings.middleware, refusals)
-    return ObservedRounds(endpoint) if settings.debug else endpoint, Metadata(page.claims, around)
+    tasks = None
+    if settings.debug:
+        tasks = ObservedTasks()
+        background.observe(tasks.serve)
+        endpoint = ObservedRounds(endpoint)
+    page = Page(path, ring, tasks, own_codec=settings.codec is not None)
+    return endpoint, Metadata(page.claims, build_middleware_stack(page, settings.middleware, refusals))
 
 
 def _list_scope(settings: Settings[Any]) -> Literal["public", "private"]:

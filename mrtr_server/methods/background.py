@@ -45,12 +45,18 @@ class BackgroundTools:
         self._serve: Observe | None = None
 
     def observe(self, serve: "Observe") -> None:
-        """Let every round be observed from now on.
+        """Let every round be observed from now on, also by those who observe them already.
 
         Args:
             serve: runs a round.
         """
-        self._serve = serve
+        inner = self._serve
+        if inner is None:
+            self._serve = serve
+        else:
+            self._serve = lambda call, journal, row, work: serve(
+                call, journal, row, lambda: inner(call, journal, row, work)
+            )
 
     @property
     def terms(self) -> Mapping[str, TaskTerms]:

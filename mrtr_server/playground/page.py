@@ -12,6 +12,7 @@ from ..errors import InvalidRequestState
 from ..flow.inspection import inspect_state
 from ..transport.response_writer import respond
 from .local import why_not_local
+from .observed_tasks import ObservedTasks
 
 NAME = "docs"
 """The last part of the page's path; its first parts are those of the endpoint's."""
@@ -52,16 +53,17 @@ class Page:
     Args:
         path: of the endpoint, without a slash at its end.
         ring: the keys of the server.
-        shows_inside: whether the page opens states and sends requests as other users, for requests from this machine.
+        tasks: what tasks did, where the page looks inside for requests from this machine: it opens states, and sends
+            requests as other users; None where it does not.
         own_codec: whether states are sealed with a codec of the author's own, which the keys do not open.
     """
 
-    def __init__(self, path: str, ring: KeyRing, *, shows_inside: bool, own_codec: bool) -> None:
+    def __init__(self, path: str, ring: KeyRing, tasks: ObservedTasks | None, *, own_codec: bool) -> None:
         folder, _, endpoint = path.rpartition("/")
         self._path = f"{folder}/{NAME}"
         self._endpoint = endpoint or "./"
         self._ring = ring
-        self._shows_inside = shows_inside
+        self._tasks = tasks
         self._own_codec = own_codec
         self._files = _load_files()
 
@@ -72,8 +74,8 @@ class Page:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         below = scope["path"].rpartition(f"/{NAME}")[2]
-        if below == "/state":
-            await self._open_state(scope, receive, send)
+        if below in ("/state", "/task"):
+            await self._look_inside(below, scope, receive, send)
         elif scope["method"] not in ("GET", "HEAD"):
             await respond(send, 405, b'{"error":"GET or HEAD"}', (b"allow", b"GET, HEAD"))
         elif below == "/":  # or what the page refers to would be one level too deep
@@ -88,29 +90,36 @@ class Page:
     def _about(self, scope: Scope) -> dict[str, object]:
         why_not = why_not_local(scope, reads=True)
         inside = "Start the server with debug=True, or with `mrtr-server dev`."
-        return {"endpoint": self._endpoint, "inside": "" if self._shows_inside and not why_not else why_not or inside}
+        return {
+            "endpoint": self._endpoint,
+            "inside": "" if self._tasks is not None and not why_not else why_not or inside,
+        }
 
-    async def _open_state(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with what a state holds, for the page on this machine alone."""
-        if not self._shows_inside:
+    async def _look_inside(self, what: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with what a state holds or a task did, for the page on this machine alone."""
+        if self._tasks is None:
             await respond(send, 404, b'{"error":"Not found"}')
         elif scope["method"] != "POST":
             await respond(send, 405, b'{"error":"POST"}', (b"allow", b"POST"))
         elif why_not := why_not_local(scope):
-            await respond(send, 403, to_json({"error": f"Only the page on this machine may open states. {why_not}"}))
+            await respond(send, 403, to_json({"error": f"Only the page on this machine may look inside. {why_not}"}))
         else:
-            await respond(send, 200, to_json(self._describe(await _read(receive))), _NO_STORE)
+            found: object
+            try:
+                asked = str(from_json(await _read(receive))[what.removeprefix("/")])
+            except (ValueError, KeyError, TypeError):
+                found = {"error": f'Send {{"{what.removeprefix("/")}": "..."}}'}
+            else:
+                found = self._tasks.describe(asked) if what == "/task" else self._describe(asked)
+            await respond(send, 200, to_json(found), _NO_STORE)
 
-    def _describe(self, body: bytes) -> Mapping[str, object]:
+    def _describe(self, state: str) -> Mapping[str, object]:
         if self._own_codec:
             return {"error": "The states of this server are sealed with its own codec=, which the page can't open."}
         try:
-            state = from_json(body)["state"]
-            return {"held": inspect_state(str(state), self._ring, values=True)}
+            return {"held": inspect_state(state, self._ring, values=True)}
         except InvalidRequestState as error:
             return {"error": f"This state does not open: {error.reason}"}
-        except (ValueError, KeyError, TypeError):
-            return {"error": 'Send {"state": "..."}'}
 
 
 LONGEST_BODY = 1024 * 1024

@@ -386,6 +386,10 @@ class TestATask:
         expect(result(flow)).to_have_text("a bus with 12 seats for at most 900 EUR")
         expect(status(flow)).to_have_text("done")
         expect(flow.locator(".history")).to_contain_text("input_required")
+        rounds = flow.locator(".task-rounds li")
+        expect(rounds.nth(0).locator(".chip.ran")).to_have_count(3)
+        expect(rounds.nth(1).locator(".chip.replayed")).to_have_count(3)
+        expect(flow.locator(".journal").last).to_contain_text('budget: [{"action":"accept","content":{"limit":900')
 
     def test_can_be_cancelled(self, page: Page) -> None:
         flow = call(page, "charter")

@@ -100,13 +100,22 @@ export class Client {
   }
 
   /** Return what a state holds, where the page may look inside; otherwise why not. */
-  async open(state) {
+  open(state) {
+    return this.lookInside("state", state);
+  }
+
+  /** Return what a task did in the process that serves the page; otherwise why that is not known. */
+  openTask(id) {
+    return this.lookInside("task", id);
+  }
+
+  async lookInside(what, asked) {
     if (this.inside) return { error: this.inside };
     try {
-      const response = await fetch("docs/state", {
+      const response = await fetch(`docs/${what}`, {
         method: "POST",
         headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ state }),
+        body: JSON.stringify({ [what]: asked }),
         credentials: "omit",
       });
       return await response.json();

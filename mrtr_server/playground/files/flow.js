@@ -180,7 +180,7 @@ export class Flow {
       announce(failed ? "The task has ended without a result." : "The task has its result.");
     });
     card.talk.append(this.task.element);
-    card.wire.append(this.task.wire);
+    card.wire.append(this.task.inside, this.task.wire);
     this.task.follow();
   }
 

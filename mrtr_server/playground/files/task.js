@@ -3,7 +3,7 @@ import { button, el } from "./dom.js";
 import { explain } from "./explain.js";
 import { questionsView } from "./questions.js";
 import { resultView } from "./content.js";
-import { chip, facts, wireView } from "./wire_view.js";
+import { chip, facts, journalView, taskRounds, wireView } from "./wire_view.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 const FASTEST = 200;
@@ -33,6 +33,7 @@ export class TaskView {
     this.element = el("section", { class: "task", "aria-label": "Task" },
       el("div", { class: "task-head" }, el("b", {}, "Task"), this.status, this.message, this.cancel), this.how, this.history, this.place);
     this.wire = el("div", { class: "task-wire" });
+    this.inside = el("div", { class: "task-wire" });
   }
 
   /** Follow the task: by notifications where there are some, otherwise by looking now and then. */
@@ -100,9 +101,17 @@ export class TaskView {
     this.message.textContent = task.statusMessage ?? "";
     if (line === this.last) return;
     this.last = line;
+    this.lookInside();
     this.history.append(el("li", {}, line));
     if (exchange) this.wire.replaceChildren(el("p", { class: "hint" }, "The last look at the task:"), wireView(exchange, { open: false }));
     if (note) this.wire.replaceChildren(el("p", { class: "hint" }, "The last notification:"), el("pre", { class: "boxed" }, JSON.stringify(note, null, 2)));
+  }
+
+  /** Show what its rounds did and what its journal holds. */
+  async lookInside() {
+    if (this.client.inside) return;
+    const opened = await this.client.openTask(this.id);
+    this.inside.replaceChildren(taskRounds(opened), opened.held ? journalView(opened, "Journal of the task") : "");
   }
 
   async ask(task) {

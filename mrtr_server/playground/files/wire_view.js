@@ -44,10 +44,17 @@ export function chip(text, kind = "") {
   return el("span", { class: `chip ${kind}` }, text);
 }
 
+/** Show what the rounds of a task did. */
+export function taskRounds(opened) {
+  if (!opened.rounds) return el("p", { class: "hint" }, opened.error ?? "");
+  return el("ol", { class: "task-rounds", "aria-label": "Rounds of the task" }, opened.rounds.map((round, at) => el("li", { class: "facts" },
+    chip(`round ${at + 1}`), round.replayed.map((step) => chip(`replayed ${step}`, "replayed")), round.ran.map((step) => chip(`ran ${step}`, "ran")))));
+}
+
 /** Show the journal in a state: what the flow remembers. */
-export function journalView(opened) {
+export function journalView(opened, title = "Journal in the state") {
   if (!opened.held) {
-    return el("details", { class: "journal" }, el("summary", {}, "Journal"), el("p", { class: "hint" }, `The page can't open the state. ${opened.error ?? ""}`));
+    return el("details", { class: "journal" }, el("summary", {}, "Journal"), el("p", { class: "hint" }, `The page can't open it. ${opened.error ?? ""}`));
   }
   const held = opened.held;
   const rows = [
@@ -56,11 +63,11 @@ export function journalView(opened) {
     ["Answered", values(held.answers)],
     ["Steps", values(held["results of steps"])],
     ["Redeemed", held["redeemed once"] ? "once in the fleet" : "as often as it is sent"],
-    ["Belongs to", held.principal ? "one user" : "nobody in particular"],
-    ["Expires", held.expires],
-  ];
+    ["Belongs to", held.principal === undefined ? null : held.principal ? "one user" : "nobody in particular"],
+    ["Expires", held.principal === undefined ? null : held.expires],
+  ].filter(([, value]) => value !== null);
   const table = el("table", {}, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value)))));
-  return el("details", { class: "journal", open: true }, el("summary", {}, "Journal in the state"), table,
+  return el("details", { class: "journal", open: true }, el("summary", {}, title), table,
     el("details", {}, el("summary", {}, "All of it"), jsonView(held, "Journal")));
 }
 
