@@ -88,12 +88,10 @@ class Page:
             await respond(send, 404, b'{"error":"Not found"}')
 
     def _about(self, scope: Scope) -> dict[str, object]:
-        why_not = why_not_local(scope, reads=True)
-        inside = "Start the server with debug=True, or with `mrtr-server dev`."
-        return {
-            "endpoint": self._endpoint,
-            "inside": "" if self._tasks is not None and not why_not else why_not or inside,
-        }
+        why_not = "Start the server with debug=True, or with `mrtr-server dev`."
+        if self._tasks is not None:
+            why_not = why_not_local(scope, reads=True)
+        return {"endpoint": self._endpoint, "inside": why_not}
 
     async def _look_inside(self, what: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with what a state holds or a task did, for the page on this machine alone."""

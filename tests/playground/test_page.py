@@ -184,6 +184,23 @@ class TestStates:
         assert (await get(app, "/docs/state")).status == 405
 
 
+class TestTasks:
+    """The page is told what the tasks of this process did, under the same conditions."""
+
+    async def asked(self, app: MRTRServer, headers: Headers = HERE, **scope: Any) -> Reply:
+        return await exchange(app, b'{"task": "none"}', headers, path="/docs/task", **scope)
+
+    async def test_that_did_not_run_here_are_unknown(self) -> None:
+        reply = await self.asked(desk(docs=True, debug=True))
+        assert json.loads(reply.body) == {"error": "No round of it has run in this process."}
+
+    @pytest.mark.parametrize("who", REFUSED)
+    async def test_are_not_shown_to(self, who: str) -> None:
+        headers, scope = REFUSED[who]
+        assert (await self.asked(desk(docs=True, debug=True), headers, **scope)).status in (400, 403)
+        assert (await self.asked(desk(docs=True), headers, **scope)).status in (400, 404)
+
+
 class TestRounds:
     """The page is told who ran a round and which steps ran, and may send another user along."""
 
