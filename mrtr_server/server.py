@@ -95,6 +95,9 @@ class MRTRServer(Composition, ASGIServer):
             set up for the process when the server starts. An `OpenTelemetry` says where to.
         metrics: the path that shows the metrics in the form of Prometheus, such as `"/metrics"` (extra `prometheus`).
             Default: nowhere. They are those of this process alone.
+        docs: whether to serve a page for people, beside the endpoint at `/docs`: it shows what the server offers, and
+            calls it round by round. With `debug` it also opens states and calls as other users, for browsers on this
+            machine alone.
         lifespan: a function of the server that returns an asynchronous context manager, such as one with
             `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
             server is mounted: see `MRTRServer.lifespan`. What it yields is `ctx.lifespan` of handlers.

@@ -42,13 +42,18 @@ make_environment() {
     printf '%s\n' "$recipe" >"$directory/made-from"
 }
 
-# install_nginx: install the web server that the tests run, from the packages of Debian or Ubuntu, where this may be done.
-install_nginx() {
-    if [ -x /usr/sbin/nginx ] || command -v nginx >/dev/null || ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
+# install_programs: install the web server and the browser that the tests run, from the packages of Debian or Ubuntu, where
+# this may be done.
+install_programs() {
+    missing=""
+    [ -x /usr/sbin/nginx ] || command -v nginx >/dev/null || missing="nginx-light"
+    command -v chromium >/dev/null || missing="$missing chromium"
+    if [ -z "$missing" ] || ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
         return 0
     fi
-    echo "Installing nginx; this takes a moment, once."
-    # It is not started: in this runlevel services are not.
-    { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light; } \
-        >/dev/null || echo "nginx can't be installed: the tests that need it are skipped." >&2
+    echo "Installing $missing; this takes a moment, once."
+    # They are not started: in this runlevel services are not. $missing is several words.
+    # shellcheck disable=SC2086
+    { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } \
+        >/dev/null || echo "They can't be installed: the tests that need them are skipped." >&2
 }

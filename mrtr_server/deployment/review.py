@@ -134,6 +134,13 @@ def _review_access(
             "base_url",
             f"the links to {', '.join(sorted(registry.callbacks))} work on loopback only; pass base_url=",
         )
+    if settings.docs and not _is_loopback(host):
+        yield Finding(
+            "advice",
+            "docs",
+            f"anyone who reaches {host} finds the page at /docs, with the list of all tools where there is no auth=. "
+            "Leave docs= out, and set MRTR_DOCS where you want it",
+        )
     if experiments:
         yield Finding(
             "advice",

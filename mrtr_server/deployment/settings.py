@@ -71,6 +71,7 @@ class Settings(KnowsGiven, Generic[Server]):
     middleware: Sequence[Middleware] = ()
     telemetry: OpenTelemetry | bool | None = None
     metrics: str | None = None
+    docs: bool = False
     lifespan: Callable[[Server], AbstractAsyncContextManager[Any]] | None = None
     lame_duck: float = 1.0
     shutdown_seconds: float | None = None
@@ -86,6 +87,7 @@ class Settings(KnowsGiven, Generic[Server]):
         if not self.path.startswith("/"):
             raise SetupError(f"path={self.path!r} must start with a slash")
         self._check_metrics()
+        self._check_docs()
         if self.page_size < 1:
             raise SetupError("page_size must be at least 1")
         for option in ("dialects", "registers_later", "allowed_origins", "allowed_hosts", "cors_origins"):
@@ -108,3 +110,8 @@ class Settings(KnowsGiven, Generic[Server]):
         if path in (self.path.rstrip("/"), f"{folder}/health", f"{folder}/ready"):
             raise SetupError(f"metrics={path!r} is the path of something else")
         check_telemetry(self.telemetry, path)
+
+    def _check_docs(self) -> None:
+        page = f"{self.path.rstrip('/').rpartition('/')[0]}/docs"
+        if self.docs and page in (self.path.rstrip("/"), self.metrics):
+            raise SetupError(f"docs=True serves the page at {page}, which is the path of something else")

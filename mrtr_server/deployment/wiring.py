@@ -14,6 +14,7 @@ from ..concurrency.threads import Threads
 from ..crypto.bound_codec import BoundCodec
 from ..crypto.codec import SealedCodec
 from ..crypto.cursors import Cursors
+from ..crypto.keys import KeyRing
 from ..crypto.purposes import OUTCOME
 from ..errors import SetupError
 from ..flow.admission import Admission
@@ -232,6 +233,9 @@ class ServerParts:
         )
         auth, middleware = settings.auth, settings.middleware
         served: ASGIApp = endpoint
+        docs = None
+        if settings.docs:
+            served, docs = _with_page(settings, path, ring, served, background, refusals)
         if auth is not None or settings.scopes:
             served = Authentication(served, auth, challenges, refusals, dialects.handshake, limits.body_bytes)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
@@ -252,6 +256,7 @@ class ServerParts:
             metadata=public,
             probes=probes,
             metrics=self.telemetry.page(refusals),
+            docs=docs,
         )
         self.lifecycle = Lifecycle(
             settings.name,
@@ -356,6 +361,28 @@ def _resource_metadata(settings: Settings[Any], path: str) -> ResourceMetadata |
         name=settings.title or settings.name,
         documentation=settings.website_url,
     )
+
+
+def _with_page(
+    settings: Settings[Any],
+    path: str,
+    ring: KeyRing,
+    endpoint: ASGIApp,
+    background: BackgroundTools,
+    refusals: RefusalLog,
+) -> tuple[ASGIApp, Metadata]:
+    """Return the endpoint as the page for people needs it, and the page."""
+    from ..playground.observed_rounds import ObservedRounds  # only where there is one
+    from ..playground.observed_tasks import ObservedTasks
+    from ..playground.page import Page
+
+    tasks = None
+    if settings.debug:
+        tasks = ObservedTasks()
+        background.observe(tasks.serve)
+        endpoint = ObservedRounds(endpoint)
+    page = Page(path, ring, tasks, own_codec=settings.codec is not None)
+    return endpoint, Metadata(page.claims, build_middleware_stack(page, settings.middleware, refusals))
 
 
 def _list_scope(settings: Settings[Any]) -> Literal["public", "private"]:

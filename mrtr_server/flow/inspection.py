@@ -32,8 +32,20 @@ def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
         journal = Journal.load(payload, fields["b"], fields["t"])
     except (ValueError, KeyError, TypeError):
         raise InvalidRequestState("not a journal") from None
+    return {**dict(zip(BINDINGS, fields["b"], strict=True)), **describe_journal(journal, values=values)}
+
+
+def describe_journal(journal: Journal, *, values: bool = False) -> JSON:
+    """Describe what a flow remembers.
+
+    Args:
+        journal: of the flow.
+        values: as for `inspect_state`.
+
+    Returns:
+        Its times in UTC, its rounds, the keys that were asked and answered, and its steps.
+    """
     described: JSON = {
-        **dict(zip(BINDINGS, fields["b"], strict=True)),
         "flow": journal.flow,
         "started": utc_time(journal.started),
         "expires": utc_time(journal.expires),

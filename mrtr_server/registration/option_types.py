@@ -102,7 +102,7 @@ SETTING_TYPES: Kinds = {
         lambda value: isinstance(value, bool) or (hasattr(value, "meter_provider") and not isinstance(value, type)),
         "True, False, or OpenTelemetry(tracer_provider=...)",
     ),
-    **dict.fromkeys(("run_tasks", "debug", "ready_needs_store"), _FLAG),
+    **dict.fromkeys(("run_tasks", "debug", "ready_needs_store", "docs"), _FLAG),
 }
 
 

@@ -13,11 +13,11 @@ from ..errors import RequestError
 from ..flow.endings import Asking
 from ..flow.journal import CONFIRMATION, Journal
 from ..flow.steps import step_watcher
+from ..protocol.call_facts import CallFacts
 from ..protocol.messages import (
     ASKING_METHODS,
     JSON,
     Call,
-    CallFacts,
     Complete,
     NeedsInput,
     Outlet,

@@ -42,6 +42,7 @@ class Router:
         metadata: serves what clients need to get a token.
         probes: answers health and readiness.
         metrics: shows the metrics; None where they are not shown.
+        docs: the page for people; None where there is none.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Router:
         metadata: Metadata | None,
         probes: Probes,
         metrics: Metadata | None = None,
+        docs: Metadata | None = None,
     ) -> None:
         self._server = server
         self._path = path
@@ -65,6 +67,7 @@ class Router:
         self._metadata = metadata
         self._probes = probes
         self._metrics = metrics
+        self._docs = docs
 
     def find(self, scope: Scope, refusal: str = "") -> ASGIApp:
         """Return what serves an HTTP request.
@@ -87,6 +90,8 @@ class Router:
             return self._metadata.app
         if self._metrics is not None and self._metrics.claims(_below(scope)):
             return self._metrics.app
+        if self._docs is not None and self._docs.claims(_below(scope)):
+            return self._docs.app
         return self._serve_elsewhere
 
     async def _serve_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -94,6 +94,11 @@ class TestFindings:
     def test_settings_that_are_not_for_production_are_warnings(self, settings: dict[str, Any], about: str) -> None:
         assert said(make(**settings).check()) == [("warning", about)]
 
+    def test_the_page_at_a_public_address_is_named(self) -> None:
+        server = make(docs=True)
+        assert server.check() == []
+        assert ("advice", "docs") in said(server.check(host="0.0.0.0"))
+
     def test_metrics_of_one_of_several_processes_are_a_warning(self) -> None:
         server = make(metrics="/metrics")
         assert server.check() == []

@@ -1,0 +1,165 @@
+// A client of the protocol: sends requests, and keeps what went over the wire.
+import { mirrored, modern } from "./dialects.js";
+
+const SHOWN = ["content-type", "retry-after", "www-authenticate", "connection"];
+const REPORT = "mrtr-round";
+
+/** What one request and its reply were, for the page to show. */
+class Exchange {
+  constructor(method, headers, body, user) {
+    this.method = method;
+    this.user = user;
+    this.headers = headers;
+    this.body = body;
+    this.status = 0;
+    this.replyHeaders = {};
+    this.reply = null;
+    this.notes = [];
+    this.report = null;
+    this.problem = "";
+    this.milliseconds = 0;
+  }
+
+  get error() {
+    return this.reply?.error ?? null;
+  }
+}
+
+export class Client {
+  constructor(endpoint, inside) {
+    this.endpoint = endpoint;
+    /** Why the page can't look inside the server; empty if it can. */
+    this.inside = inside;
+    this.dialect = modern;
+    this.user = "";
+    this.token = "";
+    this.can = { form: true, url: true, sampling: true, roots: true, tasks: true };
+    this._ids = 0;
+  }
+
+  /** Write a request. `user` is who sends it; `schema` is that of the tool's arguments. */
+  write(method, params, { dialect = this.dialect, user = this.user, schema = null } = {}) {
+    this._ids += 1;
+    const { headers, body } = dialect.request(this._ids, method, params, this);
+    const all = { "Content-Type": "application/json", Accept: "application/json, text/event-stream", ...headers };
+    if (dialect === modern && method === "tools/call") Object.assign(all, mirrored(schema, params.arguments));
+    if (this.token) all.Authorization = `Bearer ${this.token}`;
+    if (!this.inside) all["Mrtr-Page"] = "1";
+    if (!this.inside && user) all["Mrtr-Page-User"] = user;
+    return new Exchange(method, all, body, user);
+  }
+
+  /** Send a request, and fill in what came of it. `onNote` is told of each notification. */
+  async send(exchange, { signal = null, onNote = () => {} } = {}) {
+    const began = performance.now();
+    try {
+      const response = await fetch(this.endpoint, {
+        method: "POST",
+        headers: exchange.headers,
+        body: JSON.stringify(exchange.body),
+        credentials: "omit",
+        cache: "no-store",
+        redirect: "error",
+        signal,
+      });
+      exchange.status = response.status;
+      for (const name of SHOWN) {
+        if (response.headers.has(name)) exchange.replyHeaders[name] = response.headers.get(name);
+      }
+      exchange.report = parse(response.headers.get(REPORT));
+      if ((response.headers.get("content-type") ?? "").includes("event-stream")) await readStream(response, exchange, onNote);
+      else exchange.reply = parse(await response.text());
+      if (exchange.reply === null && !exchange.problem) exchange.problem = `The server replied ${response.status} without a message.`;
+      else if (exchange.reply && !exchange.reply.jsonrpc) exchange.problem = `The server refused the request with ${response.status}: ${exchange.reply.error ?? ""}`;
+    } catch (error) {
+      exchange.problem = error.name === "AbortError" ? "You ended this request. The server cancels the call." : `No reply came: ${error.message}`;
+    }
+    exchange.milliseconds = performance.now() - began;
+    return exchange;
+  }
+
+  /** Send a request of the ratified protocol that asks nothing, and return its result. */
+  async ask(method, params = {}) {
+    const exchange = await this.send(this.write(method, params, { dialect: modern }));
+    if (exchange.problem) throw new Error(exchange.problem);
+    if (exchange.error) throw new Error(exchange.error.message);
+    return exchange.reply.result;
+  }
+
+  /** Return all entries of a list, of all its pages. */
+  async list(method, field) {
+    const found = [];
+    let cursor;
+    for (let page = 0; page < 200; page += 1) {
+      const result = await this.ask(method, cursor === undefined ? {} : { cursor });
+      found.push(...(result[field] ?? []));
+      cursor = result.nextCursor;
+      if (cursor === undefined) break;
+    }
+    return found;
+  }
+
+  /** Return what a state holds, where the page may look inside; otherwise why not. */
+  open(state) {
+    return this.lookInside("state", state);
+  }
+
+  /** Return what a task did in the process that serves the page; otherwise why that is not known. */
+  openTask(id) {
+    return this.lookInside("task", id);
+  }
+
+  async lookInside(what, asked) {
+    if (this.inside) return { error: this.inside };
+    try {
+      const response = await fetch(`docs/${what}`, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ [what]: asked }),
+        credentials: "omit",
+      });
+      return await response.json();
+    } catch (error) {
+      return { error: error.message };
+    }
+  }
+}
+
+function parse(text) {
+  if (!text) return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+/** Read server-sent events: notifications, and the reply as the last message. */
+async function readStream(response, exchange, onNote) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    buffer += done ? "\n\n" : value;
+    const events = buffer.split(/\r?\n\r?\n/);
+    buffer = events.pop();
+    for (const event of events) takeEvent(event, exchange, onNote);
+    if (done) return;
+  }
+}
+
+function takeEvent(event, exchange, onNote) {
+  const data = [];
+  for (const line of event.split(/\r?\n/)) {
+    if (line.startsWith(`: ${REPORT} `)) exchange.report = parse(line.slice(REPORT.length + 3));
+    else if (line.startsWith("data:")) data.push(line.slice(5).trimStart());
+  }
+  const message = parse(data.join("\n"));
+  if (message === null) return;
+  if (message.method) {
+    exchange.notes.push(message);
+    onNote(message);
+  } else {
+    exchange.reply = message;
+  }
+}

@@ -1,0 +1,242 @@
+// One call, from its first round to its result: asks its questions, sends their answers with the state, and shows each round.
+import { announce, button, el, newId } from "./dom.js";
+import { explain, explainAgain } from "./explain.js";
+import { questionsView } from "./questions.js";
+import { resultView } from "./content.js";
+import { TaskView } from "./task.js";
+import { chip, facts, journalView, wireView } from "./wire_view.js";
+
+const MOST_ROUNDS = 100;
+const MOST_HAND_OVERS = 5;
+
+export class Flow {
+  /** @param entry what is called: {method, params, title, schema, asTask}; `others` are the users that may be sent along. */
+  constructor(client, entry, others) {
+    this.client = client;
+    this.entry = entry;
+    this.others = others;
+    this.dialect = client.dialect;
+    this.user = client.user;
+    this.state = undefined;
+    this.rounds = 0;
+    this.handOvers = 0;
+    this.redeemedOnce = false;
+    this.list = el("ol", { class: "rounds" });
+    this.stop = button("Stop", () => this.abort.abort(), { class: "small", hidden: true });
+    this.delivery = this.deliveryControls();
+    const heading = newId("call");
+    this.status = chip("running", "status");
+    const close = button("Remove", () => {
+      this.abort?.abort();
+      this.task?.leave();
+      this.element.remove();
+    }, { class: "small quiet", "aria-label": `Remove this call of ${entry.title}` });
+    this.element = el("article", { class: "flow", "aria-labelledby": heading },
+      el("div", { class: "flow-head" }, el("h3", { id: heading }, entry.title), this.status, this.stop, close),
+      this.delivery.element, this.list);
+  }
+
+  deliveryControls() {
+    const next = { lose: false, twice: false };
+    const toggle = (name, text, title) => {
+      const control = button(text, () => {
+        next[name] = !next[name];
+        control.setAttribute("aria-pressed", String(next[name]));
+      }, { class: "small toggle", "aria-pressed": "false", title });
+      return control;
+    };
+    const lose = toggle("lose", "Lose the next reply", "The reply of the next round is dropped, and the request is sent again");
+    const twice = toggle("twice", "Deliver the next request twice", "The next request is sent two times at once");
+    const element = el("div", { class: "trouble", role: "group", "aria-label": "Trouble on the way" }, el("span", { class: "hint" }, "Trouble:"), lose, twice);
+    return {
+      element,
+      take() {
+        const taken = { ...next };
+        for (const [name, control] of [["lose", lose], ["twice", twice]]) {
+          next[name] = false;
+          control.setAttribute("aria-pressed", "false");
+        }
+        return taken;
+      },
+    };
+  }
+
+  start() {
+    return this.round(undefined);
+  }
+
+  async round(answers) {
+    const card = this.newCard();
+    const params = { ...this.entry.params };
+    if (this.state !== undefined) params.requestState = this.state;
+    if (answers !== undefined) params.inputResponses = answers;
+    const offered = this.entry.asTask && this.entry.method === "tools/call" ? this.dialect.offerTask(params) : params;
+    const trouble = this.delivery.take();
+    const had = { hadState: this.state !== undefined, redeemedOnce: this.redeemedOnce };
+    const write = (user = this.user) => this.client.write(this.entry.method, offered, { dialect: this.dialect, user, schema: this.entry.schema });
+    this.setStatus("running");
+    this.focusBefore = document.activeElement;
+    this.abort = new AbortController();
+    this.stop.hidden = false;
+    const notes = el("ul", { class: "notes", "aria-label": "Progress and log" });
+    card.talk.replaceChildren(notes);
+    const options = { signal: this.abort.signal, onNote: (note) => showNote(notes, note) };
+    const sending = trouble.twice ? [this.client.send(write(), options), this.client.send(write(), { signal: this.abort.signal })] : [this.client.send(write(), options)];
+    const [first, second] = await Promise.all(sending);
+    this.stop.hidden = true;
+    let exchange = first;
+    if (trouble.lose && !first.problem) {
+      card.again.append(this.dropped(first));
+      exchange = await this.client.send(write(), options);
+    }
+    if (!notes.childElementCount) notes.remove();
+    await this.finish(card, exchange, had, write);
+    if (trouble.lose && !first.problem) await this.compare(card, first, exchange, had, "The reply was lost, so the page sent the request again.");
+    if (second) await this.compare(card, first, second, had, "The request was delivered twice.", true);
+  }
+
+  newCard() {
+    this.rounds += 1;
+    const talk = el("div", { class: "talk" }, el("p", { class: "hint" }, "Waiting for the server…"));
+    const wire = el("div", { class: "side-by" });
+    const about = el("div", { class: "facts" });
+    const again = el("div", { class: "again" });
+    const name = newId("round");
+    const element = el("li", { class: "round", "aria-labelledby": name },
+      el("div", { class: "round-head" }, el("h4", { id: name, tabindex: "-1" }, `Round ${this.rounds}`), about),
+      el("div", { class: "columns" }, el("div", {}, talk, again), wire));
+    for (const details of this.list.querySelectorAll(".wire > details[open]")) details.open = false;
+    this.list.append(element);
+    return { element, talk, wire, about, again };
+  }
+
+  async finish(card, exchange, had, write) {
+    const reply = this.read(exchange);
+    card.about.replaceChildren(facts(exchange));
+    card.wire.replaceChildren(wireView(exchange));
+    const says = el("p", { class: `says ${isBad(reply) ? "bad" : ""}` }, explain(reply, exchange));
+    card.talk.append(says);
+    if (had.hadState || exchange.status) card.again.append(this.againControls(card, exchange, reply, had, write));
+    if (reply.kind === "input") await this.ask(card, reply);
+    else if (reply.kind === "task") this.follow(card, reply.task);
+    else this.end(card, reply);
+  }
+
+  read(exchange) {
+    if (exchange.problem || exchange.reply === null) return { kind: "problem" };
+    return exchange.error ? { kind: "error", error: exchange.error } : this.dialect.read(exchange.reply.result ?? {});
+  }
+
+  async ask(card, reply) {
+    this.state = reply.state ?? this.state;
+    if (reply.state !== undefined) {
+      const opened = await this.client.open(reply.state);
+      this.redeemedOnce = opened.held ? opened.held["redeemed once"] === true : null;
+      card.wire.append(journalView(opened));
+    }
+    if (!Object.keys(reply.requests).length) {
+      this.handOvers += 1;
+      if (this.handOvers > MOST_HAND_OVERS || this.rounds >= MOST_ROUNDS) this.setStatus("given up", "bad");
+      else await this.round(undefined);
+      return;
+    }
+    const questions = questionsView(reply.requests, (answers) => {
+      // What is answered now follows in a round of its own.
+      this.round(answers);
+    });
+    card.talk.append(questions.element);
+    this.setStatus("asks", "asks");
+    announce("The server asks.");
+    this.takeFocus(card, questions);
+  }
+
+  /** Whether the person is still here, and has not begun something else. */
+  mayTakeFocus() {
+    const at = document.activeElement;
+    return at === null || at === document.body || at === this.focusBefore || this.element.contains(at);
+  }
+
+  takeFocus(card, questions) {
+    if (this.mayTakeFocus()) questions.focus();
+    card.element.scrollIntoView({ block: "nearest" });
+  }
+
+  end(card, reply) {
+    const failed = isBad(reply);
+    this.setStatus(failed ? "failed" : "done", failed ? "bad" : "good");
+    this.delivery.element.hidden = true;
+    if (reply.kind === "result") card.talk.append(el("div", { class: `result ${failed ? "bad" : ""}` }, resultView(reply.result)));
+    if (reply.kind === "error" && reply.error.data !== undefined) card.talk.append(el("pre", { class: "boxed" }, JSON.stringify(reply.error.data, null, 2)));
+    announce(failed ? "The call failed." : "The call has a result.");
+    card.element.scrollIntoView({ block: "nearest" });
+  }
+
+  follow(card, task) {
+    this.setStatus("a task", "asks");
+    this.delivery.element.hidden = true;
+    this.task = new TaskView(this.client, this.dialect, this.user, task, () => this.mayTakeFocus(), (reply) => {
+      const failed = isBad(reply) || reply.kind === "cancelled";
+      this.setStatus(reply.kind === "cancelled" ? "cancelled" : failed ? "failed" : "done", failed ? "bad" : "good");
+      announce(failed ? "The task has ended without a result." : "The task has its result.");
+    });
+    card.talk.append(this.task.element);
+    card.wire.append(this.task.inside, this.task.wire);
+    this.task.follow();
+  }
+
+  dropped(exchange) {
+    return el("div", { class: "dropped" }, el("p", {}, "This reply was lost on its way. The client never saw it:"), facts(exchange), wireView(exchange, { open: false }));
+  }
+
+  againControls(card, exchange, reply, had, write) {
+    const repeat = async (user, asOther) => {
+      const again = await this.client.send(write(user));
+      await this.compare(card, exchange, again, { ...had, asOther }, asOther ? `Sent again as ${asOther}.` : "Sent again.", true);
+    };
+    const controls = [button("Send this request again", () => repeat(this.user, ""), { class: "small quiet" })];
+    if (!this.client.inside) {
+      for (const other of this.others().filter((name) => name !== this.user).slice(0, 3)) {
+        controls.push(button(`… as ${other}`, () => repeat(other, other), { class: "small quiet" }));
+      }
+    }
+    return el("div", { class: "repeat" }, controls);
+  }
+
+  async compare(card, first, second, how, head, shown = false) {
+    const [firstReply, secondReply] = [this.read(first), this.read(second)];
+    const words = explainAgain(first, second, { ...how, firstReply: first.reply?.result ?? first.error, secondReply: secondReply.kind === "error" ? secondReply : second.reply?.result });
+    const bad = secondReply.kind === "error" || secondReply.kind === "problem";
+    card.again.append(el("div", { class: "dropped second", role: "status" }, el("p", {}, el("b", {}, head), " ", words), shown ? facts(second) : null,
+      shown && !bad && secondReply.kind === "result" && firstReply.kind !== "task" ? resultView(secondReply.result) : null,
+      shown ? wireView(second, { open: false }) : null));
+  }
+
+  setStatus(text, kind = "") {
+    this.status.textContent = text;
+    this.status.className = `chip status ${kind}`;
+  }
+}
+
+function isBad(reply) {
+  return reply.kind === "error" || reply.kind === "problem" || (reply.kind === "result" && reply.result.isError === true);
+}
+
+function showNote(list, note) {
+  const params = note.params ?? {};
+  if (note.method === "notifications/progress") {
+    let item = list.querySelector("li.progress");
+    if (item === null) {
+      item = el("li", { class: "progress" }, el("progress", { "aria-label": "Progress" }), el("span"));
+      list.append(item);
+    }
+    const bar = item.firstElementChild;
+    if (typeof params.total === "number" && params.total > 0) {
+      bar.max = params.total;
+      bar.value = params.progress;
+    }
+    item.lastElementChild.textContent = ` ${params.message ?? `${params.progress}${params.total ? ` of ${params.total}` : ""}`}`;
+  } else if (note.method === "notifications/message") {
+    const data = typeof params.data === "string" ? params.data : JSON.stringify(params.data);
+    list.append(el("li", {}, chip(params.level ?? "log"), ` ${data}`));
+  }
+}

@@ -1,0 +1,57 @@
+"""Which requests come from the page itself, in a browser on this machine."""
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+from starlette.types import Scope
+
+_LOOPBACK_HOST = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+
+_FORWARDED = frozenset(
+    {
+        b"forwarded",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+        b"cf-connecting-ip",
+        b"true-client-ip",
+    }
+)
+"""Headers that proxies and tunnels add: who sends them may be anywhere, whatever the connection's address is."""
+
+
+def why_not_local(scope: Scope, *, reads: bool = False) -> str:
+    """Return why a request can't be from the page in a browser of this machine; empty if it is.
+
+    The address of the client must be loopback. `Host` must be, too, so that no name of somebody else's can point here
+    (DNS rebinding). `Origin` must be that of the page, so that no other page can send it, not even one of another
+    port. No proxy may have sent it on, since then its address says nothing.
+
+    Args:
+        scope: of the request.
+        reads: whether it only reads. A browser sends no `Origin` with a GET of the same origin.
+    """
+    client = scope.get("client")
+    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+    hosts = [value for name, value in headers if name == b"host"]
+    origins = [value for name, value in headers if name == b"origin"]
+    if client is None or not _is_loopback(client[0]):
+        return "It came from another machine."
+    if any(name in _FORWARDED for name, _ in headers):
+        return "It came through a proxy."
+    if len(hosts) != 1 or not _LOOPBACK_HOST.fullmatch(hosts[0]):
+        return "Its Host is not localhost."
+    own = scope.get("scheme", "http").encode() + b"://" + hosts[0]
+    if not origins and reads:
+        return ""
+    return "" if [origin.lower() for origin in origins] == [own.lower()] else "Its Origin is not this page."
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,114 @@
+"""What the page is told of a round besides its reply: which process ran it, which steps ran, and for whom."""
+
+import json
+import os
+import socket
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..flow.steps import step_watcher
+from ..protocol.users import RecordedUser
+from ..transport.response_writer import respond
+from .local import why_not_local
+
+MARK = b"mrtr-page"
+"""The header of a request that wants to know of its round."""
+
+USER = b"mrtr-page-user"
+"""The header that names the user on whose behalf a request is, on a server that authenticates nobody."""
+
+REPORT = b"mrtr-round"
+"""The header of a reply that has the report; in a stream, a comment at its end."""
+
+LONGEST_USER = 64
+"""How long the name of a user may be, in characters."""
+
+LONGEST_REPORT = 4096
+"""How long a report may be in a header, in bytes."""
+
+LONGEST_NAME = 80
+"""How much of a step's name is reported, in characters."""
+
+
+class ObservedRounds:
+    """Serves the endpoint, and tells the page of the rounds that it has asked for.
+
+    It stands directly in front of the endpoint, behind everything that authenticates.
+
+    Args:
+        endpoint: serves MCP.
+    """
+
+    def __init__(self, endpoint: ASGIApp) -> None:
+        self._endpoint = endpoint
+        self._process = f"process {os.getpid()} on {socket.gethostname()}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        wanted = {name: value for name, value in scope["headers"] if name in (MARK, USER)}
+        if not wanted:
+            await self._endpoint(scope, receive, send)
+            return
+        if refusal := _refusal(scope, wanted.get(USER)):
+            await respond(send, 403, to_json({"error": refusal}))
+            return
+        if USER in wanted:
+            name = wanted[USER].decode("latin-1")
+            scope = {**scope, "user": RecordedUser(name, name)}
+        report = _Report(self._process, send)
+        token = step_watcher.set(report.note_step)
+        try:
+            await self._endpoint(scope, receive, report.send)
+        finally:
+            step_watcher.reset(token)
+
+
+def _refusal(scope: Scope, user: bytes | None) -> str:
+    if why_not := why_not_local(scope):
+        return f"Only the page on this machine may ask for this. {why_not}"
+    if user is None:
+        return ""
+    if "user" in scope:
+        return "This server authenticates its callers, so nobody else can be sent along. Give a token of that user"
+    if not 0 < len(user) <= LONGEST_USER or not user.decode("latin-1").isprintable():
+        return f"A user has a name of 1 to {LONGEST_USER} characters"
+    return ""
+
+
+class _Report:
+    """Writes what a round did beside its reply.
+
+    Args:
+        process: which process it is.
+        send: of the ASGI application.
+    """
+
+    def __init__(self, process: str, send: Send) -> None:
+        self._about: dict[str, Any] = {"process": process, "ran": [], "replayed": []}
+        self._send = send
+        self._streams = False
+
+    def note_step(self, step: str, runs: bool) -> None:
+        """Note that a step was called."""
+        self._about["ran" if runs else "replayed"].append(step[:LONGEST_NAME])
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the response: the report goes into its head, or behind the last event of a stream."""
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            self._streams = any(name == b"content-type" and b"event-stream" in value for name, value in headers)
+            if not self._streams:
+                message = {**message, "headers": [*headers, (REPORT, self._written())]}
+        elif self._streams and message["type"] == "http.response.body" and not message.get("more_body"):
+            body = message.get("body", b"") + b": " + REPORT + b" " + self._written() + b"\n\n"
+            message = {**message, "body": body}
+        await self._send(message)
+
+    def _written(self) -> bytes:
+        written = json.dumps(self._about).encode("ascii")
+        if len(written) > LONGEST_REPORT:
+            counts = {kind: len(self._about[kind]) for kind in ("ran", "replayed")}
+            return to_json({"process": self._about["process"], "counts": counts})
+        return written

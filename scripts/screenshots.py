@@ -1,0 +1,87 @@
+"""What scripts/screenshots runs: the page at /docs, used as a person would use it, and pictures of it."""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from PIL import Image  # noqa: E402
+from playwright.sync_api import Browser, Page  # noqa: E402
+
+from tests.support.browser import chromium  # noqa: E402
+from tests.support.serving import KEYS, in_process  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+COLOURS = 64
+MOST_BYTES = 60_000
+"""How large a picture may be."""
+
+
+@contextmanager
+def opened(browser: Browser, address: str, scheme: Literal["light", "dark"], width: int, height: int) -> Iterator[Page]:
+    """Open the page in a window of its own."""
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.goto(address)
+    page.locator("#entry h2").wait_for()
+    yield page
+    page.close()
+
+
+def call(page: Page, **arguments: str) -> None:
+    """Call the tool that is shown."""
+    for label, value in arguments.items():
+        page.locator("#entry").get_by_label(label).fill(value)
+    page.locator("#entry button.call").click()
+
+
+def save(page: Page, name: str) -> None:
+    """Save what the window shows. Raises `SystemExit` if the picture is too large."""
+    page.locator("article.flow .chip.process").evaluate_all(
+        "chips => chips.forEach(chip => chip.textContent = 'answered by process 4711 on web-1')"
+    )
+    IMAGES.mkdir(exist_ok=True)
+    file = IMAGES / f"{name}.png"
+    # A palette is enough for text, and a third as large.
+    Image.open(BytesIO(page.screenshot())).convert("RGB").quantize(COLOURS).save(file, optimize=True)
+    size = file.stat().st_size
+    print(f"docs/images/{name}.png: {size:,} bytes")
+    if size > MOST_BYTES:
+        raise SystemExit(f"{name}.png has more than {MOST_BYTES:,} bytes")
+
+
+def main() -> None:
+    """Take all pictures."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        in_process("tests.support.page_app:app", log=Path(folder) / "log", environment={"MRTR_KEYS": KEYS}) as server,
+        chromium() as browser,
+    ):
+        address = f"http://127.0.0.1:{server.port}/docs"
+        with opened(browser, f"{address}#tool/book_trip", "light", 1140, 720) as page:
+            call(page, town="Oslo")
+            page.locator("form.question").get_by_label("name").fill("Ada Lovelace")
+            page.locator("article.flow").evaluate("flow => scrollTo(0, flow.offsetTop - 12)")
+            save(page, "page-question")
+        with opened(browser, f"{address}#tool/refund", "dark", 1140, 720) as page:
+            call(page)
+            page.locator("form.question").wait_for()
+            page.get_by_role("button", name="Lose the next reply").click()
+            page.get_by_role("button", name="Yes").click()
+            page.locator(".second").wait_for()
+            page.locator("li.round").last.evaluate("round => scrollTo(0, round.offsetTop - 12)")
+            save(page, "page-lost-reply")
+        with opened(browser, f"{address}#tool/charter", "light", 360, 720) as page:
+            call(page)
+            page.locator("form.question").wait_for()
+            page.locator(".task").evaluate("task => scrollTo(0, task.offsetTop - 12)")
+            save(page, "page-task")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Debian's Chromium, driven by Playwright."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+
+def find_chromium() -> str:
+    """Return where Chromium is; skip the test where there is none, and fail where there must be."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if (found := shutil.which(name)) is not None:
+            return found
+    missing = "Chromium is not installed, so nobody knows whether the page works: apt install chromium"
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run a browser."""
+    executable = find_chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--disable-lcd-text"])
+        try:
+            yield browser
+        finally:
+            browser.close()
