@@ -119,7 +119,7 @@ class Connection(ResponseWriter):
             return self._stream.end(body)
         if self._admission.draining:
             self.close_after(self.scope)
-        return self.respond(status, body, *headers)
+        return self.respond(status, body, *headers) if headers else self.respond(status, body)
 
     def abandon(self) -> None:
         """Send nothing more."""

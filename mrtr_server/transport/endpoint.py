@@ -26,7 +26,7 @@ from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
 from ..protocol.callers import NO_SCOPES, Client
-from ..protocol.messages import Call, Listening
+from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
 from .challenges import Challenges
@@ -34,10 +34,10 @@ from .connection import Connection, Watch
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
+from .known_requests import find_request
 from .oversized import read_off
 from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
-from .shortcuts import find_shortcuts
 
 logger = logging.getLogger("mrtr_server")
 
@@ -94,9 +94,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        server_request: Any = getattr(receive, "__self__", None)
-        kind: Any = type(server_request)
-        shortcuts = find_shortcuts(kind)
+        server_request, shortcuts = find_request(receive)
         listed, repeated = scope["headers"], ""
         known = None if shortcuts is None else shortcuts.known_headers(server_request, listed)
         headers: dict[bytes, bytes] = dict(listed) if known is None else known
@@ -107,6 +105,7 @@ class Endpoint:
             repeated = _join_repeated(headers, listed)
         request = running_task()
         connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
+        connection.use(server_request, shortcuts)
         method = scope["method"]
         if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):
             allowed = (b"allow", b"POST") if self._handshake is None else self._handshake.allow(method)
@@ -231,8 +230,8 @@ class Endpoint:
             del outcome
         except (Exception, asyncio.CancelledError) as error:
             reply = await self._failed(error, connection, dialect, call, request_id)
-        if reply is not None:
-            await connection.finish(*reply)
+        if reply is not None and (ending := connection.finish(reply[0], reply[1], reply[2])) is not NOTHING:
+            await ending
         return None
 
     async def _too_large(self, connection: Connection, begun: bytes = b"", *, is_all: bool = False) -> PayloadTooLarge:

@@ -9,7 +9,8 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from ..protocol.messages import NOTHING
-from .shortcuts import find_shortcuts
+from .known_requests import find_request
+from .shortcuts import Shortcuts
 
 logger = logging.getLogger("mrtr_server")
 
@@ -49,6 +50,10 @@ class ResponseWriter:
     stalled = False
     """Whether the client has read nothing for too long."""
 
+    _request: Any = None
+    """The web server's own request behind `send`, where it has been looked for and is known, and its shortcuts."""
+    _shortcuts: Shortcuts | None = None
+
     def __init__(self, receive: Receive, send: Send, seconds: float) -> None:
         self.receive = receive
         self._send = send
@@ -57,13 +62,19 @@ class ResponseWriter:
     def close_after(self, scope: Scope) -> None:
         """Make the client use another connection for its next request; to be called before anything is written."""
         self._send = closing(scope, self._send)
+        self._shortcuts = None
+
+    def use(self, request: Any, shortcuts: Shortcuts | None) -> None:
+        """Respond by the shortcuts of the web server's own request, if it is the one behind `send`."""
+        if getattr(self._send, "__self__", None) is request:
+            self._request, self._shortcuts = request, shortcuts
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
         if len(body) <= PIECE and not headers:
-            request: Any = getattr(self._send, "__self__", None)
-            kind: Any = type(request)
-            shortcuts = find_shortcuts(kind)
+            request, shortcuts = self._request, self._shortcuts
+            if shortcuts is None:
+                request, shortcuts = find_request(self._send)
             if shortcuts is not None and shortcuts.respond_whole(request, status, JSON_TYPE, body):
                 return NOTHING
         start = _start(status, body, headers)
@@ -93,9 +104,7 @@ class ResponseWriter:
         """
         if len(data) > PIECE or self.stalled:
             return False
-        request: Any = getattr(self._send, "__self__", None)  # as in `respond`
-        kind: Any = type(request)
-        shortcuts = find_shortcuts(kind)
+        request, shortcuts = find_request(self._send)
         return shortcuts is not None and shortcuts.write_part(request, _SSE_HEAD, data, begins=begins, ends=ends)
 
     async def write_event(self, data: bytes) -> None:

@@ -1,11 +1,6 @@
-"""What takes or gives at once what ASGI has messages for, where the web server's own request is one that we know.
-
-A request is known by the `receive` or `send` that it gave the application. Where middleware has put another one in its
-place, there is no shortcut: it wants to see the messages.
-"""
+"""What takes or gives at once what ASGI has messages for, where the web server's own request is one that we know."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 Listed = Sequence[tuple[bytes, bytes]]
@@ -28,15 +23,3 @@ class Shortcuts(NamedTuple):
     take_body: Callable[[Any], bytes | None]
     respond_whole: Callable[[Any, int, bytes, bytes], bool]
     write_part: Callable[..., bool]
-
-
-@lru_cache(maxsize=16)
-def find_shortcuts(request: Any) -> Shortcuts | None:
-    """Return the shortcuts of requests of a class; None if it is none of a uvicorn that we know."""
-    if "RequestResponseCycle" not in [each.__name__ for each in request.__mro__]:
-        return None
-    try:
-        from .whole_responses import shortcuts_of
-    except ImportError:  # there is no httptools, or uvicorn is another one
-        return None
-    return shortcuts_of(request)

@@ -43,7 +43,6 @@ class Cycle(RequestResponseCycle):
         more_body: whether more of the body is to come.
     """
 
-    disconnected = response_started = response_complete = waiting_for_100_continue = False
     chunked_encoding = None
     expected_content_length = 0
     body: bytes | bytearray  # type: ignore[assignment]  # uvicorn's own only takes bytes of it
@@ -64,6 +63,7 @@ class Cycle(RequestResponseCycle):
     def __init__(
         self, protocol: "WholeResponses", scope: Any, body: bytes | bytearray, keep_alive: bool, more_body: bool
     ) -> None:
+        self.disconnected = self.response_started = self.response_complete = self.waiting_for_100_continue = False
         self.protocol = protocol
         self.scope = scope
         self.body = body
@@ -83,16 +83,29 @@ class Cycle(RequestResponseCycle):
                 self._event.set()
         return self._event
 
-    def rest(self) -> None:
-        """Let who wants another message wait for it."""
+    def take_body(self) -> bytes | None:
+        """Return the body if all of it has come, as `receive` would; None where it has to be received."""
+        body = self.body
+        if self.more_body or not body or self.waiting_for_100_continue or self.disconnected or self.response_complete:
+            return None
+        self.body = b""
         if self._event is not None:
             self._event.clear()
         if self.protocol.flow.read_paused:
             self.protocol.flow.resume_reading()
+        return body if type(body) is bytes else bytes(body)
+
+    def known_headers(self, listed: Listed) -> dict[bytes, bytes] | None:
+        """Return the headers in a scope by their names if they are those of the request, and known; otherwise None.
+
+        Args:
+            listed: the headers in the scope, which an application may have changed.
+        """
+        return self.names if self.names is not None and listed == self.listed else None
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return what has come of the body, or wait for it."""
-        body = take_body(self)
+        body = self.take_body()
         if body is None:
             return await super().receive()
         return {"type": "http.request", "body": body, "more_body": False}
@@ -215,25 +228,10 @@ def take_body(cycle: RequestResponseCycle) -> bytes | None:
     body = cycle.body
     if not body or cycle.more_body or cycle.disconnected or cycle.response_complete or cycle.waiting_for_100_continue:
         return None
-    if type(cycle) is Cycle:
-        cycle.body = b""
-        cycle.rest()
-        return bytes(body)
     cycle.flow.resume_reading()
     cycle.message_event.clear()
     cycle.body = bytearray()
     return bytes(body)
-
-
-def known_headers(cycle: Cycle, listed: Listed) -> dict[bytes, bytes] | None:
-    """Return the headers in a scope by their names if they are those of the request, and known; otherwise None.
-
-    Args:
-        cycle: the request.
-        listed: the headers in its scope, which an application may have changed.
-    """
-    names = cycle.names
-    return names if names is not None and listed == cycle.listed else None
 
 
 def _unknown(cycle: Any, listed: Listed) -> None:
@@ -243,7 +241,7 @@ def _unknown(cycle: Any, listed: Listed) -> None:
 def shortcuts_of(cycle: type) -> Shortcuts | None:
     """Return the shortcuts of a class of requests: uvicorn's, or ours."""
     if cycle is Cycle:
-        return Shortcuts(known_headers, take_body, Cycle.respond_whole, write_part)
+        return Shortcuts(Cycle.known_headers, Cycle.take_body, Cycle.respond_whole, write_part)
     if cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle):
         return Shortcuts(_unknown, take_body, respond_whole, write_part)
     return None

@@ -12,8 +12,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from mrtr_server import Context, MRTRServer
 from mrtr_server.transport import repeated_heads, whole_responses
+from mrtr_server.transport.known_requests import find_shortcuts
 from mrtr_server.transport.one_write import one_write
-from mrtr_server.transport.shortcuts import find_shortcuts
 from mrtr_server.transport.whole_responses import Cycle, is_known, respond_whole, write_part
 
 from ..support.serving import in_thread
