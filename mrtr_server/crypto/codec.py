@@ -49,7 +49,7 @@ class Codec(Protocol):
     """Seals journals into the strings that clients carry, and unseals them (Multi Round-Trip Requests).
 
     A codec must unseal only what it sealed, and only in the same spelling: single use identifies a state by its
-    spelling. Size, binding, budgets and expiry are checked for every codec, by `RoundService` and `Journal`. Both
+    spelling. Size, binding, budgets and expiry are checked for every codec, by `States` and `Journal`. Both
     methods may be called from any thread.
     """
 

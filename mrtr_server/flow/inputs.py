@@ -1,7 +1,7 @@
 """Pure functions: what they return to ask, and what they read the answers from."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, get_origin, overload
 
@@ -129,4 +129,4 @@ def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
     if asked is Sampled:
         return "sample", None, lambda raw: read_model(Sampled, raw)
     elicited, branches = form_of(asked)
-    return "form", elicited.shape, lambda raw: read_form(elicited, branches, raw)
+    return "form", elicited.shape, partial(read_form, elicited, branches)

@@ -35,7 +35,7 @@ class _Gravity(IntEnum):
     NOTHING = 8
 
 
-_ASKING = _Gravity.ASKING  # before Python 3.12, members take long to find
+_ASKING, _LACKING = _Gravity.ASKING, _Gravity.LACKING  # before Python 3.12, members take long to find
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class Round:
     def settled(self) -> bool:
         """Whether no further ask can change how the round ends."""
         # Of a client that lacks something, all of it is to be named.
-        return self._gravity <= _Gravity.ASKING and self._gravity is not _Gravity.LACKING
+        return self._gravity <= _ASKING and self._gravity is not _LACKING
 
     def fail(self, error: FlowError) -> FlowError:
         """End the flow for a mistake in the handler's code, whatever the handler makes of the error.

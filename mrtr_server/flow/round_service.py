@@ -102,9 +102,7 @@ class RoundService:
         opened = self._states.open(handler, call)  # what does not open is not redeemed
         if self._rates.is_on:
             return self._deliver_counted(handler, call, run, opened)
-        if not (handler.single_use or opened[0].single_use):
-            return run(opened, None)
-        return self._deliver_once(call, run, opened)
+        return self._deliver(handler, call, run, opened)
 
     async def _deliver_first(self, call: Call, run: RunRound) -> Outcome:
         """Run a first round, unless the same request was answered with questions too often."""
@@ -118,13 +116,13 @@ class RoundService:
     async def _deliver_counted(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Outcome:
         """Run a round that carries a state, unless its flow has had too many."""
         await self._rates.admit_round(opened[0].flow)
-        if not (handler.single_use or opened[0].single_use):
-            return await run(opened, None)
-        return await self._deliver_once(call, run, opened)
+        return await self._deliver(handler, call, run, opened)
 
-    def _deliver_once(self, call: Call, run: RunRound, opened: Opened) -> Awaitable[Outcome]:
-        """Run a round unless its state has been redeemed."""
-        return self._redeemer.once(call, opened[0].expires, lambda lease: run(opened, lease))
+    def _deliver(self, handler: Handler, call: Call, run: RunRound, opened: Opened) -> Awaitable[Outcome]:
+        journal, _ = opened
+        if not (handler.single_use or journal.single_use):
+            return run(opened, None)
+        return self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
 
     async def run(
         self,

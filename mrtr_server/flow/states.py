@@ -13,6 +13,8 @@ from .handler import Handler
 from .journal import Journal, binding
 from .unanswered import UnansweredAsks
 
+_FULL, _OWN_STATE = YieldReason.FULL, YieldReason.OWN_STATE  # before Python 3.12, members take long to find
+
 Opened = tuple[Journal, list[str]]
 """The flow that a call belongs to, and what its states are bound to."""
 
@@ -133,13 +135,13 @@ class States:
             OverBudget: it has used up its rounds, makes no progress, or remembers too much.
         """
         limits, now = self._limits, self._clock()
-        journal.shed = why is YieldReason.FULL
+        journal.shed = why is _FULL
         seconds = limits.state_seconds if handler.answer_within is None else handler.answer_within
         asked: dict[str, str] = {}
         for key, question in questions.items():
             asked[key] = question.digest
         try:
-            journal.count_round(asked, limits, keeps_state=why is YieldReason.OWN_STATE)
+            journal.count_round(asked, limits, keeps_state=why is _OWN_STATE)
             payload = journal.dump(bound_to, now, seconds, limits)
         except OverBudget as error:
             self._refusals.note("%s %r: %s", call.method, handler.name, error.message)

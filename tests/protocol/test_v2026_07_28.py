@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import from_json, to_json
 
 from mrtr_server import (
     BearerTokens,
@@ -21,6 +24,7 @@ from mrtr_server import (
     TextContent,
     ToolResult,
 )
+from mrtr_server.protocol.dialect import write_result
 
 from ..conftest import Serve
 from ..support.apps import strict
@@ -165,7 +169,24 @@ class TestMeta:
         assert list(asked.result["inputRequests"]) == ["it"]
 
 
+TEXTS = st.text() | st.sampled_from(['"', "\\", "\n", "\u2028"])
+BLOCKS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "image"])},
+    optional={"text": TEXTS | st.none(), "annotations": st.fixed_dictionaries({"priority": st.floats()})},
+)
+BODIES = st.fixed_dictionaries(
+    {"content": st.lists(BLOCKS, max_size=2)},
+    optional={"isError": st.booleans(), "structuredContent": TEXTS | st.floats()},
+)
+
+
 class TestResults:
+    @given(BODIES)
+    def test_of_tools_are_written_as_any_other_json(self, body: JSON) -> None:
+        """A lone text, as most results are, is put together without a look at the rest."""
+        whole = from_json(to_json(body, inf_nan_mode="null"))
+        assert from_json(b"{" + write_result(body) + b"}") == whole
+
     def test_all_say_of_which_type_they_are_and_whose(self, wire: Wire) -> None:
         info = {PREFIX + "serverInfo": {"name": "strict", "version": "1.2.3"}}
         replies = {
