@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from pydantic_core import SchemaSerializer, SchemaValidator
 from pydantic_core.core_schema import CoreConfig, bytes_schema
 
-from ..errors import InvalidRequestState
+from ..errors import InvalidRequestState, StateFault
 from .keys import KEY_ID_BYTES, KeyRing
 
 NONCE_BYTES = 24
@@ -175,7 +175,8 @@ class SealedCodec:
         cipher = self._opening.get(raw[1:_HEADER_BYTES])
         if cipher is None:
             raise InvalidRequestState(
-                "sealed under a key that is not in the ring. Give every replica all keys of the ring"
+                "sealed under a key that is not in the ring. Give every replica all keys of the ring",
+                StateFault.KEY_UNKNOWN,
             )
         body = _HEADER_BYTES + NONCE_BYTES
         try:

@@ -45,7 +45,7 @@ class BackgroundTools:
         self._serve: Observe | None = None
 
     def observe(self, serve: "Observe") -> None:
-        """Let every round be observed from now on.
+        """Run every round from now on through what observes it.
 
         Args:
             serve: runs a round.
