@@ -4,7 +4,8 @@
 
 A plain `tools/call` in process, without a network, in turns; processor time of a call in microseconds, the median of
 the runs and their range. The tokens are those that an issuer signs with RS256, of about 1 KiB. Its keys are given to
-the server, so that nothing is fetched.
+the server, so that nothing is fetched. Every answer is checked, and before and after the runs each server that
+authenticates has to refuse callers without a token and with a token of somebody else's key.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ def server(auth: Any) -> MRTRServer:
     return app
 
 
-def token(number: int) -> str:
+def token(number: int, key: rsa.RSAPrivateKey = KEY) -> str:
     now = int(time.time())
     claims = {
         "iss": ISSUER,
@@ -71,10 +72,11 @@ def token(number: int) -> str:
         "scope": "openid profile files:read files:write",
         "groups": [f"/company/team-{each}" for each in range(10)],
     }
-    return jwt.encode(claims, KEY, "RS256", headers={"kid": "one"})
+    return jwt.encode(claims, key, "RS256", headers={"kid": "one"})
 
 
-async def call(app: MRTRServer, authorization: str | None) -> None:
+async def call(app: MRTRServer, authorization: str | None) -> int:
+    """Call the tool, and check its answer; return the status."""
     headers = HEADERS if authorization is None else [*HEADERS, (b"authorization", f"Bearer {authorization}".encode())]
     scope = {
         "type": "http",
@@ -95,16 +97,31 @@ async def call(app: MRTRServer, authorization: str | None) -> None:
     async def receive() -> Any:
         return next(received, None) or await asyncio.Event().wait()
 
+    status, body = 0, b""
+
     async def send(each: Any) -> None:
-        assert each.get("status", 200) == 200, each
+        nonlocal status, body
+        status, body = each.get("status", status), body + each.get("body", b"")
 
     await app(scope, receive, send)
+    if status == 200 and b'"text":"3"' not in body:
+        raise AssertionError(body)
+    return status
+
+
+async def check(app: MRTRServer, *, is_open: bool) -> None:
+    """Check that a server refuses who has no token of its own, unless it is open to all."""
+    expected = 200 if is_open else 401
+    for authorization in (None, token(0, rsa.generate_private_key(65537, 2048)), "token of nobody"):
+        if (status := await call(app, authorization)) != expected:
+            raise AssertionError(f"{status} instead of {expected}")
 
 
 async def microseconds(app: MRTRServer, authorizations: Callable[[int], str | None]) -> float:
     began = time.process_time()
     for number in range(CALLS):
-        await call(app, authorizations(number))
+        if (status := await call(app, authorizations(number))) != 200:
+            raise AssertionError(status)
     return (time.process_time() - began) / CALLS * 1e6
 
 
@@ -127,10 +144,15 @@ async def measure() -> None:
     }
     found: dict[str, list[float]] = {name: [] for name in cases}
     with patch.object(issuer_keys, "fetch_json", keys):
+        for app, _ in cases.values():
+            await check(app, is_open=app is cases["no authentication"][0])
         for _ in range(RUNS):
             for name, (app, authorizations) in cases.items():
                 new_to._known.clear()  # noqa: SLF001  or they would be known from the run before
                 found[name].append(await microseconds(app, authorizations))
+        for app, _ in cases.values():
+            await check(app, is_open=app is cases["no authentication"][0])
+    print("| a plain call in process, µs of processor time | median | min–max |\n|---|--:|--:|")
     for name, each in found.items():
         print(f"| {name} | {median(each):.1f} | {min(each):.1f}–{max(each):.1f} |")
 

@@ -57,6 +57,7 @@ exception that is not here: it fails a test, so it is an `AssertionError`.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -244,19 +245,33 @@ class UnknownTarget(InvalidParams):
         super().__init__(f"Unknown {kind}: {name[:200]}{ended}", {self._FIELDS.get(kind, "name"): name})
 
 
+class StateFault(StrEnum):
+    """What is counted where a `requestState` does not open."""
+
+    UNREADABLE = "state_unreadable"
+    EXPIRED = "state_expired"
+    OF_ANOTHER = "state_of_another"
+    KEY_UNKNOWN = "state_key_unknown"
+    REDEEMED = "state_redeemed"
+    FROM_THE_FUTURE = "state_from_the_future"
+
+
 class InvalidRequestState(InvalidParams):
     """A `requestState` that does not open here. The client learns no more than that.
 
     Args:
         reason: which check failed; for the operator's log only.
+        fault: the same in a word, for the operator's metrics only.
     """
 
     MESSAGE = "requestState is not valid for this request; send the request again without it"
     reason = "found by another delivery"
+    fault = StateFault.UNREADABLE
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, fault: StateFault = StateFault.UNREADABLE) -> None:
         super().__init__(self.MESSAGE)
         self.reason = reason
+        self.fault = fault
 
 
 class OverBudget(InvalidParams):

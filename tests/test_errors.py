@@ -22,6 +22,7 @@ from mrtr_server.errors import (
     PayloadTooLarge,
     Refusal,
     RequestError,
+    StateFault,
     UnknownMethod,
     UnknownTarget,
     UnsupportedVersion,
@@ -156,6 +157,11 @@ def test_a_refused_state_says_why_to_the_log_alone() -> None:
     expired, forged = InvalidRequestState("expired"), InvalidRequestState("forged or damaged")
     assert (expired.message, expired.data, str(expired)) == (forged.message, forged.data, str(forged))
     assert expired.reason == "expired"
+
+
+def test_each_word_for_a_state_that_does_not_open_is_in_the_docs() -> None:
+    page = (ROOT.parent / "docs" / "telemetry.md").read_text()
+    assert [fault for fault in StateFault if f"`{fault}`" not in page] == []
 
 
 def test_an_internal_fault_shows_its_reference_and_its_detail_only_where_it_was_given() -> None:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from pydantic_core import SchemaSerializer, SchemaValidator
 from pydantic_core.core_schema import CoreConfig, bytes_schema
 
-from ..errors import InvalidRequestState
+from ..errors import InvalidRequestState, StateFault
 from .keys import KEY_ID_BYTES, KeyRing
 
 NONCE_BYTES = 24
@@ -177,7 +177,8 @@ class SealedCodec:
             if raw[:1] != _VERSION:
                 raise InvalidRequestState("unknown token version")
             raise InvalidRequestState(
-                "sealed under a key that is not in the ring. Give every replica all keys of the ring"
+                "sealed under a key that is not in the ring. Give every replica all keys of the ring",
+                StateFault.KEY_UNKNOWN,
             )
         try:
             return cipher.decrypt(raw[_HEADER_BYTES:_SEALED_AT], raw[_SEALED_AT:], header)

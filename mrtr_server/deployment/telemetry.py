@@ -39,7 +39,7 @@ class _Names:
 
 
 class ServerTelemetry:
-    """Lets a server be observed: the one place where what runs calls is told so.
+    """Connects a server with what observes it, in one place.
 
     Nothing of it is in the way of calls before `start`, nor after it where nobody wants to know of them.
 

@@ -26,7 +26,7 @@ MOST_WAVES = 20
 
 
 class Admission:
-    """Lets calls in: all at once, unless the server is draining or has limits to hold.
+    """Admits calls: all at once, unless the server is draining or has limits to hold.
 
     Args:
         limits: its `max_concurrency`, `max_queue`, `queue_seconds` and `shed_above` count.
@@ -50,7 +50,7 @@ class Admission:
         self._arrivals = 0
         self._left = 0.0
         self._was_blocked = False
-        """Whether the event loop may have been blocked since calls were last let come."""
+        """Whether the event loop may have been blocked since calls could last join the line."""
         self._blocked = _Blocked()
         self._watching: set[_Watching] = set()
         self._overload = Overload()
@@ -62,7 +62,7 @@ class Admission:
 
     @property
     def has_no_room(self) -> bool:
-        """Whether a new call would not be let in."""
+        """Whether a new call would not be admitted."""
         return self.is_full or self._is_refused(1)
 
     @property
@@ -150,7 +150,7 @@ class Admission:
         return runs
 
     def leave(self) -> None:
-        """Note that a call that was let in is over; let the next one run."""
+        """Note that a call that was admitted is over; give the next one its turn."""
         self._in_flight -= 1
         if self._line.has_limits:
             now = time.monotonic()
@@ -205,7 +205,7 @@ class Admission:
         return runs
 
     async def _let_others_come(self) -> None:
-        """Let the calls join the line that have come already, so that those are told now for which it is too long.
+        """Wait until the calls that have come already have joined the line, or are told that it is too long.
 
         A handler that computes lets nobody come meanwhile, and no line would ever be seen: a web server may accept one
         connection in each turn of the event loop.

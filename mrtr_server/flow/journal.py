@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import canonical, digest, digest_bytes
-from ..errors import InvalidRequestState, OverBudget
+from ..errors import InvalidRequestState, OverBudget, StateFault
 from ..limits import Limits
 from ..protocol.messages import JSON, Call
 
@@ -73,7 +73,7 @@ def _check_binding(sealed: list[str], expected: list[str]) -> None:
         parts = zip(BINDINGS, sealed, expected, strict=True)
         differing = [name for name, one, other in parts if not compare_digest(one.encode(), other.encode())]
         other = "other" if differing[0] == "arguments" else "another"
-        raise InvalidRequestState(f"belongs to {other} {differing[0]}")
+        raise InvalidRequestState(f"belongs to {other} {differing[0]}", StateFault.OF_ANOTHER)
 
 
 Answers = dict[str, JSON]
@@ -350,9 +350,9 @@ class Journal:
             raise InvalidRequestState("not a journal") from None
         until = expires + REDEEMED_FOR if single_use or journal.single_use else expires
         if until <= now:
-            raise InvalidRequestState("expired")
+            raise InvalidRequestState("expired", StateFault.EXPIRED)
         if journal.started > now + CLOCK_SKEW_SECONDS:
-            raise InvalidRequestState("from the future; the replicas' clocks differ")
+            raise InvalidRequestState("from the future; the replicas' clocks differ", StateFault.FROM_THE_FUTURE)
         return journal
 
     def _has_confirmation(self) -> bool:

@@ -13,7 +13,7 @@ from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_bytes
-from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StoreUnavailable
+from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StateFault, StoreUnavailable
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
@@ -415,7 +415,7 @@ class Redeemer:
     def _refused(self, delivery: _Delivery, reason: str) -> InvalidRequestState:
         call = delivery.call
         self._refusals.note("%s %r: refused a requestState: %s", call.method, call.target, reason)
-        return InvalidRequestState(reason)
+        return InvalidRequestState(reason, StateFault.REDEEMED)
 
 
 class _Renewal:

@@ -115,7 +115,7 @@ class WaitingLine:
             timer.cancel()
 
     def next_turn(self) -> bool:
-        """Give the next call its turn; return False if none waits."""
+        """Start the next call; return False if none waits."""
         now = time.monotonic()
         for turn, place in self._waiting.items():
             if turn.done():

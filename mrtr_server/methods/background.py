@@ -53,7 +53,7 @@ class BackgroundTools:
         self._surround: Surround | None = None
 
     def observe(self, serve: "Observe") -> None:
-        """Let every round be observed from now on, also by those who observe them already.
+        """Run every round from now on through what observes it, and through what observes it already.
 
         Args:
             serve: runs a round.

@@ -72,7 +72,7 @@ class Dispatcher:
         self._methods = {name: rated(name, method, rates) for name, method in methods.items()}
 
     def observe(self, serve: Callable[[Method, Call, Outlet], Awaitable[Outcome]]) -> None:
-        """Let every request be observed, or pass hooks, from now on.
+        """Serve every request from now on through what observes it, or through hooks.
 
         Args:
             serve: serves a call by its method.

@@ -120,7 +120,7 @@ class RateLimiter:
         """Count a request without a state that is answered with a question. It has run, so it is never refused."""
         self._asked.add(call.target)
         key = self._key("per_flow", _repeated(call, bound_to))
-        await self._count(lambda counters: counters.take(self._rates["per_flow"], key), None)
+        await self._count(lambda counters: counters.take(self._rates["per_flow"], key), may_refuse=False)
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -137,14 +137,14 @@ class RateLimiter:
         act: Callable[[Counters], Awaitable[float]] = (
             (lambda counters: counters.look(chosen, key)) if look else (lambda counters: counters.take(chosen, key))
         )
-        seconds = await self._count(act, limit)
+        seconds = await self._count(act, may_refuse=True)
         if seconds:
             raise RateLimited(limit, chosen.text, seconds)
 
     def _key(self, limit: str, what: Sequence[str]) -> str:
         return digest([self._server, limit, *what])  # so a storage knows no names, and holds keys of one length
 
-    async def _count(self, act: "Callable[[Counters], Awaitable[float]]", limit: str | None) -> float:
+    async def _count(self, act: "Callable[[Counters], Awaitable[float]]", *, may_refuse: bool) -> float:
         """Count in the shared storage, or by the rule for when it is away."""
         assert self._local is not None  # noqa: S101  it is on
         if self._shared is None:
@@ -158,7 +158,7 @@ class RateLimiter:
             else:
                 self._note_return()
                 return seconds
-        if self._refuses and limit is not None:
+        if may_refuse and self._refuses:
             raise NotExecuted(self._reference)
         return await act(self._local)
 

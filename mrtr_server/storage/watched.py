@@ -59,7 +59,7 @@ class Outage:
     def __init__(self, name: str) -> None:
         self._name = name
         self.slowness = Slowness(name)
-        """Whether it is there, and answers slowly."""
+        """Whether the store is slow, for the log."""
         self.look: Callable[[], object] = lambda: None
         """Starts a look whether the store is back, when what has worked proves nothing."""
         self.observer: StoreObserver | None = None
@@ -188,10 +188,10 @@ class WatchedStore(Store):
         outage.look = self._look_soon
 
     def observe(self, observer: StoreObserver) -> None:
-        """Let the store be observed from now on.
+        """Notify an observer from now on.
 
         Args:
-            observer: is told what it does.
+            observer: is notified of what the store does.
         """
         self._outage.observer = observer
 

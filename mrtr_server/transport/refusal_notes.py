@@ -24,15 +24,6 @@ from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call
 from ..telemetry.names import reason_of
 
-_STATES = {
-    "expired": "state_expired",
-    "belongs to": "state_of_another",
-    "sealed under a key": "state_key_unknown",
-    "redeemed already": "state_redeemed",
-    "from the future": "state_from_the_future",
-}
-"""What is counted where a state does not open, by how the reason begins."""
-
 logger = logging.getLogger("mrtr_server")
 
 
@@ -66,8 +57,7 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
 def _counted(error: RequestError) -> tuple[str, str]:
     """Return why a request was refused, in a word, and the limit that it is over, if it is one."""
     if isinstance(error, InvalidRequestState):
-        found = (word for begins, word in _STATES.items() if error.reason.startswith(begins))
-        return next(found, "state_unreadable"), ""
+        return error.fault, ""
     if isinstance(error, RateLimited):
         return reason_of(error), error.limit
     limited = isinstance(error, OverBudget | Busy | PayloadTooLarge)
