@@ -69,7 +69,9 @@ def calling(port: int, tool: str, arguments: dict[str, Any]) -> Iterator[Any]:
 
     def call(times: int) -> None:
         for number in range(times):
-            params = {"name": tool, "arguments": arguments, "_meta": META}
+            # Each differs: the same is not asked again and again in vain.
+            given = arguments if tool == "add" else {**arguments, "location": f"Oslo {number}"}
+            params = {"name": tool, "arguments": given, "_meta": META}
             message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
             connection.request("POST", "/mcp", json.dumps(message), headers)
             reply = json.loads(connection.getresponse().read())

@@ -5,7 +5,7 @@ shows that it is not asked in vain, and the count begins anew.
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from ..errors import RateLimited
 from ..limits import Limits
@@ -19,8 +19,8 @@ WINDOW = 60.0
 STRANGERS = 10
 """How many times as often callers are asked of whom an address alone is known: it may be that of a proxy."""
 
-MOST_COUNTED = 10_000
-"""How many requests are counted at once; of more, all counts begin anew."""
+MOST_COUNTED = 4_096
+"""How many requests are counted at once, with about 100 bytes each; of more, all counts begin anew."""
 
 
 class UnansweredAsks:
@@ -36,7 +36,8 @@ class UnansweredAsks:
         self._most = limits.unanswered_asks
         self._rates = rates
         self._clock = clock
-        self._counts: dict[Hashable, int] = {}
+        self._counts: dict[int, int] = {}
+        """By a hash, which nobody outside of this process can foresee."""
         self._ends = -math.inf
         """When the window ends, and all counts with it."""
 
@@ -53,7 +54,7 @@ class UnansweredAsks:
         """
         if not self._counts:  # as where nothing asks
             return
-        key = _of_request(call, bound_to) if journal is None else (journal.flow_id, journal.rounds)
+        key = _of_request(call, bound_to) if journal is None else hash((journal.flow_id, journal.rounds))
         count = self._counts.get(key, 0)
         if count:
             self._check(call, journal, count)
@@ -84,7 +85,7 @@ class UnansweredAsks:
             self._counts.clear()
             self._ends = now + WINDOW
         # The state that came in is one round behind.
-        key = _of_request(call, bound_to) if call.state is None else (journal.flow_id, journal.rounds - 1)
+        key = _of_request(call, bound_to) if call.state is None else hash((journal.flow_id, journal.rounds - 1))
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def ended(self, call: Call, bound_to: list[str]) -> None:
@@ -93,7 +94,7 @@ class UnansweredAsks:
             self._counts.pop(_of_request(call, bound_to), None)
 
 
-def _of_request(call: Call, bound_to: list[str]) -> Hashable:
+def _of_request(call: Call, bound_to: list[str]) -> int:
     """Return what makes requests without a state the same: all that a state would be bound to, and who calls."""
     who = "" if call.principal is not None else call.session or (call.peer[0] if call.peer else "")
-    return who, *bound_to
+    return hash((who, *bound_to))

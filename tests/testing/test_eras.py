@@ -114,10 +114,11 @@ ANN = Login(name="ann")
 
 @pytest.mark.parametrize("era", ERAS)
 def test_replicas_may_share_one_database_object(era: str, tmp_path: Path) -> None:
-    flow = Client(*replicas(app, 3, store=SQLStore(f"sqlite:///{tmp_path}/kit.db")), era=era).flow("greet")
-    flow.start()
-    flow.answer(login=ANN)
-    assert flow.answer(confirm=yes).text == "Hello, ann"
+    with Client(*replicas(app, 3, store=SQLStore(f"sqlite:///{tmp_path}/kit.db")), era=era) as client:
+        flow = client.flow("greet")
+        flow.start()
+        flow.answer(login=ANN)
+        assert flow.answer(confirm=yes).text == "Hello, ann"
 
 
 @pytest.fixture(params=["in process", "over HTTP"])
@@ -254,7 +255,8 @@ class TestInside:
 
     def test_replicas_may_share_a_database(self, era: str, tmp_path: Any) -> None:
         shared = replicas(app, 3, database=f"sqlite:///{tmp_path}/x.db")
-        assert Client(*shared, era=era).call("greet", answers={"login": ANN, "confirm": yes}).text == "Hello, ann"
+        with Client(*shared, era=era) as client:  # so that they close it
+            assert client.call("greet", answers={"login": ANN, "confirm": yes}).text == "Hello, ann"
 
 
 class TestOpenCalls:
