@@ -35,6 +35,12 @@ GROUPS = [
         "Context Depends Header State Inputs InputRequired IdempotencyKey Caller Client Principal",
     ),
     Group(
+        "hooks",
+        "Hooks and classes",
+        "What hooks are told of calls, and decorators for methods.",
+        "CallInfo CallNext Ended Failure tool prompt resource",
+    ),
+    Group(
         "asks",
         "Asks",
         "What a handler can ask for, and what it gets.",
@@ -71,7 +77,11 @@ GROUPS = [
 ]
 
 
+_OPTIONS = {"MRTRServer": "\n    options:\n      inherited_members: true"}
+"""What differs for some names: parts of the server are in a class that it is derived from."""
+
+
 def reference_page(group: Group) -> str:
     """Return the text of a page, as mkdocstrings takes it."""
-    names = "\n\n".join(f"::: {group.package}.{name}" for name in group.names.split())
+    names = "\n\n".join(f"::: {group.package}.{name}{_OPTIONS.get(name, '')}" for name in group.names.split())
     return f"# {group.title}\n\n{group.about} Import these names from `{group.package}`.\n\n{names}\n"

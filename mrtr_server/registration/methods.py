@@ -55,7 +55,16 @@ class _Marks:
 
 
 _marks = _Marks()
-tool, prompt, resource = _marks.tool, _marks.prompt, _marks.resource
+
+tool = _marks.tool
+"""Make a method a tool of the objects that `app.add(instance)` adds. It takes the options of `MRTRServer.tool`."""
+
+prompt = _marks.prompt
+"""Make a method a prompt of the objects that `app.add(instance)` adds. It takes the options of `MRTRServer.prompt`."""
+
+resource = _marks.resource
+"""Make a method a resource of the objects that `app.add(instance)` adds. It takes the options of
+`MRTRServer.resource`."""
 
 
 def _marking(options: Options) -> Callable[[F], F]:
