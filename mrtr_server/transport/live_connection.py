@@ -69,7 +69,7 @@ class LiveConnection(OpenCallNotes, Connection):
         live: LiveCalls,
         states: SessionStates,
     ) -> None:
-        super().__init__(*connection.parts())
+        vars(self).update(vars(connection))
         self.dialect = self.form = form
         self.session = session
         self._live = live
@@ -115,9 +115,9 @@ class LiveConnection(OpenCallNotes, Connection):
         """Return the call of a request. Raises `RequestError`."""
         call = self._call
         if call is not None:  # and it is the call of this very request, so all else is as it was
-            self.form.load_again(call, origin.params)
+            self.form.load_again(call, origin.params_to_use())
             return call
-        envelope = Envelope({}, origin.method, origin.request_id, origin.params, self.headers)
+        envelope = Envelope({}, origin.method, origin.request_id, origin.params_to_use(), self.headers)
         return self._load(envelope, origin.session)
 
     def _load(self, envelope: Envelope, session: Session) -> Call:
