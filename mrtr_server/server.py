@@ -349,7 +349,8 @@ class MRTRServer:
             meta: `_meta` of the prompt in the list.
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
             authorize: decides who may get it, besides the server's own hook; see `MRTRServer`.
-            scopes, visible: which scopes its callers need to use it, and to see it; see `tool`.
+            scopes: which scopes its callers need to use it; see `tool`.
+            visible: which scopes they need to see it in lists.
 
         Returns:
             The function; or a decorator, where only options are given.
@@ -384,7 +385,8 @@ class MRTRServer:
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`.
             authorize: decides who may read it, besides the server's own hook; see `MRTRServer`. It gets the URI that is
                 read; in a list and for a completion, that of the template.
-            scopes, visible: which scopes its callers need to read it, and to see it; see `tool`.
+            scopes: which scopes its callers need to read it; see `tool`.
+            visible: which scopes they need to see it in lists.
             mime_type: the type of what is returned. Default: text, JSON or bytes, by the value.
             size: in bytes, if it is known.
             annotations: who it is for and how important it is.

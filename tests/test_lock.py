@@ -30,6 +30,7 @@ ASKED = {
         *GROUPS["image"],
     ],
     "build": GROUPS["build"],
+    "docs": [*BASE, *chain(*EXTRAS.values()), *GROUPS["build"], *GROUPS["docs"]],
 }
 
 

@@ -2,6 +2,7 @@
 
 import logging.config
 import os
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -73,7 +74,7 @@ def run(app: str, app_dir: str, log_format: Format, log_level: str, access_log: 
         found = find(app, app_dir)
         if isinstance(found, MRTRServer):
             _check(found, serving)
-            serving = serving.draining_in(found.shutdown_seconds)
+            serving = replace(serving, shutdown_seconds=found.shutdown_seconds)
     try:
         SERVERS[serving.server](serving, inherited_socket())
     except SetupError as error:

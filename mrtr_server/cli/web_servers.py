@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from pkgutil import resolve_name
@@ -44,9 +44,10 @@ class Serving:
     log_config: dict[str, Any]
     shutdown_seconds: float | None = None
 
-    def draining_in(self, seconds: float) -> "Serving":
-        """Return the same with the seconds that a shutdown may take."""
-        return replace(self, shutdown_seconds=seconds)
+    @property
+    def whole_shutdown_seconds(self) -> int | None:
+        """The same in whole seconds, at least one, as web servers take them."""
+        return None if self.shutdown_seconds is None else max(1, int(self.shutdown_seconds))
 
 
 def most_connections() -> int:
@@ -93,7 +94,7 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
         limit_concurrency=serving.max_connections,
         backlog=serving.backlog,
         timeout_keep_alive=int(serving.keep_alive),
-        timeout_graceful_shutdown=None if serving.shutdown_seconds is None else max(1, int(serving.shutdown_seconds)),
+        timeout_graceful_shutdown=serving.whole_shutdown_seconds,
         proxy_headers=True,
         forwarded_allow_ips=serving.forwarded_allow_ips,
         root_path=serving.root_path,
@@ -168,7 +169,7 @@ def serve_with_granian(serving: Serving, listening: socket.socket | None) -> Non
         backpressure=serving.max_connections,
         http1_settings=HTTP1Settings(header_read_timeout=10_000, keep_alive=serving.keep_alive > 0),
         websockets=False,
-        workers_kill_timeout=None if serving.shutdown_seconds is None else max(1, int(serving.shutdown_seconds)),
+        workers_kill_timeout=serving.whole_shutdown_seconds,
         log_dictconfig=serving.log_config,
         url_path_prefix=serving.root_path or None,
         **how,

@@ -97,14 +97,11 @@ def _split(text: Any) -> Any:
     return [part.strip() for part in text.split(",") if part.strip()] if isinstance(text, str) else text
 
 
-def with_environment(
-    settings: Settings[Any], environment: Mapping[str, str] = os.environ
-) -> tuple[Settings[Any], SetupError | None]:
+def with_environment(settings: Settings[Any]) -> tuple[Settings[Any], SetupError | None]:
     """Return the settings of a server, with those from the environment that its code does not give.
 
     Args:
         settings: what the code gives.
-        environment: where to look.
 
     Returns:
         The settings, and why the environment can't be used; None if it can. The settings are those of the code then.
@@ -113,7 +110,7 @@ def with_environment(
     values = [
         each
         for each in _variables().values()
-        if environment.get(each.name, "").strip() and each.setting not in (limits if each.of_limits else settings).given
+        if os.environ.get(each.name, "").strip() and each.setting not in (limits if each.of_limits else settings).given
     ]
     if not values:
         return settings, None

@@ -122,7 +122,7 @@ class Lifecycle:
                 if run_tasks:
                     self._worker.start()
                 try:
-                    with self._admission.on_drain(self._say_draining):
+                    with self._admission.on_drain(self._log_draining):
                         yield
                 finally:
                     self._admission.shut_down()
@@ -151,7 +151,7 @@ class Lifecycle:
         watch_loop()
         drain_on_sigterm(self._admission, self._lame_duck)
 
-    def _say_draining(self) -> None:
+    def _log_draining(self) -> None:
         """Log that the server drains since it was told to, unless that is a shutdown, of which the signal tells."""
         if self._admission.draining and self._admission.shutdown.began is None and not self._told_draining:
             self._told_draining = True

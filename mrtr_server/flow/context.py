@@ -338,11 +338,10 @@ class Context:
         return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
 
     def close_stream(self, retry: float = 1.0) -> Awaitable[None]:
-        """Let the client go while the function works on; it comes back for the result (Transports, Sending Messages).
+        """Close the client's stream while the function works on (Transports, Sending Messages).
 
-        For work that takes longer than a proxy leaves a response open. It is for clients whose version tells them to
-        come back to a response that was closed; they do, to any replica. For all others nothing happens. In a plain
-        `def`, don't await it.
+        It is for work that takes longer than a proxy leaves a response open. Clients whose version tells them so come
+        back for the result, to any replica. For all others nothing happens. In a plain `def`, don't await it.
 
         Args:
             retry: when the client is to come back, in seconds.

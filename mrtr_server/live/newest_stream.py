@@ -44,7 +44,7 @@ class NewestStream:
             self._announce(_ENDED)
 
     def hear(self, note: str) -> None:
-        """Take what another stream has announced.
+        """Note what another stream has announced.
 
         Args:
             note: the announcement; empty where some may have been missed.

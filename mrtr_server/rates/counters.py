@@ -288,16 +288,16 @@ class _InProcess(Storage, SlidingWindowCounterSupport):
         self._windows = kept
         self._sweep_at = min(max(1000, 2 * len(kept)), MOST_COUNTERS)
 
-    # What only other strategies need
+    # What the base class demands, and only other strategies call
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        raise NotImplementedError
+        raise NotImplementedError("the moving window has no use for it")
 
     async def get(self, key: str) -> int:
-        raise NotImplementedError
+        raise NotImplementedError("the moving window has no use for it")
 
     async def get_expiry(self, key: str) -> float:
-        raise NotImplementedError
+        raise NotImplementedError("the moving window has no use for it")
 
     async def check(self) -> bool:
         return True

@@ -19,12 +19,16 @@ class TaskRow:
         name: the tool.
         status: where it is.
         message: what it is doing, in words.
-        created, updated: in seconds since the epoch.
+        created: when, in seconds since the epoch.
+        updated: when it was last changed, in seconds since the epoch.
         ttl: how long it is kept, from its creation, in seconds.
         poll: how often its client should ask for it, in seconds.
         deadline: when it fails unless it has ended by then, in seconds since the epoch.
         expires: when it is deleted, in seconds since the epoch.
-        call, journal, questions, outcome: the request, the flow, what is asked, and what came of it; sealed.
+        call: the request, sealed.
+        journal: what its flow remembers, sealed.
+        questions: what it asks, sealed.
+        outcome: what came of it, sealed.
         version: counts the changes; a change of another version than the present one does not happen.
         lease: names the worker's right to run it; empty if nobody runs it.
         leased_until: when that right ends, in seconds since the epoch.

@@ -63,7 +63,9 @@ class TaskRecords:
     async def expire(self, row: TaskRow) -> TaskRow:
         """Fail a task whose time is over, unless something else has just happened to it; return it as it is now."""
         message = "The task did not end in time"
-        if row.status == "input_required" or row.deadline < row.created + row.ttl:
+        # A question has a time of its own, also while the task works since another one was answered.
+        awaited_input = row.status == "input_required" or row.deadline < row.created + row.ttl
+        if awaited_input:
             message = "The input that the task was waiting for did not come in time"
         elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
             logger.warning(
@@ -71,7 +73,7 @@ class TaskRecords:
             )
         failed = self.failed(row, ProtocolError(message))
         expired = await self.change(row, **failed, lease="", leased_until=0.0)
-        if expired is not None and (row.status == "input_required" or row.deadline < row.created + row.ttl):
+        if expired is not None and awaited_input:
             self.tally.add(ABANDONED_TASKS, row.name)
         return expired or await self.store.find_task(row.id) or row
 

@@ -26,10 +26,7 @@ async def close_listeners(server: Any) -> None:
     known = (getattr(server, "server_state", None), getattr(server, "lifespan", None), getattr(server, "config", None))
     if not servers or None in known:
         return
-    listening = [
-        socket.socket(fileno=os.dup(each.fileno()))
-        for each in (listener for one in servers for listener in one.sockets or ())
-    ]
+    listening = [socket.socket(fileno=os.dup(each.fileno())) for one in servers for each in one.sockets or ()]
     for one in servers:
         one.close()
     for _ in range(3):  # in the second turn of the loop uvloop closes its own descriptors

@@ -87,7 +87,7 @@ class _Chain:
         for admission in tuple(self._draining):
             admission.shut_down()
         if waits and self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(_say, longest)
+            self._loop.call_soon_threadsafe(_log_draining, longest)
         if waits and longest > 0 and self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._follow_after, longest, number, frame)
         else:
@@ -121,7 +121,7 @@ class _Chain:
         return bool(getattr(getattr(server, "config", None), "reload", False))
 
 
-def _say(seconds: float) -> None:
+def _log_draining(seconds: float) -> None:
     # On the event loop and not in the handler, which may have cut in while another line was being logged.
     logger.info(
         "Draining: calls continue in other replicas. In %g s no more connections are accepted.",

@@ -1,6 +1,7 @@
 """Servers with open calls: one process, or several with one key and one store."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import MRTRServer, SQLStore
+from mrtr_server.live.first_rounds import FirstRounds
 
 from ..support.databases import PostgreSQL
 from ..support.handshake import Handshake
@@ -56,3 +58,16 @@ def connect(tmp_path: Path) -> Iterator[Connect]:
             return connected
 
         yield start
+
+
+@pytest.fixture
+def noticed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a server has noticed that the client of a first round has left."""
+    event, record = threading.Event(), FirstRounds._record
+
+    async def recording(self: FirstRounds, *given: Any) -> None:
+        event.set()
+        await record(self, *given)
+
+    monkeypatch.setattr(FirstRounds, "_record", recording)
+    return event

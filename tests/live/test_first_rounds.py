@@ -2,12 +2,9 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
-
-from mrtr_server.live.first_rounds import FirstRounds
 
 from ..support.effects import EFFECTS
 from ..support.handshake import Handshake, Stream
@@ -24,17 +21,7 @@ def gate() -> Iterator[None]:
     GATE.set()
 
 
-@pytest.fixture(autouse=True)
-def noticed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when a server has noticed that the client of a first round has left."""
-    event, record = threading.Event(), FirstRounds._record
-
-    async def recording(self: FirstRounds, *given: Any) -> None:
-        event.set()
-        await record(self, *given)
-
-    monkeypatch.setattr(FirstRounds, "_record", recording)
-    return event
+pytestmark = pytest.mark.usefixtures("noticed")
 
 
 def leave_while_it_runs(client: Handshake, noticed: threading.Event, tool: str = "wait") -> Stream:

@@ -178,9 +178,9 @@ class TestWhileATaskIsWaitedFor:
             opened(first["params"]["url"])
             with ann.resume(last) as stream:
                 assert stream.next()["params"]["elicitationId"] == first["params"]["elicitationId"]
-                ann.answer(second, {"action": "accept"})
                 opened(second["params"]["url"], code="Eve")
                 assert stream.next()["params"]["elicitationId"] == second["params"]["elicitationId"]
+                ann.answer(second, {"action": "accept"})  # before its page had reported, it would be asked again
                 assert text(stream.end()) == "signed by Ann and Eve"
 
 

@@ -1,0 +1,77 @@
+"""The reference: every public name, in groups of what one looks for together. The text is that of the docstrings."""
+
+from typing import NamedTuple
+
+
+class Group(NamedTuple):
+    """Names that stand on one page.
+
+    Args:
+        file: the name of the page, without its ending.
+        title: its heading.
+        about: a sentence on what is there.
+        names: what it lists, in this order.
+        package: where they are imported from.
+    """
+
+    file: str
+    title: str
+    about: str
+    names: str
+    package: str = "mrtr_server"
+
+
+GROUPS = [
+    Group(
+        "server",
+        "The server",
+        "The application, its limits and its settings.",
+        "MRTRServer Limits RateLimits OpenTelemetry",
+    ),
+    Group(
+        "handlers",
+        "Inside handlers",
+        "What a handler takes as parameters.",
+        "Context Depends Header State Inputs InputRequired IdempotencyKey Caller Client Principal",
+    ),
+    Group(
+        "asks",
+        "Asks",
+        "What a handler can ask for, and what it gets.",
+        "Elicit Elicited Confirm ElicitUrl Callback CallbackLink Sample Sampled ListRoots Roots Root",
+    ),
+    Group(
+        "content",
+        "Content",
+        "What tools, prompts and resources can return besides text and models.",
+        "ToolResult ToolAnnotations PromptResult Message ResourceContents TextContent ImageContent AudioContent "
+        "EmbeddedResource ResourceLink Annotations Icon Completion",
+    ),
+    Group(
+        "errors",
+        "Errors",
+        "What handlers raise, and what the package raises.",
+        "MRTRError ToolError Refusal ProtocolError NotFound InsufficientScope SetupError StoreUnavailable",
+    ),
+    Group("authentication", "Authentication", "Who is calling.", "JWTAuth IntrospectionAuth BearerTokens"),
+    Group(
+        "storage",
+        "State and storage",
+        "What seals states, and where the things are kept that replicas share.",
+        "KeyRing Codec SealedCodec SignedCodec Store TaskStore InProcessStore SQLStore Redemption TaskRow Fanout",
+    ),
+    Group(
+        "testing",
+        "Testing",
+        "The test kit, `mrtr_server.testing`.",
+        "Client AsyncClient Flow Reply Asked Answer Answerable Answers accept decline cancel yes no sampled roots "
+        "slowly Event Progress Error Task Notifications Log Clock SharedStore replica replicas Unexpected EVERYTHING",
+        "mrtr_server.testing",
+    ),
+]
+
+
+def reference_page(group: Group) -> str:
+    """Return the text of a page, as mkdocstrings takes it."""
+    names = "\n\n".join(f"::: {group.package}.{name}" for name in group.names.split())
+    return f"# {group.title}\n\n{group.about} Import these names from `{group.package}`.\n\n{names}\n"
