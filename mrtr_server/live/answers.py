@@ -205,9 +205,9 @@ class Answers:
         """Notify who listens of a change."""
         self._fanout.publish(change)
 
-    def listen(self, rows: Iterable[str], *others: Change) -> Subscription:
+    def listen(self, rows: Iterable[str], others: Iterable[Change] = ()) -> Subscription:
         """Begin to listen for answers, by their rows, and for other changes."""
-        return self._fanout.subscribe(frozenset([*(Change("answer", row) for row in rows), *others]))
+        return self._fanout.subscribe(frozenset([*[Change("answer", row) for row in rows], *others]))
 
     def carried(self, change: Change) -> JSON | None:
         """Return the answer that a change tells of, if it carries it; `find` has it in any case.

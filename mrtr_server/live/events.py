@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
 from secrets import token_hex
@@ -58,6 +59,13 @@ class Origin:
     params: JSON
     request_id: str | int
     session: Session
+
+    def params_to_use(self) -> JSON:
+        """Return the parameters for one round, whose handler may change what is within its arguments."""
+        arguments = self.params.get("arguments")
+        if not (isinstance(arguments, dict) and any(isinstance(each, dict | list) for each in arguments.values())):
+            return self.params
+        return {**self.params, "arguments": deepcopy(arguments)}
 
 
 @dataclass(slots=True)

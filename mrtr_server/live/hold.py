@@ -51,10 +51,15 @@ class Hold:
         self._answers = answers
         self._channel = channel
         self._admission = admission
-        self._asked = {key: answers.asked(round, key, event.expires) for key in event.questions}
-        self._rows = {asked.row: asked for asked in self._asked.values()}
-        pages = (Change("page", question.page) for question in event.questions.values() if question.page)
-        self._changes = answers.listen(self._rows, *pages, *([] if cancelled is None else [cancelled]))
+        self._asked: dict[str, Asked] = {}
+        self._rows: dict[str, Asked] = {}
+        others = [] if cancelled is None else [cancelled]
+        for key, question in event.questions.items():
+            self._asked[key] = asked = answers.asked(round, key, event.expires)
+            self._rows[asked.row] = asked
+            if question.page:
+                others.append(Change("page", question.page))
+        self._changes = answers.listen(self._rows, others)
         self._found: dict[str, JSON] = {}
         self._requests: list[str] = []
         """The ids of the requests that were sent."""

@@ -310,7 +310,7 @@ class LiveCalls:
         running = next((each for each in self._open.get(_key(call), ()) if each.call is call), None)
         if running is None or cancelled is None:
             return
-        changes = self._parts.answers.listen((), cancelled)
+        changes = self._parts.answers.listen((), (cancelled,))
         try:
             while await changes.next():
                 with suppress(StoreUnavailable):

@@ -240,7 +240,7 @@ class _Changes:
         self._answers = answers
         self._always = always
         self._pages: frozenset[str] = frozenset()
-        self._changes = answers.listen((), *always)
+        self._changes = answers.listen((), always)
         self._is_turned = self._is_closed = False
 
     def turn_to(self, pages: frozenset[str]) -> frozenset[str]:
@@ -248,7 +248,7 @@ class _Changes:
         new = pages - self._pages
         if new:
             before, self._is_turned = self._changes, True
-            self._changes = self._answers.listen((), *self._always, *(Change("page", page) for page in pages))
+            self._changes = self._answers.listen((), (*self._always, *(Change("page", page) for page in pages)))
             self._pages = pages
             before.close()
             if self._is_closed:  # on another thread, meanwhile

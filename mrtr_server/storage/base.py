@@ -14,7 +14,7 @@ from .quotas import ANY, Quota
 from .tasks import FREE, Places, TaskRow
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # a frozen one takes three times as long to make
 class Redemption:
     """What a store says about the delivery of a sealed state.
 

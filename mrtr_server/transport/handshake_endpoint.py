@@ -113,7 +113,8 @@ class HandshakeEndpoint:
             SessionEnded: the client has ended its session.
         """
         session = self._session_of(connection)
-        await self._check(session)
+        if not self._live.states.has_surely_not_ended(session):
+            await self._check(session)
         return self._live_connection(connection, session)
 
     async def serve(self, call: Call, connection: LiveConnection) -> Reply | None:

@@ -7,20 +7,18 @@ from pydantic_core import from_json
 
 from ..concurrency.running import runs_here
 from ..errors import StoreUnavailable
-from ..live.events import NONE_YET, Event, Origin, last_id
+from ..live.events import Event, Origin, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
 from ..protocol.callers import Principal
 from ..protocol.messages import (
-    LOG_LEVELS,
     NOTHING,
     Call,
     ComeBack,
     LogLevel,
     LogMessage,
     Note,
-    PageReported,
     Progress,
     Question,
 )
@@ -28,11 +26,9 @@ from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
 from . import connection
 from .connection import Connection
+from .open_call_notes import OpenCallNotes, is_wanted
 from .response_writer import NO_HEADERS, Headers
 from .sse import Frame
-
-STEP = 1e-6
-"""By how much progress grows that only shows that the call is still open."""
 
 MOST_HELD_BACK = 100
 """How many notes wait for the level of the session, before progress takes the place of progress."""
@@ -40,7 +36,7 @@ MOST_HELD_BACK = 100
 _COMMENT = Frame(b":\n\n")
 
 
-class LiveConnection(Connection):
+class LiveConnection(OpenCallNotes, Connection):
     """The response to one client of the handshake era; see `Channel` for what an open call does with it.
 
     Args:
@@ -51,8 +47,6 @@ class LiveConnection(Connection):
         states: knows which log messages the session wants.
     """
 
-    progress = NONE_YET
-    """The progress that was sent last."""
     _body = b""
     _origin: Origin | None = None
     _call: Call | None = None
@@ -75,14 +69,12 @@ class LiveConnection(Connection):
         live: LiveCalls,
         states: SessionStates,
     ) -> None:
-        super().__init__(*connection.parts())
+        vars(self).update(vars(connection))
         self.dialect = self.form = form
         self.session = session
         self._live = live
         self._states = states
         self._user = self.scope.get("user")
-        self._reported: set[str] = set()
-        """The pages that the client knows to have reported."""
         self._held_back: dict[object, tuple[Note, bytes] | Frame] = {}
         """What waits until it is known which messages the session wants."""
         if not session.key:
@@ -123,9 +115,9 @@ class LiveConnection(Connection):
         """Return the call of a request. Raises `RequestError`."""
         call = self._call
         if call is not None:  # and it is the call of this very request, so all else is as it was
-            self.form.load_again(call, origin.params)
+            self.form.load_again(call, origin.params_to_use())
             return call
-        envelope = Envelope({}, origin.method, origin.request_id, origin.params, self.headers)
+        envelope = Envelope({}, origin.method, origin.request_id, origin.params_to_use(), self.headers)
         return self._load(envelope, origin.session)
 
     def _load(self, envelope: Envelope, session: Session) -> Call:
@@ -160,11 +152,6 @@ class LiveConnection(Connection):
         """Whether the client's version says that it comes back to a stream that the server closes."""
         return self.form.form.enriches and self.accepts_stream()
 
-    @property
-    def takes_pages(self) -> bool:
-        """Whether clients of this version take the pages that a call needs in place of its result."""
-        return self.form.form.enriches
-
     def on_start(self, id: Callable[[], str] | None) -> None:
         """Set which id the first event has, if a stream starts by itself; None for none."""
         self._first_id = id
@@ -175,10 +162,6 @@ class LiveConnection(Connection):
         named = f"id: {id}\n" if id else ""
         # A type of its own: a client would look for a message in one without data.
         self._add_frame(Frame(f"event: prime\n{named}{later}data:\n\n".encode()))
-
-    def check(self, question: Question) -> None:
-        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
-        self.form.dump_question("", question, "")
 
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
@@ -248,8 +231,7 @@ class LiveConnection(Connection):
         stream = self._stream or self._open_stream()
         token = None if self._call is None else self._call.progress_token
         if self._waiting and token is not None:
-            self.progress = max(self.progress, 0.0) + STEP
-            stream.add_progress(self.form.note(Progress(token, self.progress)))
+            stream.add_progress(self.form.note(self.take_step(token)))
         else:
             stream.add_frame(_COMMENT)
         self._tick_later()
@@ -257,27 +239,15 @@ class LiveConnection(Connection):
     # Notes
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`.
-
-        Progress grows with each note (Progress, Behavior Requirements). What a later round tells again is dropped.
-        """
-        if isinstance(note, Progress):
-            if note.progress <= self.progress:
-                return NOTHING
-            self.progress = note.progress
-        elif isinstance(note, PageReported):
-            if note.page in self._reported:
-                return NOTHING
-            self._reported.add(note.page)
-        elif isinstance(note, ComeBack):
+        """Send a note, unless it is no news, or a message that the session does not want; see `Outlet`."""
+        if isinstance(note, ComeBack):
             return self._send_away(note)
-        elif not self._wants(note):
-            return NOTHING
-        return super().send(note)
+        is_sent = self._wants(note) if isinstance(note, LogMessage) else self.take_news(note)
+        return super().send(note) if is_sent else NOTHING
 
     def _wants(self, note: LogMessage) -> bool:
         """Return whether the session wants a message, as far as its level is known."""
-        return self._level is None or LOG_LEVELS.index(note.level) >= LOG_LEVELS.index(self._level)
+        return self._level is None or is_wanted(note, self._level)
 
     def _hold_back(self, note: Note, data: bytes) -> None:
         """Keep a note until it is known which messages the session wants, so that what is sent first comes first."""

@@ -8,26 +8,25 @@ from typing import Any
 from pydantic_core import from_json
 
 from ..concurrency.running import runs_here
-from ..live.events import NONE_YET, Origin
+from ..live.events import Origin
 from ..live.session_states import DEFAULT_LEVEL
 from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
 from ..protocol.callers import Principal
 from ..protocol.messages import (
-    LOG_LEVELS,
     NOTHING,
     TURN,
     Call,
     ComeBack,
     LogLevel,
+    LogMessage,
     Note,
-    PageReported,
     Progress,
     Question,
     Subscription,
 )
 from ..protocol.sessions import NO_SESSION, Session
 from .lines import LineWriter
-from .live_connection import STEP
+from .open_call_notes import OpenCallNotes, is_wanted
 
 KEEP_ALIVE = 15.0
 """How often progress is sent while a call waits for a person, in seconds."""
@@ -148,7 +147,7 @@ class StdioRequest:
         self._is_over = True
 
 
-class OpenRequest(StdioRequest):
+class OpenRequest(OpenCallNotes, StdioRequest):
     """A request of the handshake era, whose client answers questions meanwhile; see `Channel`.
 
     Args:
@@ -161,8 +160,6 @@ class OpenRequest(StdioRequest):
 
     can_stream = True
     can_move = False
-    progress = NONE_YET
-    """The progress that was sent last."""
     _then: Callable[[], object] | None = None
     _ticking: asyncio.TimerHandle | None = None
 
@@ -174,12 +171,6 @@ class OpenRequest(StdioRequest):
         self._session = peer.session
         self._line = line
         self._on_wait = on_wait
-        self._reported: set[str] = set()
-
-    @property
-    def takes_pages(self) -> bool:
-        """Whether clients of this version take the pages that a call needs in place of its result."""
-        return self.form.form.enriches
 
     def open(self, envelope: Envelope) -> Call:
         """Return the call in the message. Raises `RequestError`."""
@@ -194,23 +185,11 @@ class OpenRequest(StdioRequest):
     # Notes
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note, unless it is a message of a level that the session does not want; see `Outlet`.
-
-        Progress grows with each note (Progress, Behavior Requirements). What a later round tells again is dropped.
-        """
-        if isinstance(note, Progress):
-            if note.progress <= self.progress:
-                return NOTHING
-            self.progress = note.progress
-        elif isinstance(note, ComeBack):
+        """Send a note, unless it is no news, or a message that the session does not want; see `Outlet`."""
+        if isinstance(note, ComeBack):
             return NOTHING  # nobody comes back to standard output
-        elif isinstance(note, PageReported):
-            if note.page in self._reported:
-                return NOTHING
-            self._reported.add(note.page)
-        elif LOG_LEVELS.index(note.level) < LOG_LEVELS.index(self.peer.level):
-            return NOTHING
-        return super().send(note)
+        is_sent = is_wanted(note, self.peer.level) if isinstance(note, LogMessage) else self.take_news(note)
+        return super().send(note) if is_sent else NOTHING
 
     # Questions
 
@@ -244,10 +223,6 @@ class OpenRequest(StdioRequest):
         if self._then is not None:
             self._then()
 
-    def check(self, question: Question) -> None:
-        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
-        self.form.dump_question("", question, "")
-
     def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
         """Send a question; see `Channel`."""
         data = self.form.dump_question(id, question, elicitation)
@@ -271,5 +246,5 @@ class OpenRequest(StdioRequest):
 
     def _tick(self, token: str | int) -> None:
         """Send a little progress: some clients give up after a minute without any."""
-        self.send(Progress(token, max(self.progress, 0.0) + STEP))
+        super().send(self.take_step(token))
         self._ticking = self.loop.call_later(KEEP_ALIVE, self._tick, token)

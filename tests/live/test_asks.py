@@ -42,6 +42,26 @@ class TestOneQuestion:
             client.accept(stream.ask(), name="octocat")
             assert text(stream.end()) == "Hello, octocat!"
 
+    def test_each_round_has_the_arguments_as_they_were_sent(self, connect: Connect) -> None:
+        def register(app: MRTRServer) -> MRTRServer:
+            @app.tool
+            async def book(order: dict[str, Any], ctx: Context) -> str:
+                order["seats"].append("one more")
+                for key in ("first", "second", "third"):
+                    await ctx.confirm("Book it?", key=key)
+                return ", ".join(order["seats"])
+
+            return app
+
+        client = connect(servers=2, register=register)
+        with client.calling("book", order={"seats": ["A1"]}) as stream:
+            client.accept(stream.ask(), confirm=True)
+            client.accept(stream.ask(), confirm=True)
+            last = stream.ask()
+        with client.resume(stream.last_id) as stream:
+            client.accept(last, confirm=True)
+            assert text(stream.end()) == "A1, one more"
+
     def test_prompts_and_resources_ask_as_well(self, connect: Connect) -> None:
         client = connect()
         with client.open("prompts/get", {"name": "greeting"}) as stream:
