@@ -20,7 +20,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 repeated_heads: Callable[[Any], Any] | None
 try:
     from .repeated_heads import repeated_heads
-except ImportError:  # there is no httptools, or uvicorn has another one
+except (ImportError, AttributeError):  # there is no httptools, or uvicorn has another one
     repeated_heads = None
 
 _STATUS_LINE = b"HTTP/1.1 "

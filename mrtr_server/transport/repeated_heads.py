@@ -40,9 +40,11 @@ _NESTED = {"asgi", "headers", "state"}
 """What is in a scope that an application could change."""
 _PLAIN = (str, bytes, tuple, type(None))
 
-_PASSES_ON = frozenset(ProxyHeadersMiddleware.__call__.__code__.co_names) == frozenset(
-    {"app", "get", "trusted_hosts", "append", "decode", "strip", "replace", "join", "get_trusted_client_address"}
-)
+_OF_PROXIES = ProxyHeadersMiddleware.__call__.__code__
+_PASSES_ON = frozenset(_OF_PROXIES.co_names) <= frozenset(
+    {"app", "append", "decode", "dict", "get", "get_trusted_client_address", "join", "replace", "strip"}
+    | {"trusted_hosts"}
+) and {each for each in _OF_PROXIES.co_consts if isinstance(each, bytes)} <= _FORWARDED | {b", "}
 """Whether uvicorn's middleware for the headers of proxies is the one that looks at `_FORWARDED` alone."""
 
 App = Callable[[Any, Any, Any], Awaitable[Any]]

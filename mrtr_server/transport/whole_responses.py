@@ -323,7 +323,10 @@ class WholeResponses(HttpToolsProtocol):
 def is_known(protocol: Any, cycle: Any) -> bool:
     """Return whether uvicorn's protocol and its requests are made of what `WholeResponses` and `Cycle` are made of."""
     makes = _names(protocol.__init__) | _names(protocol.on_message_begin)
-    return makes >= _PROTOCOL and all(hasattr(protocol, name) for name in _METHODS) and _names(cycle.__init__) == _CYCLE
+    if not (makes >= _PROTOCOL and all(hasattr(protocol, name) for name in _METHODS)):
+        return False
+    # Older ones find out as they send whether the connection is to be closed, and not when the request begins.
+    return _names(cycle.__init__) == _CYCLE and "CLOSE_HEADER" not in _names(cycle.send)
 
 
 _METHODS = frozenset(

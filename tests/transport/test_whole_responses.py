@@ -21,6 +21,7 @@ from ..support.serving import in_thread
 OURS = one_write(HttpToolsProtocol)
 BOTH = pytest.mark.parametrize("protocol", [OURS, HttpToolsProtocol], ids=["ours", "uvicorns"])
 LAST = "Connection: close"
+CLOSE_HEADER = (b"connection", b"close")
 
 app = MRTRServer("whole")
 
@@ -273,6 +274,16 @@ class TestAnotherUvicorn:
 
         assert is_known(HttpToolsProtocol, RequestResponseCycle)
         assert not is_known(HttpToolsProtocol, WithMore)
+
+    def test_is_not_known_when_it_closes_connections_in_another_way(self) -> None:
+        class AsItSends(RequestResponseCycle):
+            async def send(self, message: Any) -> None:
+                if CLOSE_HEADER in self.scope["headers"]:
+                    self.keep_alive = False
+                await super().send(message)
+
+        AsItSends.__init__ = RequestResponseCycle.__init__  # type: ignore[method-assign]
+        assert not is_known(HttpToolsProtocol, AsItSends)
 
     def test_is_not_known_when_its_protocol_lacks_what_is_used(self) -> None:
         class WithLess:
