@@ -1,6 +1,7 @@
 """What of one server is observed, from its start on."""
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,13 +19,14 @@ from ..telemetry.lag import measure_lag
 from ..telemetry.meters import Gauges, Histogram, Meters
 from ..telemetry.names import DRAINING, IN_FLIGHT, LAG, QUEUE, STORE_AWAY
 from ..telemetry.observed_calls import ObservedCalls
-from ..telemetry.seen_rounds import SeenRounds, round_observer
 from ..telemetry.store_measures import StoreMeasures
 from ..transport.metrics_page import MetricsPage
 from ..transport.routing import Metadata
 from .settings import Settings
 
 logger = logging.getLogger("mrtr_server")
+
+_SEEN_ROUNDS = "mrtr_server.telemetry.seen_rounds"
 
 
 class _Names:
@@ -86,6 +88,13 @@ class ServerTelemetry:
             self._measure_lag()
             return
         self._observe_calls()
+        self._show_rounds()
+
+    def _show_rounds(self) -> None:
+        if _SEEN_ROUNDS not in sys.modules:  # what nobody has imported, nobody has set up
+            return
+        from ..telemetry.seen_rounds import SeenRounds, round_observer
+
         observer = round_observer()
         if observer is not None:
             self._has_started = True

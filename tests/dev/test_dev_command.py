@@ -255,6 +255,10 @@ def test_servers_are_found_where_they_are_mounted() -> None:
 
 
 def test_nothing_of_it_is_loaded_by_servers_and_other_commands() -> None:
-    code = "import mrtr_server.cli, mrtr_server.server, sys; print([m for m in sys.modules if 'mrtr_server.dev' in m])"
+    code = """
+import sys
+import mrtr_server.cli, mrtr_server.testing
+print([name for name in sys.modules if name.startswith(("mrtr_server.dev", "mrtr_server.telemetry.seen"))])
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
