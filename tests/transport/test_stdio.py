@@ -743,6 +743,20 @@ class TestTheEnd:
             assert EFFECTS == ["entered"]
         assert EFFECTS == ["entered", "left"]
 
+    def test_what_it_yields_reaches_tools_and_there_is_no_request(self) -> None:
+        @asynccontextmanager
+        async def lifespan(_: MRTRServer) -> AsyncIterator[str]:
+            yield "opened"
+
+        app = MRTRServer("stdio", lifespan=lifespan)
+
+        @app.tool
+        def show(ctx: Context) -> str:
+            return f"{ctx.lifespan} {ctx.request}"
+
+        with over_pipes(app) as client:
+            assert text(client.call("show", {}, modern=True)) == "opened None"
+
     def test_a_server_can_serve_again(self, app: MRTRServer) -> None:
         for _ in range(2):
             with over_pipes(app) as client:
