@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mrtr_server import Codec, KeyRing, Limits, MRTRServer, SealedCodec, SignedCodec
 from mrtr_server.crypto.bound_codec import BoundCodec
-from mrtr_server.crypto.codec import TOKENS_PER_KEY, XAES256GCM
+from mrtr_server.crypto.codec import XAES256GCM
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.testing import AsyncClient
 
@@ -252,12 +252,6 @@ class TestSealedCodec(CodecContract):
 
     def test_no_payload_is_sealed_to_the_same_token_twice(self, codec: Codec) -> None:
         assert len({decode(codec.seal(b"payload"))[5:29] for _ in range(1000)}) == 1000
-
-    def test_few_tokens_share_a_derived_key_and_none_the_rest_of_a_nonce(self) -> None:
-        codec = SealedCodec(KeyRing([A]))
-        nonces = [decode(codec.seal(b"payload"))[5:29] for _ in range(1000)]
-        assert len({nonce[:12] for nonce in nonces}) == 1 + 999 // TOKENS_PER_KEY
-        assert len({nonce[12:] for nonce in nonces}) == 1000
 
     def test_nothing_is_compressed(self, codec: Codec) -> None:
         # A secret beside what a client chooses would show in the length otherwise.
