@@ -71,6 +71,10 @@ class Connection(ResponseWriter):
         self.loop = request.get_loop()
         self.request = request
 
+    def parts(self) -> tuple[Mapping[bytes, bytes], Admission, Scope, Receive, Send, float, "asyncio.Task[Any]"]:
+        """Return what it was made of, for a connection of another kind that takes its place."""
+        return self.headers, self._admission, self.scope, self._receive, self._send, self._seconds, self.request
+
     def accepts_stream(self) -> bool:
         """Return whether the client accepts an event stream."""
         return SSE_TYPE in self.headers.get(b"accept", b"").lower()

@@ -69,7 +69,7 @@ class LiveConnection(OpenCallNotes, Connection):
         live: LiveCalls,
         states: SessionStates,
     ) -> None:
-        vars(self).update(vars(connection))
+        super().__init__(*connection.parts())
         self.dialect = self.form = form
         self.session = session
         self._live = live
