@@ -259,6 +259,7 @@ class InvalidRequestState(InvalidParams):
     """
 
     MESSAGE = "requestState is not valid for this request; send the request again without it"
+    fault = StateFault.UNREADABLE
 
     def __init__(self, reason: str, fault: StateFault = StateFault.UNREADABLE) -> None:
         super().__init__(self.MESSAGE)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from ..crypto.digests import digest, digest_bytes
@@ -146,21 +145,24 @@ class CallFacts:
     All that it holds is ours: no answer, no argument and no state.
     """
 
-    origin = ""
-    """Where it is traced, for the rounds that follow; empty if it is not."""
-    first = ""
-    """Where the first round of its flow was traced."""
-    journal: Remembered | None = None
-    rounds = 0
-    """How many rounds of its flow had ended before it."""
-    asked: Mapping[str, str] = MappingProxyType({})
-    """The digests of the questions that it may answer, by key."""
-    yielded: object = None
-    """Why the flow was handed over."""
-    declined = False
-    """Whether the person said no to what it could not do without."""
-    reference = ""
-    """Names what went wrong in the log; its client has it, too."""
+    __slots__ = ("asked", "declined", "first", "journal", "origin", "reference", "rounds", "yielded")
+
+    def __init__(self) -> None:
+        self.origin = ""
+        """Where it is traced, for the rounds that follow; empty if it is not."""
+        self.first = ""
+        """Where the first round of its flow was traced."""
+        self.journal: Remembered | None = None
+        self.rounds = 0
+        """How many rounds of its flow had ended before it."""
+        self.asked: dict[str, str] = {}
+        """The digests of the questions that it may answer, by key."""
+        self.yielded: object = None
+        """Why the flow was handed over."""
+        self.declined = False
+        """Whether the person said no to what it could not do without."""
+        self.reference = ""
+        """Names what went wrong in the log; its client has it, too."""
 
     def begin(self, journal: Remembered) -> None:
         """Note that a flow begins."""
