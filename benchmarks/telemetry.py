@@ -11,6 +11,9 @@ within such a pair count: the median, and the range of the middle half.
 - sdk metrics: the same with metrics by the SDK of OpenTelemetry, which takes its time for each measurement.
 - spans: metrics by the SDK, and every span recorded and handed to an exporter that drops it, in the SDK's thread.
 - log: the INFO line of each call, written as JSON to nowhere.
+
+Below the table is what the SDK takes of that by itself: to begin and end a span, with attributes as ours have, and to
+record one measurement.
 """
 
 import asyncio
@@ -23,15 +26,19 @@ from collections.abc import Callable, Sequence
 from statistics import median, quantiles
 from typing import Any
 
+from opentelemetry import context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
+from opentelemetry.trace import set_span_in_context
 from pydantic import BaseModel
 from scenarios import META, PROTOCOL_VERSION
 
 from mrtr_server import Context, MRTRServer, OpenTelemetry
+from mrtr_server.logs.formats import JSONFormatter
+from mrtr_server.telemetry.names import SPAN_ATTRIBUTES
 
 SLICE = 0.1
 """How long each run of a pair takes, in seconds."""
@@ -52,8 +59,12 @@ class Dropped(SpanExporter):
 
 
 class ToNowhere(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(JSONFormatter())
+
     def emit(self, record: logging.LogRecord) -> None:
-        json.dumps({"message": record.getMessage(), **getattr(record, "fields", {})})
+        self.format(record)
 
 
 def server(telemetry: OpenTelemetry | bool, metrics: str | None = None) -> MRTRServer:
@@ -147,6 +158,26 @@ async def cost(work: Callable[[], Any]) -> float:
     return (time.process_time() - began) / rounds * 1e6
 
 
+class SDKAlone:
+    """What the SDK does of a round, without a server."""
+
+    def __init__(self, telemetry: OpenTelemetry) -> None:
+        self._tracer = telemetry.tracer_provider.get_tracer("bench")
+        self._record = telemetry.meter_provider.get_meter("bench").create_histogram("bench", "s").record
+        self._first = dict.fromkeys(SPAN_ATTRIBUTES[:7], "value")
+        self._last = dict.fromkeys(SPAN_ATTRIBUTES[7:12], "value")
+
+    async def round(self) -> int:
+        span = self._tracer.start_span("bench", attributes=self._first)
+        token = context.attach(set_span_in_context(span))
+        self._record(0.001, self._first)
+        context.detach(token)
+        if span.is_recording():
+            span.set_attributes(self._last)
+            span.end()
+        return 1
+
+
 async def measure(seconds: float) -> bool:
     logger = logging.getLogger("mrtr_server")
     callers = {
@@ -180,6 +211,10 @@ async def measure(seconds: float) -> bool:
             low, _, high = quantiles(more[each], n=4)
             print(f"| {name} | {each} | {median(found[each]):.1f} | {median(more[each]):.1f} | {low:.1f}–{high:.1f} |")
             within &= median(more[each]) <= LIMITS.get(each, float("inf"))
+    for each, sampled in (("spans", True), ("sdk metrics", False)):
+        alone = SDKAlone(observed(sampled=sampled))
+        took = [await cost(alone.round) for _ in range(max(4, int(seconds / SLICE / 4)))]
+        print(f"\nThe SDK alone takes {median(took):.1f} µs a round of what is above as {each}.")
     print(f"\nAt most {LIMITS['spans']:g} µs with spans, and {LIMITS['metrics']:g} µs with metrics: {within}")
     return within
 

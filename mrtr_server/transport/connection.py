@@ -73,7 +73,7 @@ class Connection(ResponseWriter):
 
     def parts(self) -> tuple[Mapping[bytes, bytes], Admission, Scope, Receive, Send, float, "asyncio.Task[Any]"]:
         """Return what it was made of, for a connection of another kind that takes its place."""
-        return self.headers, self._admission, self.scope, self._receive, self._send, self._seconds, self.request
+        return self.headers, self._admission, self.scope, self.receive, self._send, self._seconds, self.request
 
     def accepts_stream(self) -> bool:
         """Return whether the client accepts an event stream."""
