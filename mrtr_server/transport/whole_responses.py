@@ -71,7 +71,7 @@ class Cycle(RequestResponseCycle):
         self.more_body = more_body
 
     def on_response(self) -> None:
-        """End the response; see `WholeResponses.on_response_complete`."""
+        """End the response, which is complete."""
         self.protocol.on_response_complete()
 
     @property
