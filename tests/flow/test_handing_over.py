@@ -30,6 +30,15 @@ pytestmark = pytest.mark.anyio
 
 gates: dict[MRTRServer, asyncio.Event] = {}
 
+reached: dict[MRTRServer, asyncio.Event] = {}
+"""Set when a call waits at the gate of its server."""
+
+
+async def gate_of(app: MRTRServer) -> None:
+    """Wait for the gate of a server."""
+    reached[app].set()
+    await gates[app].wait()
+
 
 class TestRule10StateOnlyOutcomes:
     """Rule 10. A server that drains, or has too many calls, ends rounds with a state and no question, at every step
@@ -48,7 +57,7 @@ class TestRule10StateOnlyOutcomes:
 
     def serving(self, app: MRTRServer) -> MRTRServer:
         """Return it with a tool of each style. The gate is what a call waits for between its steps."""
-        gates[app] = asyncio.Event()
+        gates[app], reached[app] = asyncio.Event(), asyncio.Event()
 
         @app.tool
         def plain() -> str:
@@ -72,11 +81,11 @@ class TestRule10StateOnlyOutcomes:
 
         @app.tool
         async def side_by_side(ctx: Context) -> str:
-            return " ".join(await asyncio.gather(ctx.step(slow_effect, "a"), self.late(ctx, gates[app])))
+            return " ".join(await asyncio.gather(ctx.step(slow_effect, "a"), self.late(ctx, app)))
 
         @app.tool
         async def marked(ctx: Context) -> str:
-            await gates[app].wait()
+            await gate_of(app)
             await ctx.checkpoint()
             return effect("marked")
 
@@ -96,8 +105,8 @@ class TestRule10StateOnlyOutcomes:
 
         return app
 
-    async def late(self, ctx: Context, gate: asyncio.Event) -> str:
-        await gate.wait()
+    async def late(self, ctx: Context, app: MRTRServer) -> str:
+        await gate_of(app)
         return await ctx.step(effect, "b")
 
     @pytest.mark.parametrize(
@@ -138,7 +147,7 @@ class TestRule10StateOnlyOutcomes:
     async def test_a_running_call_goes_at_its_checkpoint(self, app: MRTRServer, other: MRTRServer) -> None:
         flow = AsyncClient(app, other).flow("marked")
         under_way = asyncio.create_task(flow.start())
-        await asyncio.sleep(0.02)
+        await reached[app].wait()
         app.drain()
         gates[app].set()
         gates[other].set()
@@ -149,7 +158,7 @@ class TestRule10StateOnlyOutcomes:
     async def test_a_step_that_runs_beside_ends_first_and_is_kept(self, app: MRTRServer, other: MRTRServer) -> None:
         flow = AsyncClient(app, other).flow("side_by_side")
         under_way = asyncio.create_task(flow.start())
-        await asyncio.sleep(0.005)
+        await reached[app].wait()  # the step has begun before
         app.drain()
         gates[app].set()
         gates[other].set()
@@ -251,7 +260,7 @@ class TestRule10StateOnlyOutcomes:
         assert is_state_only(await new.start())
         assert is_state_only(await stubborn.start())
         coming_back = asyncio.create_task(stubborn.send())  # has done nothing since, so it stays
-        await asyncio.sleep(0.02)
+        await reached[app].wait()
         gates[app].set()
         assert is_state_only(await under_way)  # and the call that can go on elsewhere makes room
         assert (await coming_back).text == "marked"
